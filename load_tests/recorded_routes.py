@@ -181,8 +181,9 @@ INDEXES: list[Request] = [
     Request("delete/index", "/indexes/encoded", method="DELETE"),
     Request("delete/missing index", "/indexes/encoded", method="DELETE"),
 ]  # fmt: skip
-PAGES = ("/livez", "/readyz", "/health", "/metrics", "/v1/models", "/models", "/info", "/weaviate/meta", "/weaviate/.well-known/ready",
-         "/p/fast/info", "/p/fast/weaviate/meta", "/p/fast/v1/models", "/p/fast/weaviate/.well-known/ready", "/", "/playground",
+PAGES = ("/livez", "/readyz", "/health", "/metrics", "/v1/models", "/models", "/info", "/weaviate/meta",
+         "/weaviate/.well-known/ready", "/p/fast/info", "/p/fast/weaviate/meta", "/p/fast/v1/models",
+         "/p/fast/weaviate/.well-known/ready", "/", "/playground",
          "/playground/", "/playground/missing.js", "/docs", "/docs/", "/docs/missing.js", "/indexes")  # fmt: skip
 
 # Keys, small limits and a cache
@@ -245,7 +246,6 @@ WITH_KEYS: list[Request | Kill] = [
             ("exclude_ids", "/select", {**SMALL, "exclude_ids": [str(number) for number in range(13)]}),
             ("dimension", "/select", {**SMALL, "exclude_ids": list(range(9_000))}),
             ("body_bytes", "/select", {**SMALL, "query": "x" * 70_000}),
-            ("answer_bytes", "/select", {**CACHED, "budget": 0, "return_documents": True, "k": 12}),
             ("k, next", "/select", {**SMALL, "k": None, "objective": {"find": 0.9, "next": 13}}),
             ("k, at_most", "/select", {**SMALL, "distinct": {"at_most": 13}}),
             ("tools", "/mcp", b" " * 2_000),
@@ -402,7 +402,7 @@ SETTINGS: dict[str, Any] = {
     "BOUNDARYMORPH_POLICIES": POLICIES,
 }
 SMALL_LIMITS = {"pool": 12, "k": 12, "budget": 10, "query_characters": 100, "text_characters": 300, "line_bytes": 2_048,
-                "body_bytes": 65_536, "answer_bytes": 4_096, "texts": 12}  # fmt: skip
+                "body_bytes": 65_536, "texts": 12}  # fmt: skip
 WITH_LIMITS: dict[str, Any] = {
     **STEADY,
     **{f"BOUNDARYMORPH_LIMITS__{name.upper()}": str(most) for name, most in SMALL_LIMITS.items()},

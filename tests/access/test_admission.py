@@ -3,12 +3,15 @@
 import asyncio
 import random
 import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from boundarymorph.access.limits import Admission
+from boundarymorph.access.limits import Access, Admission
 from boundarymorph.errors import Overloaded
+from boundarymorph.settings import Limits, Settings
 from tests import metrics
 from tests.clocks import Clock
 
@@ -25,10 +28,9 @@ class Visitors:
         self.done[name] = asyncio.Event()
 
         async def visit() -> None:
-            with self.admission.enter(caller):
-                async with self.admission.turn(caller, deadline=deadline):
-                    self.order.append(name)
-                    await self.done[name].wait()
+            async with self.admission.turn(caller, deadline=deadline):
+                self.order.append(name)
+                await self.done[name].wait()
 
         return asyncio.create_task(visit())
 
@@ -43,18 +45,16 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_bounds_at_their_edges() -> None:
-    visitors = Visitors(Admission(running=2, waiting=1))
-    tasks = [visitors.send(str(number)) for number in range(4)]
+async def test_runs_no_more_at_a_time() -> None:
+    visitors = Visitors(Admission(running=2))
+    for number in range(4):
+        visitors.send(str(number))
     await settle()
     assert visitors.order == ["0", "1"]
-    assert (visitors.admission.inside, visitors.admission.running) == (3, 2)
-    with pytest.raises(Overloaded) as error:
-        await tasks[3]
-    assert error.value.retry_after >= 1
-    await visitors.leave("0", "1", "2")
-    assert visitors.order == ["0", "1", "2"]
-    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+    assert (visitors.admission.running, visitors.admission.waiting) == (2, 2)
+    await visitors.leave("0", "1", "2", "3")
+    assert visitors.order == ["0", "1", "2", "3"]
+    assert (visitors.admission.running, visitors.admission.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_bounds_at_their_edges() -> None:
     ],
 )
 async def test_turns(running: int, come: str, leave: str, order: str) -> None:
-    visitors = Visitors(Admission(running=running, waiting=9))
+    visitors = Visitors(Admission(running=running))
     for name in come.split():
         visitors.send(name, name[0])
         await settle()
@@ -79,7 +79,7 @@ async def test_turns(running: int, come: str, leave: str, order: str) -> None:
 async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> None:
     """A second each at first; one of eleven seconds makes it two, a tenth of the new one and nine of the old."""
     clock = Clock()
-    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    visitors = Visitors(Admission(running=1, clock=clock))
     slow = visitors.send("slow")
     await settle()
     clock.now += 11
@@ -114,7 +114,7 @@ async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(
 ) -> None:
     """seconds: until its turn, where each takes one."""
     clock = Clock()
-    visitors = Visitors(Admission(waiting=19, clock=clock, **admission))
+    visitors = Visitors(Admission(clock=clock, **admission))
     for name in there.split():
         visitors.send(name, name[0])
         await settle()
@@ -127,42 +127,25 @@ async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(
         assert error.value.retry_after == seconds
 
 
-async def test_so_many_of_one_caller_and_no_more() -> None:
-    before = metrics.counted("boundarymorph_select_refused_total", reason="key")
-    visitors = Visitors(Admission(running=1, waiting=9, of_caller=2))
-    tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "b1")]
-    await settle()
-    assert [task.done() for task in tasks] == [False, False, True, False]
-    with pytest.raises(Overloaded, match=r"2 selections in progress, as many as limits\.key_sessions"):
-        await tasks[2]
-    assert metrics.counted("boundarymorph_select_refused_total", reason="key") == before + 1
-    await visitors.leave("a1", "b1")
-    visitors.send("a4", "a")
-    await settle()
-    await visitors.leave("a2", "a4")
-    assert visitors.order == ["a1", "b1", "a2", "a4"]
-    assert visitors.admission.inside == 0
-
-
 async def test_a_deadline_that_came_while_threads_were_busy_is_not_too_late_for_a_turn() -> None:
     """There is room: what came too late is the request itself, after it was read."""
 
     def refused(reason: str) -> float:
-        return metrics.counted("boundarymorph_select_refused_total", reason=reason)
+        return metrics.counted("boundarymorph_requests_refused_total", reason=reason)
 
     too_late, deadline = refused("too_late"), refused("deadline")
     clock = Clock()
-    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    visitors = Visitors(Admission(running=1, clock=clock))
     late = visitors.send("late", deadline=clock.now - 0.1)
     with pytest.raises(Overloaded, match="before the request was read"):
         await late
     assert (refused("too_late"), refused("deadline")) == (too_late, deadline + 1)
-    assert visitors.admission.inside == 0
+    assert visitors.admission.waiting == 0
 
 
 async def test_who_gives_up_leaves_no_gap() -> None:
     clock = Clock()
-    visitors = Visitors(Admission(running=1, waiting=9, clock=clock))
+    visitors = Visitors(Admission(running=1, clock=clock))
     visitors.send("first")
     await settle()
     impatient = visitors.send("impatient", deadline=clock.now + 2.5)
@@ -174,16 +157,15 @@ async def test_who_gives_up_leaves_no_gap() -> None:
     await settle()
     await visitors.leave("first", "last")
     assert visitors.order == ["first", "last"]
-    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+    assert (visitors.admission.waiting, visitors.admission.running) == (0, 0)
 
 
 async def test_a_deadline_that_comes_before_the_turn() -> None:
     """Turns were short lately, and then one is not."""
-    admission = Admission(running=1, waiting=9)
+    admission = Admission(running=1)
     for _ in range(100):
-        with admission.enter("a"):
-            async with admission.turn("a"):
-                pass
+        async with admission.turn("a"):
+            pass
     visitors = Visitors(admission)
     visitors.send("endless")
     await settle()
@@ -193,12 +175,12 @@ async def test_a_deadline_that_comes_before_the_turn() -> None:
         await waiting
     await visitors.leave("endless", "next")
     assert visitors.order == ["endless", "next"]
-    assert (admission.inside, admission.running) == (0, 0)
+    assert (admission.waiting, admission.running) == (0, 0)
 
 
 async def test_where_there_is_room_nobody_is_refused() -> None:
     clock = Clock()
-    visitors = Visitors(Admission(running=1, waiting=0, clock=clock))
+    visitors = Visitors(Admission(running=1, clock=clock))
     slow = visitors.send("slow")
     await settle()
     clock.now += 1_000
@@ -211,7 +193,7 @@ async def test_where_there_is_room_nobody_is_refused() -> None:
 
 
 async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
-    visitors = Visitors(Admission(running=1, waiting=9))
+    visitors = Visitors(Admission(running=1))
     visitors.send("first")
     await settle()
     leaving = visitors.send("leaving")
@@ -223,18 +205,16 @@ async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
     await settle()
     assert visitors.order[-1] == "next"
     await visitors.leave("next")
-    assert (visitors.admission.inside, visitors.admission.running) == (0, 0)
+    assert (visitors.admission.waiting, visitors.admission.running) == (0, 0)
 
 
-async def test_one_caller_alone_has_its_share_of_turns_and_places() -> None:
-    """Three of four turns, and nine of twelve places; another caller has the fourth turn at once."""
-    visitors = Visitors(Admission(running=4, waiting=8, share=0.75))
-    tasks = [visitors.send(f"a{number}", "a") for number in range(10)]
+async def test_one_caller_alone_has_its_share_of_turns() -> None:
+    """Three of four turns; another caller has the fourth at once."""
+    visitors = Visitors(Admission(running=4, share=0.75))
+    for number in range(9):
+        visitors.send(f"a{number}", "a")
     await settle()
     assert visitors.order == ["a0", "a1", "a2"]
-    with pytest.raises(Overloaded, match="9 requests are in progress already, 9 of them of this caller") as error:
-        await tasks[9]
-    assert error.value.retry_after >= 1
     visitors.send("b0", "b")
     await settle()
     assert visitors.order == ["a0", "a1", "a2", "b0"]
@@ -244,32 +224,49 @@ async def test_one_caller_alone_has_its_share_of_turns_and_places() -> None:
     assert visitors.order[-1] == "a3"
 
 
-async def test_refusals_are_counted_by_their_reason() -> None:
-    def counted() -> dict[str, float]:
-        reasons = ("full", "share", "too_late", "deadline")
-        return {reason: metrics.counted("boundarymorph_select_refused_total", reason=reason) for reason in reasons}
+class TestRequests:
+    """Requests in progress, of all kinds: `Access.enter`."""
 
-    before = counted()
-    visitors = Visitors(Admission(running=2, waiting=2, share=0.75))
-    tasks = [visitors.send(name, name[0]) for name in ("a1", "a2", "a3", "a4")]
-    await settle()
-    tasks.append(visitors.send("b1", "b"))
-    await settle()
-    tasks.append(visitors.send("c1", "c"))
-    await settle()
-    await visitors.leave("a1", "a2", "a3", "b1")
-    tasks += [visitors.send("d1", "d"), visitors.send("d2", "d", deadline=time.monotonic() + 1)]
-    await settle()
-    await visitors.leave("d1")
-    await asyncio.gather(*tasks, return_exceptions=True)
-    grown = {reason: count - before[reason] for reason, count in counted().items()}
-    assert grown == {"full": 1, "share": 1, "too_late": 1, "deadline": 0}
+    def test_a_caller_gets_its_share_and_another_the_rest(self, tmp_path: Path) -> None:
+        access = Access(Settings(data_directory=tmp_path, limits=Limits(requests=4)))
+        with ExitStack() as held:
+            for _ in range(3):
+                access.enter("a", held)
+            with pytest.raises(Overloaded, match=r"3 of 4 requests \(limits\.requests\) are taken, 3 by this caller"):
+                access.enter("a", held)
+            access.enter("b", held)
+            with pytest.raises(Overloaded, match=r"4 of 4 requests"):
+                access.enter("c", held)
+        assert access.requests.total == 0
+
+    def test_a_key_has_a_limit_of_its_own(self, tmp_path: Path) -> None:
+        access = Access(Settings(data_directory=tmp_path, limits=Limits(key_requests=2)))
+        with ExitStack() as held:
+            access.enter("a", held)
+            access.enter("a", held)
+            with pytest.raises(Overloaded, match=r"2 requests in progress \(limits\.key_requests\)"):
+                access.enter("a", held)
+            access.enter("b", held)
+
+    def test_refusals_are_counted_by_their_reason(self, tmp_path: Path) -> None:
+        before = refusals()
+        access = Access(Settings(data_directory=tmp_path, limits=Limits(requests=4, key_requests=3)))
+        with ExitStack() as held:
+            for caller in "aaaabbc":
+                with suppress(Overloaded):
+                    access.enter(caller, held)
+        grown = {reason: count - before[reason] for reason, count in refusals().items()}
+        assert grown == {"full": 2, "share": 0, "key": 1, "too_late": 0, "deadline": 0}
 
 
-@pytest.mark.parametrize("waiting", [1_000, 20])
-async def test_every_caller_of_a_crowd_is_served_or_refused(waiting: int) -> None:
+def refusals() -> dict[str, float]:
+    reasons = ("full", "share", "key", "too_late", "deadline")
+    return {reason: metrics.counted("boundarymorph_requests_refused_total", reason=reason) for reason in reasons}
+
+
+async def test_every_caller_of_a_crowd_is_served_or_refused() -> None:
     rng = random.Random(4)
-    admission = Admission(running=3, waiting=waiting)
+    admission = Admission(running=3)
     most = 0
 
     async def visit(number: int) -> None:
@@ -277,10 +274,9 @@ async def test_every_caller_of_a_crowd_is_served_or_refused(waiting: int) -> Non
         deadline = time.monotonic() + rng.uniform(0, 0.05) if rng.random() < 0.3 else None
         await asyncio.sleep(rng.uniform(0, 0.02))
         caller = str(number % 5)
-        with admission.enter(caller):
-            async with admission.turn(caller, deadline=deadline):
-                most = max(most, admission.running)
-                await asyncio.sleep(rng.uniform(0, 0.002))
+        async with admission.turn(caller, deadline=deadline):
+            most = max(most, admission.running)
+            await asyncio.sleep(rng.uniform(0, 0.002))
 
     tasks = [asyncio.create_task(visit(number)) for number in range(300)]
     await asyncio.sleep(0.01)
@@ -289,4 +285,4 @@ async def test_every_caller_of_a_crowd_is_served_or_refused(waiting: int) -> Non
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} <= {type(None), Overloaded, asyncio.CancelledError}
     assert most == 3
-    assert (admission.inside, admission.running) == (0, 0)
+    assert (admission.waiting, admission.running) == (0, 0)

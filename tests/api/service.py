@@ -68,12 +68,14 @@ def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None)
     return Parts(retriever=retriever, scorer=scorer, selector=Selector(retriever, scorer))
 
 
+QUEUE_TOKENS = 300  # of a scorer alone
+
+
 def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]:
     """A scorer alone; the model, unless it is given, is cheap and deterministic."""
 
     def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-        tokens = settings.scorer.queue_tokens
-        return Parts(scorer=BatchingScorer(model or SeededCrossEncoder(), queue_tokens=tokens, on_lost=on_lost))
+        return Parts(scorer=BatchingScorer(model or SeededCrossEncoder(), queue_tokens=QUEUE_TOKENS, on_lost=on_lost))
 
     return build
 

@@ -11,7 +11,6 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.access.limits import Admission
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import task_of
 from boundarymorph.inference.concurrency import Deadline, Shares
@@ -44,18 +43,18 @@ async def whole_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """So many bytes, of which another request has 1,024."""
-    with Held.bytes_in_hand.holding("others") as take:
+    with Held.bytes_in_flight.holding("others") as take:
         take(1_024)
-        return await whole_body(client, size - 1_024)
+        return await client.put("/indexes/new", content=b'{"encoder": "none"}'.ljust(size - 1_024))
 
 
-async def selections_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    """So many bytes of selections, of which another request has all but what this one takes."""
-    with Held.selections.holding("others") as take:
-        take(size - FOOTPRINT)
+async def a_selection(client: httpx.AsyncClient, size: int) -> httpx.Response:
+    """So many bytes, of which another request has all but what the body and the mathematics of this one take."""
+    with Held.bytes_in_flight.holding("others") as take:
         pool = [{"text": str(number), "embedding": [1.0, number]} for number in range(3)]
-        asked = {"query": "q", "query_embedding": [1.0, 0.0], "pool": pool, "budget": 2, "k": 1}
-        return await client.post("/select", json=asked)
+        asked = orjson.dumps({"query": "q", "query_embedding": [1.0, 0.0], "pool": pool, "budget": 2, "k": 1})
+        take(size - FOOTPRINT - len(asked))
+        return await client.post("/select", content=asked)
 
 
 async def one_line(client: httpx.AsyncClient, size: int) -> httpx.Response:
@@ -72,7 +71,7 @@ async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
     Held.open.clear()
     asking = [asyncio.create_task(client.post("/select", json={"query": "q", "pool": texts(3)})) for _ in range(size)]
     async with asyncio.timeout(PATIENCE):
-        while Held.admission.inside + sum(task.done() for task in asking) < size:  # noqa: ASYNC110 - it tells nobody
+        while Held.requests.total + sum(task.done() for task in asking) < size:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.005)
     Held.open.set()
     return max([await task for task in asking], key=lambda response: response.status_code)
@@ -82,9 +81,8 @@ class Held(SeededScorer):
     """A scorer that answers when it is open."""
 
     open: asyncio.Event
-    admission: Admission
-    bytes_in_hand: Shares
-    selections: Shares
+    requests: Shares
+    bytes_in_flight: Shares
 
     async def score(self, *given: Any, **options: Any) -> Scores:
         await self.open.wait()
@@ -132,24 +130,24 @@ CASES = {
             query_embedding=lambda size: [1.0] * size,
         ),
     ),
-    "sessions": Case(2, at_a_time, 429, "overloaded", others=(("waiting", 0), ("key_share", 1))),
-    "waiting": Case(1, at_a_time, 429, "overloaded", others=(("sessions", 2), ("key_share", 1)), total=3),
-    "key_sessions": Case(2, at_a_time, 429, "overloaded", others=(("sessions", 4),)),
-    "key_share": Case(0.75, at_a_time, 429, "overloaded", others=(("sessions", 4), ("waiting", 0)), total=3),
+    "requests": Case(2, at_a_time, 429, "overloaded", others=(("key_share", 1),)),
+    "key_requests": Case(2, at_a_time, 429, "overloaded"),
+    "key_share": Case(0.75, at_a_time, 429, "overloaded", others=(("requests", 4),), total=3),
     "texts": Case(3, to_score),
-    "bytes_in_hand": Case(2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))),
-    "selection_bytes": Case(FOOTPRINT, selections_at_a_time, 429, "overloaded", others=(("key_share", 1),)),
+    "bytes_in_flight": Case(
+        2_048, bodies_at_a_time, 429, "overloaded", others=(("body_bytes", 1_536), ("key_share", 1))
+    ),
 }
 
 
 OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.py
 
 
-OF_ANSWERS = {"answer_bytes"}  # tests/fuzz/test_answers.py
+SESSIONS = {"sessions"}  # tests/access/test_admission.py: selections beyond them wait
 
 
 def test_every_limit_has_a_case_here() -> None:
-    assert set(CASES) | OF_CONNECTIONS | OF_ANSWERS | {"deadline_seconds"} == set(Limits.model_fields)
+    assert set(CASES) | OF_CONNECTIONS | SESSIONS | {"deadline_seconds"} == set(Limits.model_fields)
 
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
@@ -196,12 +194,18 @@ async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[htt
     Held.open = asyncio.Event()
     Held.open.set()
     app = application("scorer", settings) if scorer else create_app(settings, build=faked(Held()))
-    Held.admission = app.state.access.admission
-    Held.bytes_in_hand = app.state.access.bytes_in_hand
-    Held.selections = app.state.access.selections
+    Held.requests = app.state.access.requests
+    Held.bytes_in_flight = app.state.access.bytes_in_flight
     async with client_of(app) as client:
         await ready(client)
         if not scorer:
             answer(await client.put("/indexes/texts"))
             answer(await client.post("/indexes/texts/documents", json=texts(1)))
         yield client
+
+
+async def test_a_selection_counts_with_its_body(tmp_path: Path) -> None:
+    limits = Limits(bytes_in_flight=8_192, body_bytes=1_536, key_share=1)
+    async with client_under(Settings(data_directory=tmp_path, limits=limits), scorer=False) as client:
+        answer(await a_selection(client, 8_192))
+        problem(await a_selection(client, 8_193), 429, "overloaded")

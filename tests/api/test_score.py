@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.settings import Limits, ScorerSettings, Settings
-from tests.api.service import answer, client_of, fake_scorer, problem, ready
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import QUEUE_TOKENS, answer, client_of, fake_scorer, problem, ready
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededCrossEncoder, score_of
 
@@ -25,7 +25,7 @@ def model(request: pytest.FixtureRequest) -> SeededCrossEncoder:
 
 @pytest.fixture
 async def client(model: SeededCrossEncoder) -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings(limits=LIMITS, scorer=ScorerSettings(queue_tokens=300))
+    settings = Settings(limits=LIMITS)
     async with client_of(create_scorer_app(settings, build=fake_scorer(model))) as client:
         await ready(client)
         yield client
@@ -52,7 +52,7 @@ async def test_the_scorer_describes_its_model_and_limits(client: httpx.AsyncClie
         "max_length": 100,
         "max_texts": 4,
         "batch_tokens": 50,
-        "queue_tokens": 300,
+        "queue_tokens": QUEUE_TOKENS,
         "instructed": False,
     }
 

@@ -19,6 +19,7 @@ from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import tracing
 from tests import metrics
 from tests.api.service import Held, answer, bearer, problem, serving, texts
+from tests.patience import until_async
 
 SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
@@ -157,7 +158,7 @@ class Small:
     @pytest.fixture
     async def small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
         """One selection at a time, and two that wait; each is held at its first round."""
-        limits = Limits(sessions=1, waiting=2, key_share=self.key_share)
+        limits = Limits(sessions=1, requests=3, key_share=self.key_share)
         async with serving(Settings(data_directory=tmp_path, limits=limits, keys=self.keys)) as client:
             self.held = Held(monkeypatch)
             yield client
@@ -204,7 +205,7 @@ class TestAdmission(Small):
             return [metrics.counted(f"boundarymorph_select_{name}") for name in ("running", "waiting")]
 
         tasks = [await self.send(small, f"{number}") for number in range(3)]
-        assert seen() == [1, 2]
+        await until_async(lambda: seen() == [1, 2])
         self.held.open.set()
         await asyncio.gather(*tasks)
         assert seen() == [0, 0]
@@ -233,7 +234,7 @@ class TestFairness(Small):
         }
         tasks = [await self.send(small, f"busy {number}", headers=headers["busy"]) for number in range(2)]
         refused = await small.post("/select", json=SELECT, headers=headers["busy"])
-        assert "2 of them of this caller" in problem(refused, 429, "overloaded")
+        assert "2 by this caller" in problem(refused, 429, "overloaded")
         other = await self.send(small, "other", headers=headers["other"])
         self.held.open.set()
         for task in (*tasks, other):

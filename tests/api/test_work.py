@@ -1,7 +1,6 @@
-"""Blocking work: kinds that do not wait for each other, bounds on each, and pieces that are small."""
+"""Blocking work: kinds that do not wait for each other, and pieces that are small."""
 
 import asyncio
-import pkgutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,13 +10,10 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.errors import Overloaded
-from boundarymorph.inference.concurrency import BoundedExecutor
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.uploads import BATCH_BYTES
-from boundarymorph.settings import Limits, Settings, WorkSettings
-from tests import metrics
-from tests.api.service import NDJSON, answer, application, client_of, filled, problem, ready, serving, texts
+from boundarymorph.settings import Limits, Settings
+from tests.api.service import NDJSON, answer, application, client_of, filled, problem, ready, serving
 from tests.patience import PATIENCE, until_async
 
 Arguments = TypeVarTuple("Arguments")
@@ -77,77 +73,6 @@ async def send(client: httpx.AsyncClient, method: str, path: str, body: Any = No
     return await client.request(method, path, json=body)
 
 
-# Of each kind of work: what is held up, in a process with one thread and one place to wait, and what is refused then.
-REFUSED: dict[str, tuple[str, str, tuple[str, str, Any], list[tuple[str, str, Any]]]] = {
-    "write": (
-        "retrieval.local.catalog.LocalIndex.upsert",
-        "whole",
-        UPLOAD,
-        [UPLOAD, ("PUT", "/indexes/more", None), ("DELETE", "/indexes/texts/documents/d1", None)],
-    ),
-    "read": (
-        "retrieval.local.catalog.LocalCatalog.list",
-        "whole",
-        ("GET", "/indexes", None),
-        [("GET", path, None) for path in ("/indexes", "/indexes/texts", "/indexes/texts/documents/d1")],
-    ),
-    "search": (
-        "retrieval.local.catalog.LocalIndex.retrieve",
-        "retriever",
-        ("POST", "/retrieve", {"index": "texts", "query": "q", "depth": 2}),
-        [("POST", "/documents", {"index": "texts", "ids": ["d0"]})],
-    ),
-    "parsing": ("api.select.task_of", "whole", ("POST", "/select", SELECT), [("POST", "/select", SELECT)]),
-}
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-async def test_work_beyond_its_queue_is_refused_by_the_name_of_the_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    held, role, request, refused = REFUSED[kind]
-    work = WorkSettings.model_validate({f"{kind}_threads": 1, f"{kind}_waiting": 1})
-    app = application(role, Settings(data_directory=tmp_path, work=work, limits=Limits(key_share=1)))
-    gate, before = Gate(), metrics.counted("boundarymorph_work_refused_total", kind=kind)
-    async with client_of(app) as client:
-        await ready(client)
-        if kind == "search":
-            app.state.lifecycle.built.retriever._executor = BoundedExecutor("search", threads=1, waiting=1)
-        answer(await client.put("/indexes/texts"))
-        answer(await client.post("/indexes/texts/documents", json=texts(9)))
-        monkeypatch.setattr(f"boundarymorph.{held}", gate.before(pkgutil.resolve_name(f"boundarymorph.{held}")))
-        waiting = [asyncio.create_task(send(client, *request)) for _ in range(2)]
-        await until_async(lambda: gate.came >= 1)
-        await settle()
-        for one in refused:
-            told = await send(client, *one)
-            assert f"work.{kind}_threads and work.{kind}_waiting" in problem(told, 429, "overloaded")
-            assert int(told.headers["retry-after"]) >= 1
-        gate.open.set()
-        assert [(await sent).status_code for sent in waiting] == [200, 200]
-        assert (await send(client, *refused[-1])).is_success
-    assert metrics.counted("boundarymorph_work_refused_total", kind=kind) == before + len(refused)
-
-
-async def settle() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0.001)
-
-
-async def test_a_place_is_kept_for_all_of_its_calls() -> None:
-    executor = BoundedExecutor("write", threads=1, waiting=0)
-    with executor.place() as run:
-        assert [await run(abs, -number) for number in range(3)] == [0, 1, 2]
-        with pytest.raises(Overloaded), executor.place():
-            pass
-        with pytest.raises(ZeroDivisionError):
-            await run(lambda: 1 // 0)
-    assert executor.taken == 0
-    with executor.place():
-        assert executor.taken == 1
-    assert executor.taken == 0
-
-
 class TestUploads:
     async def test_are_parsed_off_the_event_loop(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
@@ -198,11 +123,11 @@ class TestBytesOfStreamedUploads:
     """So many bytes as an upload keeps at a time are in hand from its beginning to its end."""
 
     async def test_are_in_hand(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        limits = Limits(line_bytes=2_048, body_bytes=4_096, bytes_in_hand=20 * 2**20, key_share=1)
+        limits = Limits(line_bytes=2_048, body_bytes=4_096, bytes_in_flight=20 * 2**20, key_share=1)
         held = BATCH_BYTES + 2_048
         settings = Settings(data_directory=tmp_path, limits=limits)
         app = application("whole", settings)
-        hand = app.state.access.bytes_in_hand
+        hand = app.state.access.bytes_in_flight
         goes_on = asyncio.Event()
 
         async def body() -> AsyncIterator[bytes]:

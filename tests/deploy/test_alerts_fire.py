@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
-from boundarymorph.access.limits import Admission, RateLimits
+from boundarymorph.access.limits import Access, RateLimits
 from boundarymorph.api import middleware
 from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache
@@ -22,7 +22,7 @@ from boundarymorph.errors import BoundaryMorphError, Overloaded, RetrieverUnavai
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer
-from boundarymorph.settings import RateLimitSettings, Settings
+from boundarymorph.settings import Limits, RateLimitSettings, Settings
 from boundarymorph.telemetry import metrics
 from tests.api.service import application, client_of, filled, gateway_to
 from tests.clocks import Clock
@@ -134,13 +134,14 @@ async def replica_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) ->
 
 @asynccontextmanager
 async def full_house(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    admission = Admission(running=1, waiting=0)
+    access = Access(Settings(data_directory=folder, limits=Limits(requests=1)))
 
     async def strike() -> None:
-        with pytest.raises(Overloaded), admission.enter("b"):
-            pass
+        with pytest.raises(Overloaded), ExitStack() as until_end:
+            access.enter("b", until_end)
 
-    with admission.enter("a"):
+    with ExitStack() as until_end:
+        access.enter("a", until_end)
         yield strike
 
 
@@ -200,7 +201,7 @@ def _matches(sample: Sample, matcher: Any) -> bool:
 async def test_it_sees_its_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alert: str, fault: Fault, expected: str | float
 ) -> None:
-    for counter in (metrics.selections, metrics.http_seconds, metrics.select_refused):
+    for counter in (metrics.selections, metrics.http_seconds, metrics.requests_refused):
         counter.clear()  # as in a process that has just started
     async with fault(tmp_path, monkeypatch, Clock(0.0)) as strike:
         before = values(alert)

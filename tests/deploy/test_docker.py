@@ -239,7 +239,7 @@ class TestCompose:
             assert service["cap_drop"] == ["ALL"]
             assert service["security_opt"] == ["no-new-privileges:true"]
             assert service["tmpfs"] == ["/tmp:size=2g"]
-            assert settings_from({}).limits.bytes_in_hand < 2 * 2**30  # strict uploads are kept there
+            assert settings_from({}).limits.bytes_in_flight < 2 * 2**30  # strict uploads are kept there
             if name in COMMANDS:
                 longest = settings_from({}).grace_seconds + LAST_SECONDS
                 assert int(service["stop_grace_period"].removesuffix("s")) >= longest + 5

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 import boundarymorph.telemetry.metrics
 from boundarymorph import __version__
 from boundarymorph.access import callers
+from boundarymorph.access.limits import PARSING_THREADS, READ_THREADS, WRITE_THREADS
 from boundarymorph.server.process import LAST_SECONDS
 from tests.deploy.dockerfile import TARGETS, stages
 from tests.deploy.manifests import KUBERNETES, container, documents, kustomizations, resources, validate, workloads
@@ -119,14 +120,13 @@ class TestWorkloads:
         """By the arithmetic of docs/settings.md#memory; of the retriever, without the vectors of its open indexes."""
         pod, role = workload["spec"]["template"]["spec"], workload["metadata"]["name"]
         settings = settings_from(environment(workload))
-        work, limits = settings.work, settings.limits
-        threads, selections = work.parsing_threads, limits.selection_bytes if role == "gateway" else 0
+        limits, threads = settings.limits, PARSING_THREADS
         if role == "retriever":
-            threads += work.search_threads + work.read_threads + work.write_threads
-        most = 300e6 + 3 * limits.bytes_in_hand + selections + threads * 200 * 2**20
+            threads += settings.search_threads + READ_THREADS + WRITE_THREADS
+        most = 300e6 + 3 * limits.bytes_in_flight + threads * 200 * 2**20
         assert most <= in_bytes(container(workload)["resources"]["limits"]["memory"])
         (folder,) = (volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "tmp")
-        assert limits.bytes_in_hand <= in_bytes(folder["sizeLimit"])  # strict uploads are kept there
+        assert limits.bytes_in_flight <= in_bytes(folder["sizeLimit"])  # strict uploads are kept there
 
     @pytest.mark.parametrize("workload", WHOLE, ids=named)
     def test_replicas_are_left_to_the_autoscaler(self, workload: dict[str, Any]) -> None:

@@ -76,9 +76,7 @@ async def _fill(client: httpx.AsyncClient) -> None:
 
 
 def _cheap_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    return Parts(
-        scorer=BatchingScorer(SeededCrossEncoder(), queue_tokens=settings.scorer.queue_tokens, on_lost=on_lost)
-    )
+    return Parts(scorer=BatchingScorer(SeededCrossEncoder(), on_lost=on_lost))
 
 
 def _cheap_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:

@@ -51,10 +51,10 @@ def test_every_route_of_the_scope_select_is_among_them(
 
 
 async def test_an_answer_at_the_limit_and_over_it(tmp_path: Path) -> None:
-    access = Access(Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_048)))
+    access = Access(Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_048)))
     for large in (True, False):
         assert len(await bodies.made(access, lambda: b" " * 2_048, large=large)) == 2_048
-        with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.answer_bytes\): ask for fewer"):
+        with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.body_bytes\): ask for fewer"):
             await bodies.made(access, lambda: b" " * 2_049, large=large)
     await access.close()
 
@@ -72,12 +72,12 @@ async def test_an_answer_at_the_limit_and_over_it(tmp_path: Path) -> None:
 async def test_texts_that_do_not_fit_are_refused_with_what_to_do(
     path: str, asked: dict[str, object], tmp_path: Path
 ) -> None:
-    settings = Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_500))
+    settings = Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_500))
     async with serving(settings) as client:
         await one_document(client)
         refused = await client.post(path, json={"query": "t", "budget": 0, **asked})
         assert refused.status_code in (400, 413, 422), refused.text
-        assert "limits.answer_bytes" in refused.text
+        assert "limits.body_bytes" in refused.text
         without = {name: value for name, value in asked.items() if not name.startswith("return")}
         answer(await client.post(path, json={"query": "t", "budget": 0, **without}))
 
@@ -86,8 +86,10 @@ async def test_a_selection_that_never_fits_is_refused_and_one_that_does_not_fit_
     tmp_path: Path,
 ) -> None:
     large = {"query": "q", "pool": [f"text {number}" for number in range(50)], "budget": 10}
-    async with serving(Settings(data_directory=tmp_path, limits=Limits(selection_bytes=60_000))) as client:
-        assert "limits.selection_bytes" in problem(await client.post("/select", json=large), 422, "limit-exceeded")
+    async with serving(
+        Settings(data_directory=tmp_path, limits=Limits(bytes_in_flight=80_000, body_bytes=4_096))
+    ) as client:
+        assert "limits.bytes_in_flight" in problem(await client.post("/select", json=large), 422, "limit-exceeded")
         answer(await client.post("/select", json={**large, "pool": large["pool"][:20]}))  # type: ignore[index]
         exhaustive = {"query": "q", "documents": large["pool"]}
         answer(await client.post("/v1/rerank", json=exhaustive))  # only scores
@@ -95,7 +97,7 @@ async def test_a_selection_that_never_fits_is_refused_and_one_that_does_not_fit_
 
 async def test_pages_end_where_they_would_be_large(tmp_path: Path) -> None:
     documents = [{"id": f"{number:02}", "text": "t" * 1_000} for number in range(10)]
-    async with serving(Settings(data_directory=tmp_path, limits=Limits(answer_bytes=2_500))) as client:
+    async with serving(Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_500))) as client:
         answer(await client.put("/indexes/i", json={"encoder": "none"}))
         answer(await client.post("/indexes/i/documents", json=documents))
         found, after = list[dict[str, object]](), ""

@@ -17,7 +17,6 @@ from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.pool import (
     footprint,
     lexical,
-    plane,
     rank_and_similarity,
     row_lengths,
     signals,
@@ -220,35 +219,3 @@ def test_of_the_peak(method: str, count: int, budget: int, at_once: int) -> None
 def test_a_budget_of_more_calls_than_candidates_takes_no_more() -> None:
     pool = Pool.listed([str(number) for number in range(10)])
     assert footprint(pool, 10) == footprint(pool, 2_000) == 20 * 100 + 25 * 100 + 15_000 + pool.embeddings.nbytes
-
-
-def test_components_of_greatest_variance() -> None:
-    """Beside a singular value decomposition; the query is on the positive side."""
-    random = np.random.default_rng(0)
-    embeddings = random.normal(size=(60, 8)) * np.array([1, 5, 1, 1, 3, 1, 1, 1])
-    pool = Pool.of([str(number) for number in range(60)], embeddings, random.normal(size=8))
-    places = plane(pool)
-    assert places is not None
-    assert (places.query >= 0).all()
-    centred = pool.embeddings - pool.embeddings.mean(axis=0)
-    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
-    np.testing.assert_allclose(np.abs(places.documents), np.abs(left[:, :2] * lengths[:2]), atol=1e-9)
-
-
-def test_places_are_where_vectors_are() -> None:
-    """What is in the plane already keeps its distances, the query's too."""
-    angles = np.linspace(0, 3, 12)
-    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    pool = Pool.of([str(number) for number in range(12)], circle, circle[3])
-    places = plane(pool)
-    assert places is not None
-    np.testing.assert_allclose(
-        np.linalg.norm(places.documents - places.query, axis=1),
-        np.linalg.norm(pool.embeddings - pool.query, axis=1),
-        atol=1e-9,
-    )
-
-
-def test_no_plane() -> None:
-    assert plane(Pool.listed(["a", "b", "c"])) is None
-    assert plane(Pool.of(["a"], [[1.0, 0.0]], [1.0, 0.0])) is None

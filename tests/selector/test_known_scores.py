@@ -118,35 +118,3 @@ class TestKnownScores:
         result = await selector.select(replace(task(budget=6, rounds=3), reuse=reuse))
         assert (len(scorer.rounds), len(result.history)) == (3, 6)
         assert (cache.recalls, cache.reads) == looks
-
-
-PAPER = replace(task(budget=6, rounds=6), method="boundarymorph", goal="set")
-
-
-async def warned(selector: Selector, wanted: SelectionTask) -> list[str]:
-    return [warning for warning in (await selector.select(wanted)).warnings if "departed" in warning]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        (PAPER, None),
-        (replace(PAPER, method="trend", rounds=2), None),
-        (replace(PAPER, rounds=2), "rounds of up to 3"),
-        (replace(PAPER, rounds="auto"), "rounds of up to 2"),
-        (replace(PAPER, k=30, goal="order"), "calls went to the order"),
-        (replace(PAPER, known={IDS[3]: 0.5}), "1 score came"),
-    ],
-)
-async def test_it_names_what_departs(selector_of: Callable[..., Selector], wanted: SelectionTask, said: str) -> None:
-    found = await warned(selector_of(FakeRetriever(), SeededScorer()), wanted)
-    assert len(found) == (said is not None)
-    assert all(said in warning for warning in found)
-
-
-async def test_known_scores_depart_unless_they_are_left_aside(selector_of: Callable[..., Selector]) -> None:
-    selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
-    assert await warned(selector, PAPER) == []
-    (found,) = await warned(selector, replace(PAPER, budget=9))
-    assert '6 scores were known from earlier requests ("reuse": false starts from none)' in found
-    assert await warned(selector, replace(PAPER, reuse=False)) == []

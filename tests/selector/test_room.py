@@ -25,19 +25,19 @@ async def test_copies_that_are_not_scored_are_not_kept(
     selector_of: Callable[..., Selector], distinct: Grouping | None
 ) -> None:
     taken: list[int] = []
-    wanted = replace(task(budget=11, k=21, rounds=3), room=Room(texts=taken.append), distinct=distinct)
+    wanted = replace(task(budget=11, k=21, rounds=3), room=Room(charge=taken.append), distinct=distinct)
     result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
     assert result.calls == 11
     assert len(result.documents) <= 12  # two may be asked for before it is known that they are copies
-    assert sum(taken) == 1_000 * len(result.documents)
+    assert sum(taken) - footprint(result.pool, 11) == 1_000 * len(result.documents)
 
 
 async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: Callable[..., Selector]) -> None:
-    hand = Shares(5_500, 1.0, what="bytes")
-    with hand.holding("") as take:
-        take(0)
-        wanted = replace(task(budget=11, k=4, rounds=6), room=Room(texts=lambda size: hand.take("", size)))
-        result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
+    selector = selector_of(Copying(LONG), SeededScorer())
+    mathematics = footprint((await selector.select(task(budget=0))).pool, 11)
+    shares = Shares(mathematics + 5_500, 1.0, what="bytes")
+    wanted = replace(task(budget=11, k=4, rounds=6), room=Room(charge=lambda size: shares.take("", size)))
+    result = await selector.select(wanted)
     assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.OVERLOADED)
     assert 0 < result.calls <= 5
 
@@ -45,7 +45,7 @@ async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: Ca
 async def test_texts_that_would_never_fit_are_refused(selector_of: Callable[..., Selector]) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
     with Shares(5_500, 1.0, what="bytes").holding("") as take:
-        wanted = replace(task(budget=11, k=4, rounds=6), room=Room(texts=take))
+        wanted = replace(task(budget=11, k=4, rounds=6), room=Room(charge=take))
         with pytest.raises(LimitExceeded, match="5,500 bytes"):
             await selector.select(wanted)
 
@@ -60,7 +60,7 @@ async def test_texts_in_an_answer(selector_of: Callable[..., Selector], where: s
     for returned, answer, refused in ((True, 4_000, False), (True, 3_999, True), (False, 0, False)):
         asked = replace(wanted, return_documents=returned, room=Room(answer=answer))
         if refused:
-            with pytest.raises(LimitExceeded, match=r"limits\.answer_bytes"):
+            with pytest.raises(LimitExceeded, match=r"limits\.body_bytes"):
                 await selector.select(asked)
         else:
             assert len((await selector.select(asked)).selection.documents) == 4
@@ -76,7 +76,7 @@ async def test_the_mathematics_take_their_room_before_the_first_call(selector_of
     selector = selector_of(Copying(TWENTY), scorer)
     pool = (await selector.select(task(budget=0))).pool
     with pytest.raises(Overloaded, match="full"):
-        await selector.select(replace(task(budget=5), room=Room(selection=full)))
+        await selector.select(replace(task(budget=5), room=Room(charge=full)))
     assert taken == [footprint(pool, 5)]
     assert not scorer.rounds
-    await selector.select(replace(task(budget=30, k=30), goal="scores", room=Room(selection=full)))
+    await selector.select(replace(task(budget=30, k=30), goal="scores", room=Room(charge=full)))

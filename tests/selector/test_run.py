@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.known import KnownScores
-from boundarymorph.inference.concurrency import BoundedExecutor
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
 from boundarymorph.selector.selector import Selector
@@ -84,7 +84,7 @@ async def test_it_is_said_with_the_answer(selector_of: Callable[..., Selector]) 
 
 @pytest.fixture
 async def run() -> AsyncIterator[SelectionRun]:
-    wanted, executor = task(budget=3), BoundedExecutor("test", threads=1)
+    wanted, executor = task(budget=3), FairExecutor("test", threads=1)
     scores = KnownScores(SeededScorer(), None).of_task(wanted.query)
     yield SelectionRun(
         wanted, wanted.candidates(FakeRetriever()), scores, Shared(executor), Observer(Stopwatch(time.monotonic))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from fastapi import FastAPI
 
-from boundarymorph.inference.concurrency import BoundedExecutor
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.server import process
 from boundarymorph.settings import Settings
 
@@ -18,7 +18,7 @@ process.LAST_SECONDS = 1.0
 
 
 def create(settings: Settings, *, on_failure: Callable[[], None]) -> FastAPI:
-    executor = BoundedExecutor("search", threads=1, waiting=0)
+    executor = FairExecutor("search", threads=1)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

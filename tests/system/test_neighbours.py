@@ -35,15 +35,12 @@ SETTINGS = """
 body_seconds = 600
 body_pause_seconds = 600
 deadline_seconds = 600
+limits.requests = 8
 limits.sessions = 4
-limits.waiting = 4
 limits.body_bytes = 65536
-limits.bytes_in_hand = 25362432
+limits.bytes_in_flight = 25362432
 limits.line_bytes = 65536
-work.search_threads = 4
-work.search_waiting = 4
-work.write_threads = 2
-work.write_waiting = 6
+search_threads = 4
 """
 
 
@@ -186,8 +183,8 @@ def test_who_takes_all_that_it_can_get(
 def _pair_of_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
     """Callers of a gateway whose retriever has few threads."""
     folder = tmp_path_factory.mktemp("gateway")
-    (folder / "boundarymorph.toml").write_text("work.search_threads = 4\n")
-    settings = "body_pause_seconds = 600\ndeadline_seconds = 600\nlimits.sessions = 8\nretriever.connections = 4\n"
+    (folder / "boundarymorph.toml").write_text("search_threads = 4\n")
+    settings = "body_pause_seconds = 600\ndeadline_seconds = 600\nlimits.requests = 4\n"
     with (
         retriever(folder / "data") as behind,
         keys(folder / "front", settings) as (environment, callers),
@@ -207,7 +204,7 @@ def pair_of_gateway(_pair_of_gateway: tuple[Key, Key]) -> Iterator[tuple[Key, Ke
 def test_connections_of_a_gateway_to_its_retriever(pair_of_gateway: tuple[Key, Key]) -> None:
     """Forwarded uploads that are silent."""
     begun = (*UPLOAD, 10, b"", NDJSON)
-    stays_served(uploaded, pair_of_gateway, lambda greedy: greedy.takes(2, lambda: greedy.begin(*begun)))
+    stays_served(uploaded, pair_of_gateway, lambda greedy: greedy.takes(3, lambda: greedy.begin(*begun)))
     stays_served(selected, pair_of_gateway, lambda greedy: None)
 
 

@@ -120,7 +120,7 @@ def test_a_selection(opened: Open, demonstrated: Service) -> None:
             "#status"
         )
         assert page.locator("#all-calls tbody tr").count() == 20
-        assert picture(page, "ranking") != picture(page, "map")
+        assert picture(page, "ranking")
         lowest = min(document["relevance"] for document in answer["documents"])
         assert f"12 are in the set, at a relevance of {lowest:.2f} or more" in page.inner_text("#ranking-text")
 
@@ -129,30 +129,6 @@ def test_a_selection(opened: Open, demonstrated: Service) -> None:
         assert re.match(
             r"Scored 0\.\d+ in round \d+: |The scorer has not read it\. ", page.locator("#set .why").first.inner_text()
         )
-
-
-def test_replay(opened: Open, demonstrated: Service) -> None:
-    rounds = selected(demonstrated, budget=20, k=12, explain=True)["rounds"]
-    last_round = f"Round {len(rounds)} of {len(rounds)}"
-    with opened() as page:
-        ask(page, budget=20, k=12)
-        last = page.inner_text("#ranking-text")
-        slider = page.locator("#round")
-        expect(page.locator("#moment")).to_contain_text(f"{last_round}: 20 of 20 calls")
-        slider.press("Home")
-        expect(page.locator("#moment")).to_have_text("Before the first call")
-        assert "after 0 calls" in page.inner_text("#ranking-text") and "0 calls made" in page.inner_text("#map-text")
-        before = [picture(page, chart) for chart in ("ranking", "map")]
-        slider.press("ArrowRight")
-        expect(page.locator("#moment")).to_contain_text(
-            f"Round 1 of {len(rounds)}: {len(rounds[0]['calls'])} of 20 calls"
-        )
-        after = [picture(page, chart) for chart in ("ranking", "map")]
-        assert before[0] != after[0] and before[1] != after[1]
-        page.click("#play")
-        expect(page.locator("#moment")).to_contain_text(last_round)
-        expect(page.locator("#play")).to_have_text("Play")
-        assert page.inner_text("#ranking-text") == last
 
 
 @pytest.mark.parametrize(("budget", "k"), [(10, 25), (40, 10)])
@@ -519,34 +495,26 @@ def test_by_keyboard(opened: Open) -> None:
         assert page.inner_text("#code").startswith("from boundarymorph_client import Client")
 
 
-def test_a_selection_that_takes_its_time(opened: Open, demonstrated: Service) -> None:
-    """It is drawn while it goes on. Here every millisecond is a minute to the page."""
+def test_each_round_is_told(opened: Open, demonstrated: Service) -> None:
     rounds = selected(demonstrated, budget=20, k=12, explain=True)["rounds"]
-    watch = """
-        const now = performance.now.bind(performance);
-        performance.now = () => 60000 * now();
+    note = """
         window.seen = [];
-        const note = () => {
-            const live = document.querySelector("#answer.live");
-            if (live) seen.push(document.querySelector("#ranking-text").textContent + getComputedStyle(live).opacity);
-        };
         addEventListener("DOMContentLoaded", () => {
-            const options = { subtree: true, childList: true };
-            new MutationObserver(note).observe(document.querySelector("#ranking-text"), options);
+            const progress = document.querySelector("#progress");
+            new MutationObserver(() => seen.push(progress.textContent)).observe(progress, { childList: true });
         });
     """
-    with opened(script=watch) as page:
+    with opened(script=note) as page:
         ask(page, budget=20, k=12)
-        seen = " ".join(page.evaluate("seen"))
-        assert {each[-1] for each in page.evaluate("seen")} == {"1"}  # only a stale answer is dimmed
-        for calls in accumulate(len(each["calls"]) for each in rounds[:-1]):
-            assert f"after {calls} calls. 12 are in the set" in seen
-        assert not page.locator("#answer.live").count()
-        expect(page.locator("#moment")).to_contain_text(f"Round {len(rounds)} of {len(rounds)}")
+        seen = page.evaluate("seen")
+        for made, calls in enumerate(accumulate(len(each["calls"]) for each in rounds[:-1]), start=2):
+            assert any(
+                each.startswith(f"Round {made}: {calls} call") and each.endswith("of 20 so far") for each in seen
+            )
 
 
 def test_what_a_mark_is(opened: Open) -> None:
-    """Said under the pointer, which passes over the map."""
+    """Said under the pointer, which passes over the chart."""
     sweep = """chart => {
         const { left, top, width, height } = chart.getBoundingClientRect();
         const said = new Set();
@@ -561,12 +529,12 @@ def test_what_a_mark_is(opened: Open) -> None:
     }"""
     with opened() as page:
         ask(page, budget=20, k=12)
-        said = [note.split("\n") for note in page.locator("#map").evaluate(sweep)]
+        said = [note.split("\n") for note in page.locator("#ranking").evaluate(sweep)]
         names = page.locator(f"#set {TITLE}").all_inner_texts()
-        assert len(said) > 20
+        assert len(said) > 12
         assert {name for name, facts in said if facts.endswith("in the set")} <= set(names)
         assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d · read in round \d · in the set", facts) for _, facts in said)
-        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d ± 0\.\d\d · not read", facts) for _, facts in said)
+        assert any(re.fullmatch(r"rank \d+ · [01]\.\d\d ± 0\.\d\d · not read · in the set", facts) for _, facts in said)
 
 
 def test_what_a_mark_is_by_touch(opened: Open) -> None:
@@ -644,7 +612,7 @@ def test_the_first_sight(opened: Open) -> None:
     with opened(viewport={"width": 390, "height": 844}) as page:
         compared(page)
         assert outcome(page)
-        boxes = [page.locator(name).bounding_box() for name in ("#headline", "#set", "#ranking", "#map")]
+        boxes = [page.locator(name).bounding_box() for name in ("#headline", "#set", "#ranking", "#comparison")]
         places = [(box["y"], box["height"]) for box in boxes if box]
         assert places == sorted(places) and len(places) == 4 and sum(places[0]) < 844
         page.locator("#tries button").nth(1).click()
@@ -774,7 +742,7 @@ def test_several_queries(opened: Open, demonstrated: Service) -> None:
         for place, query in enumerate([QUERY, *also]):
             count = sum(document["query"] == place for document in answer["documents"])
             assert f"“{query}” {count}" in page.inner_text("#outcome")
-        for hidden in ("#ranking", "#map", "#comparison"):
+        for hidden in ("#ranking", "#curve", "#comparison"):
             assert not page.locator(hidden).is_visible()
         page.locator("#set summary").first.click()
         leading = [QUERY, *also][answer["documents"][0]["query"]]
@@ -793,7 +761,7 @@ def test_several_queries(opened: Open, demonstrated: Service) -> None:
         page.fill("[name=also]", "")
         page.click("#go")
         compared(page)
-        assert page.locator("#map").is_visible() and page.locator("#comparison").is_visible()
+        assert page.locator("#ranking").is_visible() and page.locator("#comparison").is_visible()
 
 
 @pytest.mark.parametrize(

@@ -712,17 +712,25 @@ export interface components {
              */
             retrieval_scores: number[];
             /**
+             * First Relevance
+             * @description before the first call; null if unknown or deleted
+             */
+            first_relevance: (number | null)[];
+            /**
+             * First Std
+             * @description its posterior standard deviation; 0 if the score was known
+             */
+            first_std: (number | null)[];
+            /**
              * Relevance
              * @description the final one; null if unknown or deleted
              */
             relevance: (number | null)[];
             /**
              * Std
-             * @description posterior standard deviation; 0 if scored
+             * @description its posterior standard deviation; 0 if scored
              */
             std: (number | null)[];
-            /** @description null if there are no vectors, or too few */
-            map: components["schemas"]["PoolMap"] | null;
         };
         /**
          * ExplainedRound
@@ -739,6 +747,11 @@ export interface components {
              * @description in the order in which they were chosen
              */
             calls: components["schemas"]["ExplainedCall"][];
+            /**
+             * Ids
+             * @description the set before the round, with 'explain': "pool"
+             */
+            ids?: string[] | null;
         };
         /**
          * FieldStatistics
@@ -1205,27 +1218,6 @@ export interface components {
              * @description why it does not answer, for callers that may read it
              */
             detail?: string | null;
-        };
-        /**
-         * PoolMap
-         * @description The pool on the plane of its first two principal components: similar documents lie close together.
-         */
-        PoolMap: {
-            /**
-             * X
-             * @description of the documents, in retrieval order
-             */
-            x: number[];
-            /**
-             * Y
-             * @description of the documents, in retrieval order
-             */
-            y: number[];
-            /**
-             * Query
-             * @description x and y of the query, which is on the positive side of both
-             */
-            query: number[];
         };
         /**
          * Ready
@@ -2908,24 +2900,6 @@ export interface components {
              * @default null
              */
             calls?: components["schemas"]["ExplainedCall"][] | null;
-            /**
-             * Retrieval Ranks
-             * @description of 'ids', with 'explain': "pool"
-             * @default null
-             */
-            retrieval_ranks?: number[] | null;
-            /**
-             * Relevance
-             * @description current, of all candidates in retrieval order, with 'explain': "pool"
-             * @default null
-             */
-            relevance?: (number | null)[] | null;
-            /**
-             * Std
-             * @description its posterior standard deviation; 0 if scored
-             * @default null
-             */
-            std?: (number | null)[] | null;
         };
         /**
          * SelectRequest
@@ -3092,7 +3066,7 @@ export interface components {
             return_documents?: boolean;
             /**
              * Explain
-             * @description return every round: what was scored, its rival, and the score; with 'pool' also the belief about each candidate, and its position on a map
+             * @description return every round: what was scored, its rival, and the score; with 'pool' also the set before each round, and the belief about each candidate before the first call and at the end
              * @default false
              */
             explain?: boolean | "pool";
@@ -3498,7 +3472,6 @@ export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
-export type PoolMap = components['schemas']['PoolMap'];
 export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -19,9 +19,9 @@ from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
 from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Caller, KeyRing, Origins, Policies
 from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
 from boundarymorph.errors import InvalidConfiguration, Overloaded
-from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, Shares, Turns
+from boundarymorph.inference.concurrency import CALLER, FairExecutor, Shares, Turns
 from boundarymorph.selector.documents import Room
-from boundarymorph.settings import UNLIMITED, RateLimitSettings, Settings, WorkSettings
+from boundarymorph.settings import UNLIMITED, RateLimitSettings, Settings
 from boundarymorph.telemetry import metrics
 
 MEMORY = 0.9  # weight of earlier requests in the moving average of their seconds
@@ -29,63 +29,22 @@ PATIENCE = 0.5  # the share of its remaining time that a request may wait for it
 
 
 class Admission:
-    """Admits at most `running` requests at a time, and `waiting` more that wait for their turn.
+    """Runs at most `running` selections at a time. Callers take turns (`Turns`), each within its share (`Shares`)."""
 
-    A caller has a share of both, as `Shares` has it, and callers take turns, as `Turns` has it.
-    """
-
-    def __init__(
-        self,
-        *,
-        running: int,
-        waiting: int,
-        share: float = 1.0,
-        of_caller: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """of_caller: the most requests of one caller, running and waiting together; None for no such limit."""
-        self._inside = Shares(running + waiting, share)
+    def __init__(self, running: int, share: float = 1.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._turns = Turns(running, share)
-        self._most_of_caller = of_caller
         self._clock = clock
         self._seconds = 1.0  # moving average of the length of a turn
 
     @property
-    def inside(self) -> int:
-        """The number of admitted requests, running or not."""
-        return self._inside.total
-
-    @property
     def running(self) -> int:
-        """The number of requests that have their turn."""
+        """The number of selections that have their turn."""
         return self._turns.shares.total
 
     @property
     def waiting(self) -> int:
-        """The number of admitted requests that wait for their turn or have had it."""
-        return self.inside - self.running
-
-    @contextmanager
-    def enter(self, caller: str) -> Iterator[None]:
-        """Take a place, before anything of the request is read. Raises Overloaded if there is none for this caller."""
-        own = self._inside.held(caller)
-        if self._most_of_caller is not None and own >= self._most_of_caller:
-            raise _refused(
-                "key",
-                f"this key has {own} selections in progress, as many as limits.key_sessions allows; try again later",
-                self._seconds,
-            )
-        if not self._inside.allows(caller):
-            raise _refused(
-                "full" if self.inside == self._inside.most else "share",
-                f"{self.inside} requests are in progress already, {own} of them of this caller; try again later",
-                self.inside / self._turns.shares.most * self._seconds,
-            )
-        self._inside.take(caller)
-        try:
-            yield
-        finally:
-            self._inside.give_back(caller)
+        """The number of selections that wait for their turn."""
+        return self._turns.waiting().total()
 
     @asynccontextmanager
     async def turn(self, caller: str, *, deadline: float | None = None) -> AsyncIterator[None]:
@@ -131,9 +90,9 @@ class Admission:
         return (before + 1) / running.alone * self._seconds
 
 
-def _refused(reason: str, message: str, wait: float) -> Overloaded:
+def _refused(reason: str, message: str, wait: float = 1.0) -> Overloaded:
     """Count and return a refusal. wait: seconds after which a retry makes sense."""
-    metrics.select_refused.labels(reason).inc()
+    metrics.requests_refused.labels(reason).inc()
     return Overloaded(message, retry_after=max(1.0, wait))
 
 
@@ -268,27 +227,28 @@ def _items(text: str | None) -> list[RateLimitItem]:
     return [] if text in (None, UNLIMITED) else sorted(parse_many(text), key=RateLimitItem.get_expiry)
 
 
+PARSING_THREADS, READ_THREADS, WRITE_THREADS = 4, 4, 4
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The thread pools for each kind of blocking work in a process; a retriever has its own for searches.
+    """The threads of a process for each kind of blocking work; a retriever has its own for searches.
 
     parsing: large bodies of requests and answers; read: descriptions of indexes, and their documents; write: uploads,
     including the parsing of their documents, and other changes to indexes.
     """
 
-    parsing: BoundedExecutor
-    read: BoundedExecutor
-    write: BoundedExecutor
+    parsing: FairExecutor
+    read: FairExecutor
+    write: FairExecutor
 
     @classmethod
-    def of(cls, settings: WorkSettings, share: float) -> Work:
-        def executor(kind: str, threads: int, waiting: int) -> BoundedExecutor:
-            return BoundedExecutor(kind, threads=threads, waiting=waiting, share=share)
-
+    def of(cls, share: float) -> Work:
+        """share: of the threads that one caller gets, as in `Shares`."""
         return cls(
-            executor("parsing", settings.parsing_threads, settings.parsing_waiting),
-            executor("read", settings.read_threads, settings.read_waiting),
-            executor("write", settings.write_threads, settings.write_waiting),
+            FairExecutor("parsing", threads=PARSING_THREADS, share=share),
+            FairExecutor("read", threads=READ_THREADS, share=share),
+            FairExecutor("write", threads=WRITE_THREADS, share=share),
         )
 
     async def close(self) -> None:
@@ -312,27 +272,30 @@ class Access:
         self.policies = Policies(settings, self.keys.callers)
         self.origins = Origins(settings.allowed_hosts, with_keys=bool(settings.keys))
         self.rates = RateLimits(settings.rate_limits, self.keys.callers, url=settings.counters_url)
-        self.admission = Admission(
-            running=settings.sessions, waiting=limits.waiting, share=limits.key_share, of_caller=limits.key_sessions
-        )
-        self.bytes_in_hand = Shares(limits.bytes_in_hand, limits.key_share, what="bytes (limits.bytes_in_hand)")
-        self.selections = Shares(
-            limits.selection_bytes, limits.key_share, what="bytes for selections (limits.selection_bytes)"
-        )
-        self.forwarded = Shares(
-            max(1, settings.retriever.connections * 3 // 4),  # the others are for selections
-            limits.key_share,
-            what="connections for forwarded requests (retriever.connections)",
-        )
-        self.work = Work.of(settings.work, limits.key_share)
+        self.requests = Shares(limits.requests, limits.key_share, what="requests (limits.requests)")
+        self.bytes_in_flight = Shares(limits.bytes_in_flight, limits.key_share, what="bytes (limits.bytes_in_flight)")
+        self.admission = Admission(settings.sessions, limits.key_share)
+        self.work = Work.of(limits.key_share)
+
+    def enter(self, caller: str, until_end: ExitStack) -> None:
+        """Count a request as one in progress until its end, before its body is read. Raises Overloaded if this caller,
+        or all together, have too many."""
+        most, own = self.settings.limits.key_requests, self.requests.held(caller)
+        if most is not None and own >= most:
+            raise _refused("key", f"this key has {own} requests in progress (limits.key_requests); try again later")
+        try:
+            until_end.enter_context(self.requests.holding(caller))(1)
+        except Overloaded as error:
+            raise _refused("full" if self.requests.total == self.requests.most else "share", str(error)) from None
+
+    def charging(self, until_end: ExitStack) -> Callable[[int], None]:
+        """Return what charges bytes to the present caller until the end of its request: the one place where bodies,
+        texts, answers and the memory of selections are counted. It raises Overloaded or LimitExceeded."""
+        return until_end.enter_context(self.bytes_in_flight.holding(CALLER.get()))
 
     def room(self, until_end: ExitStack) -> Room:
         """Return the room for a selection of the present caller, until the end of its request."""
-        return Room(
-            texts=until_end.enter_context(self.bytes_in_hand.holding(CALLER.get())),
-            selection=until_end.enter_context(self.selections.holding(CALLER.get())),
-            answer=self.settings.limits.answer_bytes,
-        )
+        return Room(self.charging(until_end), answer=self.settings.limits.body_bytes)
 
     def calibration(self, wanted: CalibrationName, caller: Caller) -> CalibrationChoice:
         """Return what a caller wants, or the default of its key."""

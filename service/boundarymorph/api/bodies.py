@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read(request: Request, access: Access, most: int | None = None) -> bytes:
-    """Return the whole body, which counts towards limits.bytes_in_hand until the request ends.
+    """Return the whole body, which counts towards limits.bytes_in_flight until the request ends.
 
     most: bytes, if fewer than limits.body_bytes. Raises BodyTooLarge or Overloaded, at once if the declared length
     exceeds a limit, else without reading further; BodyTooSlow if it does not arrive in time.
@@ -37,8 +37,8 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
     if declared.isdecimal():
         if int(declared) > limit:
             raise _too_large(limit)
-        access.bytes_in_hand.check(CALLER.get(), int(declared))
-    take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
+        access.bytes_in_flight.check(CALLER.get(), int(declared))
+    take = access.charging(request.state.until_end)
     chunks, size = [], 0
     try:
         async with asyncio.timeout(seconds):
@@ -106,22 +106,22 @@ async def chunks(request: Request, access: Access, received: asyncio.Event | Non
 
 def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes]:
     """Return the chunks of the body as they arrive. held: bytes that are kept in memory at a time; these, or the
-    declared length if it is less, count towards limits.bytes_in_hand until the request ends. Raises Overloaded."""
+    declared length if it is less, count towards limits.bytes_in_flight until the request ends. Raises Overloaded."""
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
-    take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
-    take(min(size, access.bytes_in_hand.alone))
+    take = access.charging(request.state.until_end)
+    take(min(size, access.bytes_in_flight.alone))
     return chunks(request, access)
 
 
 def spooling(request: Request, access: Access) -> Callable[[int], None]:
     """Return what counts the bytes of an upload that are kept in a temporary file, until the request ends.
 
-    They count towards limits.bytes_in_hand, as /tmp is often in memory, and one upload may have half of what one caller
-    may have of these. It raises BodyTooLarge beyond that, and Overloaded if others have too many.
+    They count towards limits.bytes_in_flight, as /tmp is often in memory, and one upload may have half of a caller's
+    share. It raises BodyTooLarge beyond that, and Overloaded if others have too many.
     """
-    take = request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))
-    most, kept = access.bytes_in_hand.alone // 2, 0
+    take = access.charging(request.state.until_end)
+    most, kept = access.bytes_in_flight.alone // 2, 0
 
     def keep(size: int) -> None:
         nonlocal kept
@@ -129,7 +129,7 @@ def spooling(request: Request, access: Access) -> Callable[[int], None]:
         if kept > most:
             raise BodyTooLarge(
                 f"with strict=true, an upload may have {most:,} bytes here (half of a key's share of "
-                "limits.bytes_in_hand); nothing was written; send smaller uploads, or leave out strict"
+                "limits.bytes_in_flight); nothing was written; send smaller uploads, or leave out strict"
             )
         take(size)
 
@@ -188,12 +188,12 @@ LARGE_ANSWER = 2**17  # bytes from which an answer is counted, and sent in piece
 
 
 async def made(access: Access, make: Callable[[], bytes], *, large: bool = True) -> bytes:
-    """Return what `make` makes, within limits.answer_bytes. large: whether to make it in a thread.
+    """Return what `make` makes, within limits.body_bytes. large: whether to make it in a thread.
 
     Raises LimitExceeded, and Overloaded.
     """
     content = await access.work.parsing.run(make) if large else make()
-    Room(answer=access.settings.limits.answer_bytes).check_answer(len(content))
+    Room(answer=access.settings.limits.body_bytes).check_answer(len(content))
     return content
 
 

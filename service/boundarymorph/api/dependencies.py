@@ -94,10 +94,12 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
 
 
 async def count(request: Request, access: Access, caller: Caller) -> None:
-    """Count a request in the caller's rate limits, unless it is part of one that was counted. Raises RateLimited."""
+    """Count a request in the caller's rate limits and among those in progress, unless it is part of one that was
+    counted. Raises RateLimited and Overloaded."""
     if not getattr(request.state, COUNTED, False):
         request.state.decision = decision = await access.rates.take(caller.name)
         decision.check()
+        access.enter(CALLER.get(), request.state.until_end)
 
 
 def identify(request: Request, access: Access) -> Caller:

@@ -20,7 +20,6 @@ from boundarymorph.api import bodies, indexes, openapi
 from boundarymorph.api.dependencies import AccessOf, built, permitted
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
-from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.remote.peer import Response as PeerResponse
 from boundarymorph.remote.peer import Unreadable
 from boundarymorph.remote.urls import segment
@@ -85,7 +84,6 @@ async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Resp
 
 async def _answer(request: Request, access: Access, retriever: RemoteRetriever) -> PeerResponse:
     """Forward a request, to the path of its checked index and document, written anew."""
-    request.state.until_end.enter_context(access.forwarded.holding(CALLER.get()))(1)
     target = _PARAMETER.sub(lambda found: segment(request.path_params[found[1]]), request.scope["route"].path)
     if request.scope["query_string"]:
         target += f"?{request.scope['query_string'].decode('ascii')}"

@@ -129,9 +129,8 @@ async def create_index(
     ensure = partial(
         indexes.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=kind, lexical=wanted.lexical
     )
-    with access.work.write.place() as run:
-        response.status_code = 201 if await run(ensure) else 200
-        return await run(described, indexes.catalog, name)
+    response.status_code = 201 if await access.work.write.run(ensure) else 200
+    return await access.work.write.run(described, indexes.catalog, name)
 
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
@@ -190,7 +189,7 @@ async def upsert_documents(
     `metadata` and `embedding`. It replaces a document with the same id; an unchanged one costs nothing. Invalid lines
     are skipped and listed. With `Accept: application/x-ndjson`, the answer has lines with the progress, and finally the
     report."""
-    run = request.state.until_end.enter_context(access.work.write.place())
+    run = access.work.write.run
     index = await run(indexes.catalog.get, name)
     entries = await _entries(request, index.info.dimension, access, run)
     spooled = bodies.spooling(request, access)
@@ -240,7 +239,7 @@ async def list_documents(
 ) -> Response:
     """Return a page of documents in the order of their ids, with fewer than `limit` if they are large. Between two
     pages others may write."""
-    most = min(access.settings.limits.answer_bytes, STOP)
+    most = min(access.settings.limits.body_bytes, STOP)
     page = await access.work.read.run(_page, indexes.catalog, name, after, limit, most)
     return Response(page, media_type="application/json")
 

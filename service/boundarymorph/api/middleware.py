@@ -23,7 +23,6 @@ from boundarymorph.access.limits import Access, Decision
 from boundarymorph.api import problems
 from boundarymorph.api.bodies import LARGE, sent
 from boundarymorph.errors import LimitExceeded, Overloaded
-from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.telemetry import metrics, tracing
 
 ENCODED_SLASH = "%2F"  # in the name of an index
@@ -136,7 +135,8 @@ class FromAllowed(Middleware):
 
 class InPieces(Middleware):
     """ASGI middleware that closes `request.state.until_end`, an ExitStack, when its request has been answered, and
-    sends large answers in pieces, no faster than they are read. Until then they count towards limits.bytes_in_hand."""
+    sends large answers in pieces, no faster than they are read. Until then they count
+    towards limits.bytes_in_flight."""
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         access: Access = scope["app"].state.access
@@ -154,7 +154,7 @@ class InPieces(Middleware):
                 begun, start = start, None
                 if begun is not None:
                     try:
-                        held.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(message.get("body", b"")))
+                        access.charging(held)(len(message.get("body", b"")))
                     except (LimitExceeded, Overloaded) as error:
                         refused = True
                         refusal = await problems.refused(Request(scope), error)

@@ -106,7 +106,6 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
     `Accept: text/event-stream`, sends an event before each round, and finally the set."""
     watch = Stopwatch()
     async with AsyncExitStack() as held:
-        held.enter_context(access.admission.enter(CALLER.get()))
         asked = await _asked(request, access, service, parts, watch)
         task, turn, selector = asked.task, asked.turn, parts.selector
         if prefers(request, EVENTS):
@@ -159,10 +158,10 @@ async def _events(
     task, event = asked.task, partial(event_of, explain=bool(asked.wanted.explain))
     try:
         while isinstance(step, Progress):
-            yield await bodies.made(access, partial(_made, "round", event, step), large=task.explain_pool)
+            yield _made("round", event, step)
             step = await anext(steps)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
-        request.state.until_end.enter_context(access.bytes_in_hand.holding(CALLER.get()))(len(last))
+        access.charging(request.state.until_end)(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))
     await held.aclose()

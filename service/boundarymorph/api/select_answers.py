@@ -76,14 +76,7 @@ class ExplainedRound(BaseModel):
 
     round: int = Field(description="counted from 1")
     calls: list[ExplainedCall] = Field(description="in the order in which they were chosen")
-
-
-class PoolMap(BaseModel):
-    """The pool on the plane of its first two principal components: similar documents lie close together."""
-
-    x: list[float] = Field(description="of the documents, in retrieval order")
-    y: list[float] = Field(description="of the documents, in retrieval order")
-    query: list[float] = Field(description="x and y of the query, which is on the positive side of both")
+    ids: list[str] | None = Field(None, description="the set before the round, with 'explain': \"pool\"")
 
 
 class ExplainedPool(BaseModel):
@@ -91,9 +84,10 @@ class ExplainedPool(BaseModel):
 
     ids: list[str] = Field(description="of the documents")
     retrieval_scores: list[float] = Field(description="of the first stage")
+    first_relevance: list[float | None] = Field(description="before the first call; null if unknown or deleted")
+    first_std: list[float | None] = Field(description="its posterior standard deviation; 0 if the score was known")
     relevance: list[float | None] = Field(description="the final one; null if unknown or deleted")
-    std: list[float | None] = Field(description="posterior standard deviation; 0 if scored")
-    map: PoolMap | None = Field(description="null if there are no vectors, or too few")
+    std: list[float | None] = Field(description="its posterior standard deviation; 0 if scored")
 
 
 class NextDocument(BaseModel):
@@ -178,8 +172,3 @@ class RoundEvent(BaseModel):
         None, description="so far, if a language model was asked for scores"
     )
     calls: list[ExplainedCall] | None = Field(None, description="of the last round, with 'explain'")
-    retrieval_ranks: list[int] | None = Field(None, description="of 'ids', with 'explain': \"pool\"")
-    relevance: list[float | None] | None = Field(
-        None, description="current, of all candidates in retrieval order, with 'explain': \"pool\""
-    )
-    std: list[float | None] | None = Field(None, description="its posterior standard deviation; 0 if scored")

@@ -303,8 +303,8 @@ class SelectRequest(Message):
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,
-        description="return every round: what was scored, its rival, and the score; with 'pool' also the belief about "
-        "each candidate, and its position on a map",
+        description="return every round: what was scored, its rival, and the score; with 'pool' also the set before "
+        "each round, and the belief about each candidate before the first call and at the end",
     )
     deadline_ms: float | None = Field(
         None, gt=0, le=86_400_000, description="from the arrival; the answer is the set as it is then"

@@ -23,7 +23,6 @@ from boundarymorph.api.select_answers import (
     ExplainedPool,
     ExplainedRound,
     NextDocument,
-    PoolMap,
     RoundEvent,
     SelectedDocument,
     SelectResponse,
@@ -348,7 +347,6 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
 
 def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
     """Convert the progress of a selection to an event."""
-    relevance, std = (None, None) if progress.believed is None else _of_all(progress.believed, progress.pool)
     return RoundEvent(
         rounds=progress.rounds,
         cross_encoder_calls=progress.calls,
@@ -359,11 +357,8 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         answerable=progress.outlook.answerable,
         expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
-        retrieval_ranks=None if progress.believed is None else (progress.selected + 1).tolist(),
         language_model=usage_of(progress.tokens),
         calls=_calls(progress.history, progress.pool, progress.asked) if explain else None,
-        relevance=relevance,
-        std=std,
     )
 
 
@@ -427,7 +422,15 @@ def _rounds(result: SelectionResult) -> list[ExplainedRound]:
     asked = None if result.answered is None else result.answered.asked
     for observation, call in zip(result.history, _calls(result.history, result.pool, asked), strict=True):
         rounds[observation.round].append(call)
-    return [ExplainedRound(round=number, calls=calls) for number, calls in rounds.items()]
+    explained, ids = result.explained, result.pool.ids
+    return [
+        ExplainedRound(
+            round=number,
+            calls=calls,
+            ids=None if explained is None else [ids[place] for place in explained.sets[number - 1]],
+        )
+        for number, calls in rounds.items()
+    ]
 
 
 def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None) -> list[ExplainedCall]:
@@ -448,17 +451,16 @@ def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | No
 
 
 def _pool(result: SelectionResult) -> ExplainedPool:
-    (relevance, std), places = _of_all(result.believed, result.pool), result.places
+    first, last = (None, None) if result.explained is None else (result.explained.first, result.explained.last)
+    first_relevance, first_std = _of_all(first, result.pool)
+    relevance, std = _of_all(last, result.pool)
     return ExplainedPool(
         ids=list(result.pool.ids),
         retrieval_scores=_rounded(result.pool.scores),
+        first_relevance=first_relevance,
+        first_std=first_std,
         relevance=relevance,
         std=std,
-        map=None
-        if places is None
-        else PoolMap(
-            x=_rounded(places.documents[:, 0]), y=_rounded(places.documents[:, 1]), query=_rounded(places.query)
-        ),
     )
 
 

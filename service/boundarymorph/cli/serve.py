@@ -116,7 +116,6 @@ class ScorerOptions:
     ] = None
     instruction: Annotated[str | None, typer.Option(help="Instruction by which a causal reranker judges.")] = None
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch.", show_default="by the device")] = None
-    queue_tokens: Annotated[int | None, typer.Option(help="Tokens that may wait.", show_default="1000000")] = None
     log_level: LogLevel = None
 
 

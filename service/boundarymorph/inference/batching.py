@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
-from boundarymorph.inference.concurrency import CALLER, BoundedExecutor, room
+from boundarymorph.inference.concurrency import CALLER, FairExecutor, room
 from boundarymorph.inference.models import DeviceLost, Item, Model, ModelRole, OutOfMemory, Results
 
 Owner = TypeVar("Owner")
@@ -221,7 +221,7 @@ class Batcher(Generic[ModelType, Item]):
         self._lost: str | None = None
         self._closed = False
         self._changed = threading.Condition()
-        self._tokenizer = BoundedExecutor("tokenizer", threads=TOKENIZER_THREADS, share=share)
+        self._tokenizer = FairExecutor("tokenizer", threads=TOKENIZER_THREADS, share=share)
         self._metrics = self.role.metrics.of_model(model.name, model.backend, self.waiting)
         self._workers = [
             threading.Thread(target=self._work, name=f"{self.role.name}-{worker}", daemon=True)

@@ -20,7 +20,6 @@ from functools import cache
 from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
 
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded
-from boundarymorph.telemetry import metrics
 
 RETURN, LONGEST_RETURN = 0.05, 0.25  # reserved for sending the answer: a fraction of the time, seconds at most
 RESERVE = 0.01  # seconds before the deadline reserved for reading the selected texts
@@ -300,7 +299,6 @@ class Turns:
             chosen.turn.set_result(None)
 
 
-UNBOUNDED = 2**31
 PATIENCE = 1.0  # seconds
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -385,58 +383,26 @@ async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Ar
     return await asyncio.to_thread(function, *args)
 
 
-class BoundedExecutor:
-    """Runs at most `threads` calls at a time while `waiting` more may wait; rejects any beyond that.
+class FairExecutor:
+    """Runs blocking calls in threads, in which callers take turns (`Turns`), each within its share of the threads.
 
-    A caller has a share of threads and places (`Shares`), and callers take turns (`Turns`). kind: of work; its name in
-    messages, metrics and in the settings `work.{kind}_threads` and `work.{kind}_waiting`. A cancelled call keeps its
-    place until its thread is free again. All calls are made on one event loop.
+    Nothing bounds the waiting calls here: they belong to requests, whose number is bounded (`Access.requests`). A
+    cancelled call keeps its thread until it has ended. All calls are made on one event loop.
     """
 
-    def __init__(self, kind: str, *, threads: int, waiting: int = UNBOUNDED, share: float = 1.0) -> None:
-        """waiting: unbounded if something else bounds the calls. share: of one caller, as in `Shares`."""
-        self._kind = kind
-        what = f"places for work of the kind '{kind}' (work.{kind}_threads and work.{kind}_waiting)"
-        self._places = Shares(threads + waiting, share, what=what)
+    def __init__(self, name: str, *, threads: int, share: float = 1.0) -> None:
+        """name: of the threads; share: of one caller, as in `Shares`."""
         self._turns = Turns(threads, share)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=kind)
-
-    @property
-    def taken(self) -> int:
-        """Number of places taken by calls that run or wait, and by `place`."""
-        return self._places.total
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        """Call the function in a thread. Raises Overloaded if there is no place, and what the function raises."""
-        with self.place() as run:
-            return await run(function, *args)
-
-    @contextmanager
-    def place(self) -> Iterator[Run]:
-        """Reserve one place for several calls in sequence, none of which is rejected. Raises Overloaded."""
+        """Call the function in a thread. Raises what the function raises."""
         caller = CALLER.get()
-        try:
-            self._places.take(caller)
-        except Overloaded:
-            metrics.work_refused.labels(self._kind).inc()
-            raise
-        latest: Future[Any] | None = None
-
-        async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-            nonlocal latest
-            await self._turns.take(caller)
-            with awaited() as context:
-                latest = future = self._threads.submit(lambda: context.run(function, *args))
-                _when_done(future, self._turns.give_back, caller)
-                return await asyncio.wrap_future(future)
-
-        try:
-            yield run
-        finally:
-            if latest is None or latest.done():
-                self._places.give_back(caller)
-            else:
-                _when_done(latest, self._places.give_back, caller)
+        await self._turns.take(caller)
+        with awaited() as context:
+            future = self._threads.submit(lambda: context.run(function, *args))
+            _when_done(future, self._turns.give_back, caller)
+            return await asyncio.wrap_future(future)
 
     async def close(self) -> None:
         """Wait for running calls, and cancel waiting ones."""

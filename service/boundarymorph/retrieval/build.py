@@ -160,7 +160,7 @@ def build_remote_retriever(settings: Settings) -> RemoteRetriever:
         *chosen.url,
         api_key=secret(chosen.api_key),
         timeout=chosen.timeout_seconds if alone else min(chosen.timeout_seconds, chosen.attempt_seconds),
-        connections=chosen.connections,
+        connections=2 * settings.limits.requests,  # a request reads documents while it searches
         dimension=settings.limits.dimension,
         line_bytes=settings.limits.line_bytes,
         on_change=partial(metrics.observe_replica, "retriever"),

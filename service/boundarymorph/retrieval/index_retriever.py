@@ -16,7 +16,7 @@ from boundarymorph.calibration.belongings import Belongings, CalibrationFolder, 
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
-from boundarymorph.inference.concurrency import BoundedExecutor
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
@@ -49,16 +49,15 @@ class IndexRetriever:
         *,
         learned: Learned | None = None,
         threads: int = 4,
-        waiting: int = 512,
         share: float = 1.0,
     ) -> None:
-        """learned: calibrations, if there are any. share: of the threads and places that one caller gets,
-        as in `Shares`."""
+        """learned: calibrations, if there are any. share: of the threads that one caller gets, as in
+        `Shares`."""
         self._learned = learned
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
-        self._executor = BoundedExecutor("search", threads=threads, waiting=waiting, share=share)
+        self._executor = FairExecutor("search", threads=threads, share=share)
 
     @observed
     async def retrieve(self, index: str, search: Search) -> Retrieved:

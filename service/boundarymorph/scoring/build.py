@@ -31,7 +31,6 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
     """
     return BatchingScorer(
         _cross_encoder(settings),
-        queue_tokens=settings.scorer.queue_tokens,
         share=settings.limits.key_share,
         patience=settings.scorer.timeout_seconds,
         on_lost=on_lost,

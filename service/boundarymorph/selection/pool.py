@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -164,29 +163,6 @@ def footprint(pool: Pool, budget: int) -> int:
     count = len(pool)
     calls = min(budget, count)
     return OF_A_PAIR * calls * count + OF_TWO_CALLS * calls**2 + OF_A_CANDIDATE * count + pool.embeddings.nbytes
-
-
-class Places(NamedTuple):
-    """documents: (N, 2) float64; query: (2,)."""
-
-    documents: NDArray[np.float64]
-    query: NDArray[np.float64]
-
-
-def plane(pool: Pool) -> Places | None:
-    """Documents and query in the first two principal components of the documents, about their mean.
-
-    A component may point either way; here the query is on its positive side. None where there are no two components:
-    too few documents or dimensions.
-    """
-    embeddings = pool.embeddings
-    if min(embeddings.shape) < 2:
-        return None
-    mean = embeddings.mean(axis=0)
-    centred = embeddings - mean
-    axes = np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]
-    axes *= np.where((pool.query - mean) @ axes < 0, -1, 1)
-    return Places((centred @ axes).astype(np.float64), ((pool.query - mean) @ axes).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)

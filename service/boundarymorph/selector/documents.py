@@ -69,19 +69,20 @@ def _ignore(amount: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where the memory of a task is counted. texts: takes bytes for the documents that it reads of an index; selection:
-    for its mathematics. Both raise Overloaded if there are not so many left, and LimitExceeded if there never are.
-    answer: most bytes of the documents in an answer."""
+    """Where the memory of a task is counted.
 
-    texts: Callable[[int], None] = _ignore
-    selection: Callable[[int], None] = _ignore
+    charge: takes bytes for the documents that are read of an index and for the mathematics. It raises Overloaded if too
+    few are left, and LimitExceeded if there would never be enough. answer: most bytes of the documents in an answer.
+    """
+
+    charge: Callable[[int], None] = _ignore
     answer: float = math.inf
 
     def check_answer(self, size: int) -> None:
         """Raises LimitExceeded for an answer of more bytes."""
         if size > self.answer:
             raise LimitExceeded(
-                f"the answer would take more than {self.answer:,} bytes (limits.answer_bytes): ask for fewer documents "
+                f"the answer would take more than {self.answer:,} bytes (limits.body_bytes): ask for fewer documents "
                 "or leave out their texts; the scores are kept, so that takes no new calls"
             )
 
@@ -182,7 +183,7 @@ class Documents:
 
     def _keep(self, documents: Mapping[str, Document], at_hand: bool) -> None:
         if documents and not at_hand:  # else they came with the body
-            self._room.texts(size_of_all(documents.values()))
+            self._room.charge(size_of_all(documents.values()))
         self.by_id.update(documents)
 
     async def _note(self, there: Mapping[int, Document]) -> None:
@@ -239,7 +240,7 @@ class Documents:
             await self._look(everything, keep=True)
             return await self._run(numbered, grouping, self._pool.ids, self.by_id)
         async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
-            self._room.texts(size_of_all(piece.values()))
+            self._room.charge(size_of_all(piece.values()))
             self.outlines.update(piece)
         return await self._run(numbered, grouping, self._pool.ids, self.outlines)
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import BoundedExecutor, Run, at_once, at_once_if
-from boundarymorph.retrieval.document import Candidates, IndexedCandidates, VectorSource
+from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_once_if
+from boundarymorph.retrieval.document import Candidates, VectorSource
 from boundarymorph.selection import (
     Distinct,
     ExhaustiveSession,
@@ -26,20 +26,20 @@ from boundarymorph.selection import (
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import DEFAULT, PAPER, TO_FIND, Config
+from boundarymorph.selection.methods import DEFAULT, TO_FIND, Config
 from boundarymorph.selection.outlook import ENOUGH
-from boundarymorph.selection.pool import footprint, plane
+from boundarymorph.selection.pool import footprint
 from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
-from boundarymorph.selector.scores import CalibratedScores, Pace, Place, Trust
+from boundarymorph.selector.scores import CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
+    Explained,
     Interruption,
     Observer,
     Progress,
     SelectionResult,
     SelectionTask,
     Status,
-    departure,
     no_call,
     none_reached,
     nothing_found,
@@ -77,9 +77,8 @@ CALLS: dict[Call, tuple[State, State]] = {
 class Shared:
     """What the selections of a process share. running: how many there are."""
 
-    executor: BoundedExecutor
+    executor: FairExecutor
     pace: Pace = field(default_factory=Pace)
-    trust: Trust = field(default_factory=Trust)
     running: int = 0
 
 
@@ -115,6 +114,8 @@ class SelectionRun:
         self._rounds: int | None = None  # in all; None for rounds that grow
         self._full = 1 if task.rounds != "auto" else scores.trips.full
         self._proposals: Selection | None = None
+        self._first: Selection | None = None  # as in `Explained`
+        self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[str] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
@@ -146,7 +147,7 @@ class SelectionRun:
             documents = retrieved.documents
             self._task = self._task.complete(self._task, retrieved.calibrations)
         if self._task.goal != "scores":
-            self._task.room.selection(footprint(self.pool, self._task.budget + len(self._task.known)))
+            self._task.room.charge(footprint(self.pool, self._task.budget + len(self._task.known)))
         run = self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else at_once
         self.documents = await run(Documents, self.pool, self._candidates, self._in_thread, documents, self._task.room)
         if self._task.excluded:
@@ -274,7 +275,12 @@ class SelectionRun:
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         most = max(self._shared.pace.at_most(len(self.pool), self._seconds), self.scores.trips.fitting(self._seconds))
-        return session.ask_round(self._rounds, most, self._full)
+        batch = session.ask_round(self._rounds, most, self._full)
+        if self._task.explain_pool:
+            if self._first is None:
+                self._first = session.ranking()
+            self._sets[session.rounds] = session.selection().documents
+        return batch
 
     @property
     def _seconds(self) -> float:
@@ -298,7 +304,6 @@ class SelectionRun:
             pool=self.pool,
             selected=selection.documents,
             history=self.calibrated.history([seen for seen in session.history if seen.round == session.rounds]),
-            believed=await self._ranking(),
             tokens=scores.tokens,
         )
 
@@ -383,7 +388,7 @@ class SelectionRun:
         if session is not None:
             selection, outlook = await self._selection(session)
             stop_reason = session.stop_reason
-            self.warnings += await self._explained(session, selection)
+            self.warnings += await self._reasons(session, selection)
             if self.interruption is not None:
                 status = Status.PARTIAL if session.scored.any() else Status.RETRIEVAL_ONLY
         elif self.interruption is not None:
@@ -407,8 +412,7 @@ class SelectionRun:
             seconds=self._observer.seconds(),
             warnings=self.warnings,
             vectors=self.vectors,
-            believed=await self._ranking(),
-            places=await self._in_thread(plane, self.pool) if task.explain_pool else None,
+            explained=await self._explained(),
             tokens=scores.tokens,
             trips=scores.requests,
             calibration=self.calibrated.name,
@@ -419,11 +423,11 @@ class SelectionRun:
         self._observer.finished(result, task, scores.model)
         return result
 
-    async def _ranking(self) -> Selection | None:
-        """Return the belief about all candidates, if the task asks for it and there is one."""
-        if self.session is None or not self._task.explain_pool:
+    async def _explained(self) -> Explained | None:
+        """Return how the set came about, if the task asks for it and anything was believed."""
+        if self.session is None or self._first is None:
             return None
-        return await self._step(self.session.ranking)
+        return Explained(self._first, await self._step(self.session.ranking), self._sets)
 
     async def _selection(self, session: Session) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
@@ -520,15 +524,13 @@ class SelectionRun:
             log.warning("%s: %s", shortfall, error)
         self.warnings.append(f"{shortfall}: {error.public}")
 
-    async def _explained(self, session: Session, selection: Selection) -> list[str]:
-        """Say why the set is empty, what departed from the paper's method, and why no call was made."""
-        task, reused, found = self._task, len(self.scores.reused), []
+    async def _reasons(self, session: Session, selection: Selection) -> list[str]:
+        """Say why the set is empty, and why no call was made."""
+        task, found = self._task, list[str]()
         if not selection.documents.size:
             ranking = await self._step(session.ranking)
             found += none_reached(task.min_relevance, ranking.relevance, bool(ranking.scored.any()))
-        if task.method == PAPER and isinstance(session, SelectionSession):
-            found += departure(session, reused, limited=task.min_relevance is not None)
-        if self.interruption is None and task.budget and not (session.history or self.ungraded or reused):
+        if self.interruption is None and task.budget and not (session.history or self.ungraded or self.scores.reused):
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 
@@ -545,21 +547,12 @@ class SelectionRun:
             ),
             *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
-            *self._doubts(),
             *of_documents(self.ungraded, "{}", "{}", "got no score of the scorer, only an expected one"),
             *of_documents(
                 self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]
-
-    def _doubts(self) -> list[str]:
-        """Say why the scorer seems not to work here, by its scores of this task and the latest others."""
-        brought, ids = self._task.known, self.pool.ids
-        own = {place: score for place, score in self.calibrated.scores.items() if ids[place] not in brought}
-        index = self._candidates.index if isinstance(self._candidates, IndexedCandidates) else ""
-        place = Place(self.scores.model or "", self._task.tenant, index)
-        return self._shared.trust.warnings(place, self._task.query, self.pool, own)
 
 
 def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from boundarymorph.caching.known import KnownScores, ScoreCache
-from boundarymorph.inference.concurrency import BoundedExecutor
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.trips import Trips
@@ -41,7 +41,7 @@ class Selector:
         self._known = KnownScores(scorer, cache, trips=trips, clock=clock)
         self.encoder = encoder
         self._clock = clock
-        self._shared = Shared(BoundedExecutor("selector", threads=threads, share=share))
+        self._shared = Shared(FairExecutor("selector", threads=threads, share=share))
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
         """Carry out one task. A cancelled task makes no further calls.

@@ -29,13 +29,11 @@ from boundarymorph.errors import (
     StorageUnavailable,
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
-from boundarymorph.reading import counted
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Candidates, Document, FoundCalibrations, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, SelectionSession, StopReason, Target
-from boundarymorph.selection.methods import DEFAULT, PAPER
-from boundarymorph.selection.pool import Places
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
+from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, tracing
 
@@ -67,24 +65,22 @@ class SelectionTask:
     """Find the best documents for a query with at most `budget` calls.
 
     candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
-    min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so
-    many documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent
-    on: the set; or, if every document fits into it, its order; or the ranking of all candidates; or the scores of all.
-    rounds: in which calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop
-    when the expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people:
-    whether relevance is what people are expected to find, instead of the score (`selection.trend`). deadline:
-    when the current set becomes the result. accepts: the result after the deadline or a failure of scorer or
-    retriever: only a complete one, or else their error; or an incomplete one, but Overloaded if nothing was scored for
-    lack of capacity; or any. reuse: whether scores known from earlier tasks are evidence that replaces calls. tenant:
-    whose known scores are used. return_documents:
-    whether the result has their texts. explain_pool: whether progress and result contain the belief about all
-    candidates. calibration: makes relevance a probability. instruction: for the scorer, if it takes one.
-    excluded: ids of candidates that are not selected and not scored; what is known of their scores is evidence, and
-    replaces no call. known: scores by id that cost no call; those of other documents are ignored. target: find so much
-    of what has `min_relevance`. proposals: with a target, how many documents to read next the result names at most.
-    queries: instead of the query and its candidates, for one set of what answers any of them.
-    room: where its bytes are counted. complete: makes it the task
-    that is carried out, of what comes with the candidates of an index.
+    min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so many
+    documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent on: the set; or,
+    if every document fits into it, its order; or the ranking of all candidates; or the scores of all. rounds: in which
+    calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop when the
+    expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people: whether
+    relevance is what people are expected to find, instead of the score (`selection.trend`). deadline: when the current
+    set becomes the result. accepts: the result after the deadline or a failure of scorer or retriever: only a complete
+    one, or else their error; or an incomplete one, but Overloaded if nothing was scored for lack of capacity; or any.
+    reuse: whether scores known from earlier tasks are evidence that replaces calls. tenant: whose known scores are
+    used. return_documents: whether the result has their texts. explain_pool: whether the result has `Explained`.
+    calibration: makes relevance a probability. instruction: for the scorer, if it takes one. excluded: ids of
+    candidates that are not selected and not scored; what is known of their scores is evidence, and replaces no call.
+    known: scores by id that cost no call; those of other documents are ignored. target: find so much of what has
+    `min_relevance`. proposals: with a target, how many documents to read next the result names at most. queries:
+    instead of the query and its candidates, for one set of what answers any of them. room: where its bytes are counted.
+    complete: makes it the task that is carried out, of what comes with the candidates of an index.
     """
 
     query: str
@@ -168,8 +164,8 @@ class Progress:
     """The state of a task before a round.
 
     calls, cached, reused, tokens: as in `SelectionResult`; budget: the task's; outlook: of the current set;
-    selected: positions in the pool of the current set; history: the scores of the last round; believed: the belief
-    about all candidates, if the task asks for it. asked: for each of the history, of which query, if there are several.
+    selected: positions in the pool of the current set; history: the scores of the last round; asked: for each of the
+    history, of which query, if there are several.
     """
 
     rounds: int
@@ -181,7 +177,6 @@ class Progress:
     pool: Pool
     selected: NDArray[np.intp]
     history: Sequence[Observation]
-    believed: Selection | None = None
     tokens: TokenCounts | None = None
     asked: Sequence[int] | None = None
 
@@ -196,6 +191,16 @@ class Answered:
     asked: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Explained:
+    """How a set came about. first, last: the belief about all candidates before the first call and at the end. sets:
+    the set after so many rounds, as positions in the pool."""
+
+    first: Selection
+    last: Selection
+    sets: Mapping[int, NDArray[np.intp]]
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
@@ -204,12 +209,12 @@ class SelectionResult:
     how many of them the cross-encoder computed for this task; cached: how many came from a cache, or from another task
     that was computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set
     is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
-    scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language
-    model read and wrote; seconds: by stage, and their total; vectors: the source of the pool's
-    vectors; believed: as in `Progress`; places: the candidates' positions on a map, if the task asks for it.
-    calibration: the name of that in use; to_people: whether relevance is what people are expected to find; scores: the
-    scorer's own, by position, where relevance is something else. answered: of a task with several queries. proposals:
-    with a target, the documents to read next, each with its probability to reach `min_relevance`.
+    scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
+    read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
+    task asks for it and anything was believed. calibration: the name of that in use; to_people: whether relevance is
+    what people are expected to find; scores: the scorer's own, by position, where relevance is something else.
+    answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
+    probability to reach `min_relevance`.
     """
 
     task: SelectionTask
@@ -229,8 +234,7 @@ class SelectionResult:
     seconds: Mapping[str, float]
     warnings: Sequence[str]
     vectors: VectorSource
-    believed: Selection | None = None
-    places: Places | None = None
+    explained: Explained | None = None
     tokens: TokenCounts | None = None
     calibration: str | None = None
     to_people: bool = False
@@ -252,26 +256,6 @@ def unfamiliar(query: str, *models: str | None) -> list[str]:
         f"the query is in another script ({script}) than {' and '.join(english)} {trained} on, so the answer says "
         "little; use models for its language (scorer.model, encoder.model)"
     ]
-
-
-def departure(session: SelectionSession, reused: int, *, limited: bool) -> list[str]:
-    """Describe what made the calls differ from the paper's, and which options avoid it. reused: the number of scores
-    known from earlier tasks; limited: whether there is a minimum relevance."""
-    brought = session.given - reused
-    largest = max(Counter(observation.round for observation in session.history).values(), default=0)
-    found = []
-    if largest > 1:
-        found.append(f'calls went out in rounds of up to {largest} (with as many "rounds" as calls they go one by one)')
-    if reused:
-        known = counted(reused, "score was", "scores were")
-        found.append(f'{known} known from earlier requests ("reuse": false starts from none)')
-    if brought:
-        found.append(counted(brought, "score came with the pool", "scores came with the pool"))
-    if limited:
-        found.append('calls went to where "min_relevance" is in doubt')
-    if session.spends_on_order and session.history:
-        found.append('calls went to the order, as every document fits ("spend": "set" makes none)')
-    return [f"{PAPER!r} departed from the paper's algorithm: {'; '.join(found)}"] if found else []
 
 
 def no_call(stop_reason: StopReason | None, returned: int) -> str:

@@ -59,13 +59,11 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare)
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
-    work = settings.work
     retriever = IndexRetriever(
         catalog,
         encoder,
         learned=Learned(catalog, settings),
-        threads=work.search_threads,
-        waiting=work.search_waiting,
+        threads=settings.search_threads,
         share=settings.limits.key_share,
     )
     probes: dict[str, Probe] = {"indexes": probe_of_indexes(catalog)}

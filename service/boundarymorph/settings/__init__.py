@@ -38,7 +38,6 @@ from boundarymorph.settings.sections import (
     ScorerSettings,
     StoreSettings,
     TraceSettings,
-    WorkSettings,
     header_key,
     secret,
 )
@@ -63,7 +62,6 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "TraceSettings",
-    "WorkSettings",
     "header_key",
     "mistakes",
     "secret",
@@ -177,6 +175,7 @@ class Settings(BaseSettings):
     )
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
     search_device: str = Field("cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="faiss, or faiss:N: FAISS on a GPU")
+    search_threads: int = Field(16, ge=1, description="threads that search indexes")
     open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
     filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
     selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
@@ -249,7 +248,6 @@ class Settings(BaseSettings):
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
-    work: WorkSettings = Field(default_factory=WorkSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")
     ready_timeout_seconds: float = Field(5.0, gt=0, description="timeout of such a probe")
     playground: bool = Field(True, description="serve /playground, a page for trying selections")

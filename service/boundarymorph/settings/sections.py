@@ -109,7 +109,9 @@ class StoreSettings(BaseModel, extra="forbid"):
 class Limits(BaseModel, extra="forbid"):
     """Bounds on one request. A request that exceeds one is refused on arrival."""
 
-    body_bytes: int = Field(64 * 2**20, ge=1024, description="HTTP body, except a streamed upload")
+    body_bytes: int = Field(
+        64 * 2**20, ge=1024, description="HTTP body of a request or an answer, except what is streamed"
+    )
     head_bytes: int = Field(2**16, ge=1024, description="request line and headers")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
     query_characters: int = Field(10_000, ge=1)
@@ -129,9 +131,9 @@ class Limits(BaseModel, extra="forbid"):
         ge=1,
         description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core",
     )
-    waiting: int = Field(192, ge=0, description="selection requests that may wait for their turn")
-    key_sessions: int | None = Field(
-        None, ge=1, description="selections of one key at a time, running and waiting; no separate bound if unset"
+    requests: int = Field(512, ge=1, description="requests in progress, of all routes but probes and metrics")
+    key_requests: int | None = Field(
+        None, ge=1, description="requests of one key in progress; if unset, `key_share` is the only bound"
     )
     key_share: float = Field(
         0.75,
@@ -149,17 +151,17 @@ class Limits(BaseModel, extra="forbid"):
         ge=1,
         description="callers' connections with a request; if unset, half of what the process may open, at most 10,000",
     )
-    bytes_in_hand: int = Field(
-        2**30, ge=1024, description="HTTP bodies, texts read of an index, and large answers, of all requests together"
+    bytes_in_flight: int = Field(
+        3 * 2**29,
+        ge=1024,
+        description="bodies, texts read of an index, large answers, and the mathematics of selections, together",
     )
-    answer_bytes: int = Field(2**26, ge=1024, description="an answer; a page has fewer documents")
-    selection_bytes: int = Field(2**31, ge=1024, description="memory for the mathematics of all running selections")
 
     @model_validator(mode="after")
     def _room_for_a_body(self) -> Self:
-        if (room := int(self.key_share * self.bytes_in_hand)) < self.body_bytes:
+        if (room := int(self.key_share * self.bytes_in_flight)) < self.body_bytes:
             raise ValueError(
-                f"bytes_in_hand and key_share leave {room:,} bytes to a key, under body_bytes, which is "
+                f"bytes_in_flight and key_share leave {room:,} bytes to a key, under body_bytes, which is "
                 f"{self.body_bytes:,}: the largest bodies would always be refused"
             )
         return self
@@ -261,7 +263,6 @@ class ScorerSettings(ModelSettings):
     max_length: int | None = Field(None, ge=8, description="tokens per pair; the model's own limit if unset")
     prompt: str | None = Field(None, description="template of a causal reranker, if its name does not imply one")
     self_test: bool = Field(True, description="whether each model is tested with a few pairs before it counts as ready")
-    queue_tokens: int = Field(1_000_000, ge=1, description="tokens that may wait; beyond that, calls are rejected")
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
 
 
@@ -367,19 +368,6 @@ class RateLimitSettings(BaseModel, extra="forbid"):
         return self
 
 
-class WorkSettings(BaseModel, extra="forbid"):
-    """Threads of one process for each kind of blocking work, and how many calls may wait for one before a 429."""
-
-    parsing_threads: int = Field(4, ge=1, description="read large requests and write large answers")
-    parsing_waiting: int = Field(512, ge=0)
-    search_threads: int = Field(16, ge=1, description="search indexes for selections")
-    search_waiting: int = Field(512, ge=0)
-    read_threads: int = Field(4, ge=1, description="list and describe indexes and read single documents")
-    read_waiting: int = Field(64, ge=0)
-    write_threads: int = Field(4, ge=1, description="create, fill and delete indexes")
-    write_waiting: int = Field(60, ge=0, description="an upload counts among these from its beginning to its end")
-
-
 class AgentSettings(BaseModel, extra="forbid"):
     """What language models call: /mcp."""
 
@@ -406,5 +394,4 @@ class RetrieverSettings(BaseModel, extra="forbid"):
     url: Urls = Field((), description="http:// of a `boundarymorph retriever`; several see the same documents")
     timeout_seconds: float = Field(30.0, gt=0, description="one call, a retry included, if there is only one")
     attempt_seconds: float = Field(10.0, gt=0, description="one try at one of several")
-    connections: int = Field(64, ge=1, description="connections to each")
     api_key: Key | None = Field(None, description="sent to it as a Bearer token")

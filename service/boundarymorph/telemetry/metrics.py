@@ -65,10 +65,8 @@ retriever_seconds = _histogram(
 part_up = _gauge("part_up", "Whether a part answered its last probe.", "part")
 replica_up = _gauge("replica_up", "Whether a remote server works, as far as requests have shown.", "role", "endpoint")
 select_running = _gauge("select_running", "Selections that run, at the scrape.")
-select_waiting = _gauge(
-    "select_waiting", "Requests for selections that are being read or wait for their turn, at the scrape."
-)
-select_refused = _counter("select_refused", "Requests for selections that were refused with 429.", "reason")
+select_waiting = _gauge("select_waiting", "Selections that wait for their turn, at the scrape.")
+requests_refused = _counter("requests_refused", "Requests that were refused with 429, but for rate limits.", "reason")
 cross_encoder_calls = _counter("cross_encoder_calls", "Pairs scored for selections.")
 select_calls = _histogram("select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
 rerank_documents = _counter(
@@ -85,9 +83,6 @@ rate_limited = _counter(
     "outcome",
 )
 rate_limit_unshared = _counter("rate_limit_unshared", "Requests counted in this process because Redis did not answer.")
-work_refused = _counter(
-    "work_refused", "Calls of blocking work that were refused because threads and queue were full, by kind.", "kind"
-)
 ingested = _counter("ingested_documents", "Uploaded documents by outcome.", "outcome")
 indexes = _gauge("indexes", "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.", "kind")
 index_documents = _gauge("index_documents", "Documents of the indexes on this machine's disk.", "kind")
@@ -162,12 +157,6 @@ class BatchMetrics:
 
 
 scorer_trips = _counter("scorer_trips", "Calls of the scorer for selections.")
-scorer_doubts = _counter(
-    "scorer_doubts",
-    "Selections on an index on which the scorer seems not to work: its scores are constant, saturated, or contrary to "
-    "similarity and words.",
-    "doubt",
-)
 judge_answers = _counter("judge_answers", "Answers of a language model that grades, by outcome.", "outcome")
 judge_tokens = _counter("judge_tokens", "Tokens that a language model read and wrote.", "kind")
 scorer_batches = BatchMetrics("scorer", "pair", "scored")

@@ -92,7 +92,7 @@ class SelectOptions(TypedDict, total=False):
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
-        what is believed of every candidate, and where it lies on a map.
+        the set before each round, and what was believed of every candidate at first and in the end.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls.
     on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
@@ -213,24 +213,18 @@ class ExplainedRound(Answer):
 
     round: int
     calls: list[ExplainedCall]
-
-
-class PoolMap(Answer):
-    """Where the candidates and the query lie: what lies close together is alike."""
-
-    x: list[float]
-    y: list[float]
-    query: list[float]
+    ids: list[str] | None = None
 
 
 class ExplainedPool(Answer):
-    """All candidates, in retrieval order, and what is believed of each."""
+    """All candidates, in retrieval order, and what is believed of each: before the first call, and at the end."""
 
     ids: list[str]
     retrieval_scores: list[float]
+    first_relevance: list[float | None]
+    first_std: list[float | None]
     relevance: list[float | None]
     std: list[float | None]
-    map: PoolMap | None
 
 
 class Selection(Answer):
@@ -275,9 +269,6 @@ class Round(Answer):
     ids: list[str]
     language_model: LanguageModelUsage | None = None
     calls: list[ExplainedCall] | None = None
-    retrieval_ranks: list[int] | None = None
-    relevance: list[float | None] | None = None
-    std: list[float | None] | None = None
 
 
 class StructureDescription(Answer):

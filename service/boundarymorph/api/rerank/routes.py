@@ -137,23 +137,22 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     budget is smaller than the list. If the caller disconnects, the work ends."""
     watch, arrival = Stopwatch(), time.monotonic()
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
-    with access.admission.enter(CALLER.get()):
-        with watch.stage("receive"):
-            body = await bodies.read(request, access)
-        with watch.stage("parse"):
-            data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
-            dialect = _dialect(data, path)
-            request.state.refusal = dialect.refusal
-            asked, task = await bodies.off_loop(
-                access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
-            )
-            choice = access.calibration(asked.request.calibration, permitted(request))
-            task = await calibrated(task, choice, parts.retriever)
-            if task.goal == "scores" and task.calibration is None:  # which has other evidence
-                task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
-            task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
-        turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
-        result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
+    with watch.stage("receive"):
+        body = await bodies.read(request, access)
+    with watch.stage("parse"):
+        data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
+        dialect = _dialect(data, path)
+        request.state.refusal = dialect.refusal
+        asked, task = await bodies.off_loop(
+            access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
+        )
+        choice = access.calibration(asked.request.calibration, permitted(request))
+        task = await calibrated(task, choice, parts.retriever)
+        if task.goal == "scores" and task.calibration is None:  # which has other evidence
+            task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
+        task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
+    turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
+    result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = await bodies.off_loop(access, body, lambda: _ranking(result, asked, task, parts.scorer.name))
     if asked.request.returns:
         task.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
@@ -188,7 +187,7 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     return TeiInfo(
         model_id=scorer.name,
         model_type=RERANKER,
-        max_concurrent_requests=settings.sessions + settings.limits.waiting,
+        max_concurrent_requests=settings.limits.requests,
         max_input_length=longest,
         max_batch_tokens=longest if model is None else max(longest, model.batch_tokens),
         max_client_batch_size=settings.limits.pool,

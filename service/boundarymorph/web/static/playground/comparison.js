@@ -61,11 +61,6 @@ export class Comparison {
     return ids.toSorted((a, b) => (this.believed.get(b) ?? 0) - (this.believed.get(a) ?? 0));
   }
 
-  // Of the documents at these positions.
-  sumAt(positions) {
-    return this.sum([...positions].map((position) => this.#ids[position]));
-  }
-
   // Of what plain reranking returns for so many calls.
   plainSum(calls) {
     return this.sum([...this.#byScore(this.#ids.slice(0, calls)), ...this.#ids.slice(calls)].slice(0, this.ours.length));

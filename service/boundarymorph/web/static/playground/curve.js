@@ -7,15 +7,15 @@ const POINTS = 60; // at most, of plain reranking
 
 let plot = null;
 
-// frames: one per round; comparison: of the whole budget, by whose knowledge every set is judged.
-export function showCurve(frames, comparison) {
-  const ours = frames.map((frame) => [frame.calls.length, comparison.sumAt(frame.selected)]);
+// sets: pairs of calls and ids; comparison: of the whole budget, by whose knowledge every set is judged.
+export function showCurve(sets, comparison) {
+  const ours = sets.map(([calls, ids]) => [calls, comparison.sum(ids)]);
   const most = comparison.scored.size;
   const step = Math.max(1, Math.ceil(most / POINTS));
   const counts = [...Array(Math.floor(most / step) + 1).keys()].map((i) => i * step);
   if (counts.at(-1) !== most) counts.push(most);
   const plain = new Map(counts.map((calls) => [calls, comparison.plainSum(calls)]));
-  find("curve").hidden = frames.length < 2 || most < 2;
+  find("curve").hidden = sets.length < 2 || most < 2;
   if (find("curve").hidden) return;
   const byCalls = new Map(ours);
   const calls = [...new Set([...byCalls.keys(), ...counts])].sort((a, b) => a - b);

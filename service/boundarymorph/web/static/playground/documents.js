@@ -5,10 +5,10 @@ import { decimal, element, find, number, shortened } from "./dom.js";
 const FIRST = 12; // documents of the set that are listed at first
 
 // The set, and why each document is in it. queries: of the request, if there are several.
-export function showSet(answer, frame, texts, queries) {
+export function showSet(answer, selection, texts, queries) {
   const rows = (documents) => documents.map((document) => {
     const scored = document.source === "cross_encoder";
-    const call = frame.callOf(document);
+    const call = selection.callOf(document);
     const answers = queries && `It answers “${shortened(queries[document.query])}”. `;
     const facts = [
       tag(scored ? "read" : `estimated ± ${decimal(document.std)}`, scored ? "scored" : "inferred"),
@@ -29,13 +29,11 @@ export function showSet(answer, frame, texts, queries) {
 }
 
 // All calls as a table, also for screen readers.
-export function showCalls(frame, texts, queries) {
+export function showCalls({ calls }, texts, queries) {
   const asked = (call) => (queries ? [shortened(queries[call.query])] : []);
   const head = ["round", "document", "retrieval rank", "score", "why", ...(queries ? ["query"] : [])];
-  const rows = frame.rounds.flatMap((calls, round) =>
-    calls.map((call) =>
-      element("tr", {}, ...[round + 1, texts.title(call.id), number(call.retrieval_rank), decimal(call.score, 3), why(call, texts), ...asked(call)].map((cell) => element("td", {}, String(cell)))),
-    ),
+  const rows = calls.map((call) =>
+    element("tr", {}, ...[call.round, texts.title(call.id), number(call.retrieval_rank), decimal(call.score, 3), why(call, texts), ...asked(call)].map((cell) => element("td", {}, String(cell)))),
   );
   const table = element(
     "table",

@@ -5,28 +5,20 @@ import { hideCurve, showCurve } from "./curve.js";
 import { decimal, find, number, plural } from "./dom.js";
 import { showCalls, showSet } from "./documents.js";
 import { DEMO, QUERIES, offerQueries } from "./examples.js";
-import { MapChart } from "./map.js";
 import { drawLegend } from "./marks.js";
 import { RankingChart } from "./ranking.js";
-import { Replay } from "./replay.js";
 import { RequestForm } from "./request.js";
-import { Unfolding } from "./selection.js";
+import { Selection } from "./selection.js";
 import { Problem, Service } from "./service.js";
 import { Snippets } from "./snippets.js";
 import { showOutcome, showProblem, showSummary } from "./summary.js";
 import { Texts } from "./texts.js";
 
-const PATIENCE = 2000; // milliseconds after which an unfinished selection is shown
 const LONGEST_WAIT = 60; // seconds that the service may ask to wait for
 const service = new Service();
 const form = new RequestForm(ask);
 const snippets = new Snippets();
 const ranking = new RankingChart(describe);
-const map = new MapChart(describe);
-const replay = new Replay((frame) => {
-  ranking.show(frame);
-  map.show(frame);
-});
 let underWay = new AbortController();
 let shown = null;
 let elsewhere = new Map(); // why indexes cannot be searched here, by name
@@ -73,22 +65,14 @@ function pause(seconds, signal) {
 
 async function select(signal) {
   const request = form.request();
-  const unfolding = new Unfolding();
-  const begun = performance.now();
   say("Searching …");
-  let [live, answered] = [false, false];
+  let answered = false;
   for await (const { name, data } of service.select({ ...request, explain: request.queries ? true : "pool" }, signal)) {
     if (signal.aborted) return;
     if (name === "selection") {
       answered = true;
-      await show(request, data, unfolding, signal);
+      await show(request, data, signal);
     } else {
-      if (!request.queries) unfolding.add(data);
-      if (!request.queries && performance.now() - begun > PATIENCE) {
-        if (!live) beginLive(unfolding.frames[0]);
-        live = true;
-        ranking.show(unfolding.frames.at(-1));
-      }
       write(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
     }
   }
@@ -118,30 +102,17 @@ function forget(problem = null) {
   showProblem(problem);
 }
 
-// Shows an unfinished selection along the ranking, which is known before ids and places.
-function beginLive(prior) {
-  shown = null;
-  find("answer").classList.add("live");
-  find("answer").classList.remove("several");
-  find("answer").hidden = false;
-  drawLegend();
-  ranking.begin(prior, 0);
-}
-
-async function show(request, answer, unfolding, signal) {
-  unfolding.end(answer);
-  const { frames } = unfolding;
-  const last = frames.at(-1);
+async function show(request, answer, signal) {
+  const selection = new Selection(answer);
   const known = request.pool ?? answer.documents;
   const read = request.index === undefined ? null : (id) => service.read(`indexes/${request.index}/documents/${encodeURIComponent(id)}`);
-  shown = { request, answer, frames, texts: new Texts(known, read) };
+  shown = { request, answer, selection, texts: new Texts(known, read) };
   find("answer").hidden = false;
-  find("answer").classList.remove("live");
   find("answer").classList.toggle("several", Boolean(request.queries));
   showSummary(answer, request.queries);
   draw();
-  showSet(answer, last, shown.texts, request.queries);
-  showCalls(last, shown.texts, request.queries);
+  showSet(answer, selection, shown.texts, request.queries);
+  showCalls(selection, shown.texts, request.queries);
   snippets.show(request, Boolean(service.key));
   hideCurve();
   showNoComparison("");
@@ -163,9 +134,7 @@ function plainCalls({ usage, pool_size: count }) {
 function draw() {
   if (shown.request.queries) return;
   drawLegend();
-  ranking.begin(shown.frames[0], plainCalls(shown.answer));
-  map.begin(shown.answer.pool.map);
-  replay.begin(shown.frames);
+  ranking.show(shown.selection, plainCalls(shown.answer));
 }
 
 async function compare(request, answer, texts, signal) {
@@ -179,19 +148,20 @@ async function compare(request, answer, texts, signal) {
     const comparison = new Comparison(answer, scored);
     showOutcome(comparison, calls);
     showComparison(comparison, calls, texts);
-    showCurve(shown.frames, comparison);
+    showCurve(shown.selection.sets, comparison);
   } catch (error) {
     if (error.name !== "AbortError") showNoComparison(`It could not be reranked: ${error.message}`);
   }
 }
 
-function describe(position, frame) {
-  const name = shown ? shown.texts.title(shown.answer.pool.ids[position]) : "";
-  const call = frame.asked.get(position);
-  const [relevance, std] = [frame.relevance[position], frame.std[position]].map((value) => decimal(value));
-  const unread = frame.isScored(position) ? `${relevance} · score known` : `${relevance} ± ${std} · not read`;
+function describe(position) {
+  const { answer, selection, texts } = shown;
+  const name = texts.title(answer.pool.ids[position]);
+  const call = selection.asked.get(position);
+  const [relevance, std] = [selection.relevance[position], selection.std[position]].map((value) => decimal(value));
+  const unread = selection.isScored(position) ? `${relevance} · score known` : `${relevance} ± ${std} · not read`;
   const worth = call ? `${relevance} · read in round ${call.round}` : unread;
-  return `${name}\nrank ${number(position + 1)} · ${worth}${frame.selected.has(position) ? " · in the set" : ""}`;
+  return `${name}\nrank ${number(position + 1)} · ${worth}${selection.selected.has(position) ? " · in the set" : ""}`;
 }
 
 // For everybody.

@@ -1,6 +1,6 @@
-// The marks of the charts, which differ in shape as well as in colour: disc, ring, cross, dot.
+// The marks of the chart, which differ in shape as well as in colour: disc, ring, cross.
 
-export const KINDS = ["unasked", "scored-out", "inferred-in", "scored-in"]; // from back to front
+export const KINDS = ["scored-out", "inferred-in", "scored-in"]; // from back to front
 
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -33,14 +33,6 @@ export function drawMark(context, kind, x, y, size, colours) {
   }
 }
 
-export function drawHalo(context, x, y, size, colours) {
-  context.beginPath();
-  context.strokeStyle = colours.text;
-  context.lineWidth = size * 0.25;
-  context.arc(x, y, size * 2, 0, 2 * Math.PI);
-  context.stroke();
-}
-
 // With an outline that separates them from the marks.
 export function drawWords(context, words, x, y, colours) {
   context.font = `600 ${12 * devicePixelRatio}px system-ui`;
@@ -57,8 +49,7 @@ export function drawLegend() {
   for (const canvas of document.querySelectorAll("canvas[data-mark]")) {
     canvas.width = canvas.height = 40;
     const context = canvas.getContext("2d");
-    const size = { unasked: 5, "scored-out": 8 }[canvas.dataset.mark] ?? 10;
+    const size = canvas.dataset.mark === "scored-out" ? 8 : 10;
     drawMark(context, canvas.dataset.mark, 20, 20, size, colours);
-    if ("latest" in canvas.dataset) drawHalo(context, 20, 20, size, colours);
   }
 }
