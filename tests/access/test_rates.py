@@ -15,7 +15,7 @@ from pydantic import SecretStr, ValidationError
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.access.limits import Decision, RateLimited, RateLimits
+from boundarymorph.access.rates import Decision, RateLimited, RateLimits
 from boundarymorph.caching.redis import CircuitBreaker
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import RateLimitSettings, Settings

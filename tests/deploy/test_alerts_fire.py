@@ -14,7 +14,8 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
-from boundarymorph.access.limits import Access, RateLimits
+from boundarymorph.access.limits import Access
+from boundarymorph.access.rates import RateLimits
 from boundarymorph.api import middleware
 from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache

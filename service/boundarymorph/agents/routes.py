@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response, Security
 
 from boundarymorph import reading
 from boundarymorph.access import callers
-from boundarymorph.access.limits import RateLimited
+from boundarymorph.access.rates import RateLimited
 from boundarymorph.api import bodies
 from boundarymorph.api.dependencies import BEARER, AccessOf, count, identify
 from boundarymorph.errors import NotInstalled, missing_package

@@ -19,7 +19,8 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boundarymorph.access.callers import Forbidden, Origins, UnsupportedMediaType
-from boundarymorph.access.limits import Access, Decision
+from boundarymorph.access.limits import Access
+from boundarymorph.access.rates import Decision
 from boundarymorph.api import problems
 from boundarymorph.api.bodies import LARGE, sent
 from boundarymorph.errors import LimitExceeded, Overloaded

@@ -1,0 +1,151 @@
+"""Rate limits of keys, over sliding windows, counted in Redis for all processes together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from limits import RateLimitItem, parse_many
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.strategies import RateLimiter, SlidingWindowCounterRateLimiter
+
+from boundarymorph.caching.redis import CONNECTIONS, CircuitBreaker, Guard, Unanswered, connected
+from boundarymorph.errors import InvalidConfiguration, Overloaded
+from boundarymorph.settings import UNLIMITED, RateLimitSettings
+from boundarymorph.telemetry import metrics
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+PREFIX = "boundarymorph:rates"  # of the keys in Redis
+
+
+class SharedCounters(Guard):
+    """Counters in Redis, behind a circuit breaker: if Redis fails often, it is not asked for a while."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        """url: of Redis, in the format of cache.url; timeout: seconds for each request. Does not connect yet.
+
+        Raises InvalidConfiguration for a malformed url.
+        """
+        redis = connected(url, timeout, CONNECTIONS)
+        pool: Any = redis.connection_pool
+        self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=PREFIX)
+        super().__init__(redis, timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
+
+    async def ask(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:
+        """Return the result of a request to the storage, or None if Redis is not asked or does not answer."""
+        try:
+            return await self.call(request)
+        except Unanswered:
+            metrics.rate_limit_unshared.inc()
+            return None
+
+    async def close(self) -> None:
+        """Release the connections."""
+        with suppress(Exception):  # the server may be gone
+            await self._redis.aclose()
+
+    def _tell(self, error: Exception | None) -> None:
+        if error is not None:
+            said = "rate limits are counted in this process for a while, since Redis does not answer: %s"
+            log.warning(said, type(error).__name__)
+
+
+class RateLimited(Overloaded):
+    """The key has reached its rate limit; no work was done for this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """The state of one limit of a caller: `quota` requests in `window` seconds.
+
+    remaining: requests left; reset: seconds until there are more.
+    """
+
+    quota: int
+    window: int
+    remaining: int
+    reset: float
+
+    @property
+    def name(self) -> str:
+        """The name of the limit in response headers."""
+        return f'"{self.quota}-in-{self.window}s"'
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The result for one request. refused: the limit that refused it, if any."""
+
+    limits: tuple[LimitState, ...] = ()
+    refused: LimitState | None = None
+
+    def check(self) -> None:
+        """Raises RateLimited if the request was refused."""
+        if self.refused is not None:
+            raise RateLimited(
+                f"this key has used up its {self.refused.quota:,} requests in {self.refused.window:,} s; "
+                "try again later",
+                retry_after=max(1.0, self.refused.reset),
+            )
+
+
+class RateLimits:
+    """The limits of every key, over sliding windows.
+
+    If Redis does not answer in time, the request is counted in this process instead. If that happens often, Redis is
+    not asked for a while. Until then a limit applies to each process separately.
+    """
+
+    def __init__(self, settings: RateLimitSettings, callers: Collection[str], *, url: str | None) -> None:
+        """callers: the names of all keys. url: of Redis, in the format of cache.url; None counts in this process.
+
+        Does not connect yet. Raises InvalidConfiguration for a limit of an unknown key, and for a malformed url.
+        """
+        if unknown := sorted(set(settings.keys) - set(callers)):
+            raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")
+        self._default = _items(settings.default)
+        self._of_key = {name: _items(text) for name, text in settings.keys.items()}
+        self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._counters: SharedCounters | None = None
+        if url is not None and any((self._default, *self._of_key.values())):
+            self._counters = SharedCounters(url, settings.timeout_seconds)
+            self._shared = SlidingWindowCounterRateLimiter(self._counters.storage)
+
+    async def take(self, caller: str) -> Decision:
+        """Count one request in every limit, the shortest window first, up to the one that refuses it."""
+        items = self._of_key.get(caller, self._default)
+        if not items:
+            return Decision()
+        decision = None
+        if self._counters is not None:
+            decision = await self._counters.ask(partial(self._take, self._shared, caller, items))
+        if decision is None:
+            decision = await self._take(self._own, caller, items)
+        metrics.rate_limited.labels(caller, "admitted" if decision.refused is None else "refused").inc()
+        return decision
+
+    async def close(self) -> None:
+        """Release the connections."""
+        if self._counters is not None:
+            await self._counters.close()
+
+    async def _take(self, limiter: RateLimiter, caller: str, items: Sequence[RateLimitItem]) -> Decision:
+        admitted, states = True, []
+        for item in items:
+            admitted = await limiter.hit(item, caller)
+            reset, remaining = await limiter.get_window_stats(item, caller)
+            states.append(LimitState(item.amount, item.get_expiry(), max(0, remaining), max(0.0, reset - time.time())))
+            if not admitted:
+                break
+        return Decision(tuple(states), None if admitted else states[-1])
+
+
+def _items(text: str | None) -> list[RateLimitItem]:
+    return [] if text in (None, UNLIMITED) else sorted(parse_many(text), key=RateLimitItem.get_expiry)
