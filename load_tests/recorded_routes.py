@@ -181,8 +181,9 @@ INDEXES: list[Request] = [
     Request("delete/index", "/indexes/encoded", method="DELETE"),
     Request("delete/missing index", "/indexes/encoded", method="DELETE"),
 ]  # fmt: skip
-PAGES = ("/livez", "/readyz", "/health", "/metrics", "/v1/models", "/models", "/info", "/meta", "/.well-known/ready",
-         "/p/fast/info", "/p/fast/meta", "/p/fast/v1/models", "/p/fast/.well-known/ready", "/", "/playground",
+PAGES = ("/livez", "/readyz", "/health", "/metrics", "/v1/models", "/models", "/info", "/weaviate/meta",
+         "/weaviate/.well-known/ready", "/p/fast/info", "/p/fast/weaviate/meta", "/p/fast/v1/models",
+         "/p/fast/weaviate/.well-known/ready", "/", "/playground",
          "/playground/", "/playground/missing.js", "/docs", "/docs/", "/docs/missing.js", "/indexes")  # fmt: skip
 
 # Keys, small limits and a cache

@@ -365,7 +365,7 @@ DIALECTS: dict[str, tuple[str, str, Fields]] = {
     "cohere v2": ("/v2/rerank", "documents", {"model": "rerank-v3.5", **SORT}),
     "jina": ("/rerank", "documents", {"model": "jina-reranker-v2", **SORT}),
     "tei": ("/rerank", "texts", {"query": "sort numbers", "texts": DOCUMENTS}),
-    "weaviate": ("/rerank", "documents", {**SORT, "property": ""}),
+    "weaviate": ("/weaviate/rerank", "documents", {**SORT, "property": ""}),
     "infinity": ("/infinity/rerank", "documents", SORT),
     "voyage": ("/voyage/v1/rerank", "documents", SORT),
     "nim": ("/v1/ranking", "passages", {

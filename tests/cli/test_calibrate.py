@@ -59,7 +59,8 @@ def judged(pairs: Sequence[dict[str, Any]]) -> bytes:
     return b"\n".join(orjson.dumps({**pair, "grade": 2 * int(worth(pair) >= least[pair["query"]])}) for pair in pairs)
 
 
-def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path) -> None:
+def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_DEADLINE_SECONDS", "0.001")  # which is for requests
     said = calibrate("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
     assert "160 pairs in pairs.ndjson" in said
     pairs = [orjson.loads(line) for line in (tmp_path / "pairs.ndjson").read_bytes().splitlines()]

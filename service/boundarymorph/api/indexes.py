@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -56,7 +55,7 @@ from boundarymorph.retrieval.uploads import (
     BadLine,
     IngestReport,
     ParsedDocument,
-    UploadSpeed,
+    UploadedDocument,
     ingesting,
     parse_array,
     parse_ndjson,
@@ -200,7 +199,7 @@ async def delete_index(name: str, access: AccessOf, indexes: BuiltOf) -> None:
     "/{name:index}/documents",
     dependencies=WRITE,
     summary="Add or replace documents",
-    openapi_extra=openapi.upload(),
+    openapi_extra=openapi.upload(UploadedDocument),
     response_model=UploadReport,
     responses={200: openapi.streamed(REPORTED), **openapi.problems(404, 413, 415, 422, 503, 507)},
 )
@@ -369,22 +368,14 @@ async def _lines(
 ) -> AsyncIterator[bytes]:
     """Yield `progress` once a second, less often in a long upload, as some clients read only after sending; finally
     `report` or `problem`."""
-    length = request.headers.get("content-length", "")
     begun = reported = time.monotonic()
-    pace = UploadSpeed(int(length) if length.isdecimal() else None)
     try:
         async with aclosing(reports):
             async for report in reports:
-                pace.observe(report.documents, report.position)
                 now = time.monotonic()
                 if now - reported >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
-                    reported, left = now, pace.seconds_left
-                    told = asdict(report) | {
-                        "documents": report.documents,
-                        "documents_per_second": round(pace.documents_per_second, 1),
-                        "seconds_left": None if left is None else round(left, 1),
-                    }
-                    yield _line("progress", UploadProgress.model_validate(told))
+                    reported = now
+                    yield _line("progress", UploadProgress.model_validate(report, from_attributes=True))
         yield _line("report", _finished(report))
     except ClientDisconnect:
         return
@@ -409,9 +400,8 @@ async def _entries(
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     longest = access.settings.limits.line_bytes
     if media_type in NDJSON:
-        kept = longest + BATCH_BYTES
-        chunks = bodies.streamed(request, access, kept)
-        return parse_ndjson(chunks, dimension, max_line_bytes=longest, array_bytes=kept, run=run)
+        chunks = bodies.streamed(request, access, longest + BATCH_BYTES)
+        return parse_ndjson(chunks, dimension, max_line_bytes=longest, run=run)
     if media_type == "application/json":
         return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")

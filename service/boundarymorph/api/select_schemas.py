@@ -16,7 +16,8 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText, Relevance
+from boundarymorph.api.schemas import Array, DistinctBy, Message, QueryText, Relevance
+from boundarymorph.reading import Id
 from boundarymorph.scoring.scorer import TOLERANCE
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings.sections import Calls

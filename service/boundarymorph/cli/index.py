@@ -318,7 +318,8 @@ async def _filled(
         existed = catalog.exists(name)
         live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=options.words)
         try:
-            with files.opened(source, columns, dimension, settings.limits.line_bytes, strict=strict) as found:
+            limits = settings.limits
+            with files.opened(source, columns, dimension, limits.line_bytes, limits.body_bytes, strict=strict) as found:
                 entries, length = found
                 if characters:  # before the first passage can be found
                     await asyncio.to_thread(catalog.artifacts(name).change, distinct=files.DOCUMENT)

@@ -92,7 +92,7 @@ class RemoteRetriever:
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
         self._budget = Budget(timeout, last=False)
         self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
-        self._balancer = Balancer(peers, _ROLE, requests=2**31, probe=self._probe, clock=clock, on_change=on_change)
+        self._balancer = Balancer(peers, _ROLE, requests=2**31, clock=clock, on_change=on_change)
 
     @property
     def identity(self) -> str | None:
@@ -171,9 +171,9 @@ class RemoteRetriever:
         """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
 
         target: path, made of `remote.urls.segment`s, and query of the request. A request that only reads has a time
-        limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other is sent once, to
-        a working retriever, without a time limit. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or if
-        the retriever rejects our key, which the caller cannot change.
+        limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other has no time
+        limit, and is sent to another retriever only if the first one could not be reached. Raises RetrieverUnavailable,
+        and RetrieverFailed for a redirect or if the retriever rejects our key, which the caller cannot change.
         """
 
         async def read(peer: Peer) -> Response:
@@ -195,7 +195,7 @@ class RemoteRetriever:
 
         if method == "GET" and body is None:
             return await self._balancer.call(read)
-        return await self._balancer.call_once(write)
+        return await self._balancer.call(write, repeatable=False)
 
     async def check(self) -> None:
         """Have a query encoded, which also checks the key, and check the readiness of the retriever.
@@ -224,12 +224,11 @@ class RemoteRetriever:
             raise _unusable(peer, error) from error
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int) -> Embeddings:
-        """Raises OtherModel if the retriever has another encoder than most."""
+        """Raises OtherModel if the retriever has another encoder than the one in use."""
         most = SMALL + count * self._vector
         embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most)
         if embeddings.encoder is not None:
             self._balancer.serves(peer, embeddings.encoder)
-            self._balancer.check_model(peer)
         return embeddings
 
     async def _probe(self, peer: Peer) -> bool:

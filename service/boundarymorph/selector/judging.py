@@ -9,6 +9,7 @@ import numpy as np
 
 from boundarymorph.calibration.judgments import worth_judging
 from boundarymorph.calibration.learning import JudgedQuery
+from boundarymorph.inference.concurrency import NEVER
 from boundarymorph.retrieval.document import Document, Retriever, VectorSource, in_awaited_pieces
 from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selector.selector import Selector
@@ -31,7 +32,7 @@ class Judged:
 
 
 class Judging:
-    """Judging for tasks without a calibration. Methods raise what a selection raises."""
+    """Judging for tasks without a calibration, whose deadlines do not count. Methods raise what a selection raises."""
 
     def __init__(self, selector: Selector, retriever: Retriever, scorer: Scorer) -> None:
         self._selector, self._retriever, self._scorer = selector, retriever, scorer
@@ -39,7 +40,8 @@ class Judging:
     async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
         """Return at most `count` documents that are worth judging, in random order. The budget of the task is spent on
         finding those that the scorer finds best."""
-        result = await self._selector.select(replace(task, k=count, goal="set", accepts="complete", to_people=False))
+        wanted = replace(task, k=count, goal="set", accepts="complete", deadline=NEVER, to_people=False)
+        result = await self._selector.select(wanted)
         positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
         ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]
         documents = await self._read(task, ids)
@@ -47,7 +49,7 @@ class Judging:
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
         """Score the judged documents that are in the pool. grades: by id."""
-        bare = replace(task, budget=0, k=1, accepts="complete", reuse=False, to_people=True)
+        bare = replace(task, budget=0, k=1, accepts="complete", deadline=NEVER, reuse=False, to_people=True)
         pool = (await self._selector.select(bare)).pool
         documents = await self._read(task, [id for id in pool.ids if id in grades])
         texts = [document.content for document in documents.values()]
