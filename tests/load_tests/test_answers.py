@@ -17,8 +17,9 @@ from starlette.routing import Match
 
 from boundarymorph.api import retrieval
 from boundarymorph.api.rerank.dialects import DIALECTS
-from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, ScoreRequest, UploadedDocument
+from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, ScoreRequest
 from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.retrieval.uploads import UploadedDocument
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
 from load_tests import answers, processes

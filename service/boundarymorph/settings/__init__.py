@@ -24,7 +24,6 @@ from boundarymorph.settings.sections import (
     AgentSettings,
     Attached,
     CacheSettings,
-    CalibrationSettings,
     EncoderSettings,
     Hosts,
     JudgeSettings,
@@ -246,7 +245,9 @@ class Settings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
-    calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)
+    calibration: Path | None = Field(
+        None, description="file of `boundarymorph calibrate --pools`: relevance in pools is then a probability"
+    )
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
     ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")
     ready_timeout_seconds: float = Field(5.0, gt=0, description="timeout of such a probe")
