@@ -24,7 +24,6 @@ from boundarymorph.settings.sections import (
     AgentSettings,
     Attached,
     CacheSettings,
-    CalibrationSettings,
     EncoderSettings,
     Hosts,
     JudgeSettings,
@@ -238,7 +237,9 @@ class Settings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
-    calibration: CalibrationSettings = Field(default_factory=CalibrationSettings)
+    calibration: Path | None = Field(
+        None, description="file of `boundarymorph calibrate --pools`: relevance in pools is then a probability"
+    )
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
     metrics_seconds: float = Field(
         1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all"
