@@ -377,7 +377,7 @@ def test_an_interrupted_build_goes_on(
     printed = errors.read_bytes()
     assert b"Traceback" not in printed
     assert number != signal.SIGINT or b"stopped after 64 documents; repeat the command to go on" in printed
-    assert LocalCatalog(Path("data/indexes")).belongings("many").distinct() == "document"
+    assert LocalCatalog(Path("data/indexes")).artifacts("many").read().distinct == "document"
     before = stored()
     assert before == 64
     encoded = counted(monkeypatch)

@@ -100,7 +100,6 @@ REQUESTS: dict[App, list[Asked]] = {
         ("POST", "/characters", {"index": "large", "ids": IDS}),
         ("POST", "/embed/query", {"query": "q"}),
         ("POST", "/embed/documents", {"texts": ["x" * 100_000] * 20}),
-        ("POST", "/calibrations", {"name": "large"}),
     ],
 }
 

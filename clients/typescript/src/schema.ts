@@ -323,6 +323,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/indexes/{name}/artifacts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the artifacts of an index
+         * @description Return what is kept of the index besides its documents.
+         */
+        get: operations["read_artifacts_indexes__name__artifacts_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change the artifacts of an index
+         * @description Replace those that the body names; null removes one.
+         */
+        patch: operations["change_artifacts_indexes__name__artifacts_patch"];
+        trace?: never;
+    };
     "/indexes/{name}/documents": {
         parameters: {
             query?: never;
@@ -589,7 +613,7 @@ export interface components {
             expected_loss: number;
             /**
              * Calibration
-             * @description by which scores are probabilities
+             * @description when the calibration was made by which scores are probabilities
              */
             calibration?: string | null;
             /**
@@ -789,6 +813,32 @@ export interface components {
              * @description why it is not ok
              */
             detail?: string | null;
+        };
+        /**
+         * IndexArtifacts
+         * @description What is kept of an index besides its documents.
+         */
+        IndexArtifacts: {
+            /**
+             * Description
+             * @description what its documents are, for people and language models who choose an index
+             * @default null
+             */
+            description?: string | null;
+            /**
+             * Distinct
+             * @description selections have one document for each value of this field, unless a request says otherwise
+             * @default null
+             */
+            distinct?: string | null;
+            /**
+             * Calibration
+             * @description by which relevance is a probability, as `boundarymorph calibrate` makes it
+             * @default null
+             */
+            calibration?: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * IndexDescription
@@ -1382,7 +1432,7 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which relevance is a probability; null if none is in use
+             * @description when the calibration was made by which relevance is a probability; null if none is in use
              */
             calibration?: string | null;
             /**
@@ -2028,10 +2078,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2161,10 +2211,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2400,10 +2450,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2533,10 +2583,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2642,10 +2692,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2974,10 +3024,10 @@ export interface components {
             relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
-             * @description by which relevance is the probability that a person agrees; by default that of the key or of the index, if there is one; false: none
+             * @description false: relevance is not turned into the probability that a person agrees, though the index has a calibration or, for pools, the service
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; others refuse it
@@ -3206,10 +3256,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3409,10 +3459,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3453,6 +3503,7 @@ export type ExplainedPool = components['schemas']['ExplainedPool'];
 export type ExplainedRound = components['schemas']['ExplainedRound'];
 export type FieldStatistics = components['schemas']['FieldStatistics'];
 export type Health = components['schemas']['Health'];
+export type IndexArtifacts = components['schemas']['IndexArtifacts'];
 export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
 export type IndexStatistics = components['schemas']['IndexStatistics'];
@@ -5544,6 +5595,208 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["Describe"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    read_artifacts_indexes__name__artifacts_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IndexArtifacts"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_artifacts_indexes__name__artifacts_patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["IndexArtifacts"];
             };
         };
         responses: {

@@ -30,13 +30,14 @@ from boundarymorph.api.schemas import (
     Describe,
     DocumentPage,
     FieldStatistics,
+    IndexArtifacts,
     IndexList,
     IndexStatistics,
     StoredDocument,
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.database import storage_errors
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.concurrency import Run
 from boundarymorph.retrieval.document import STOP, size_of_all
@@ -149,12 +150,37 @@ async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> Index
 async def describe_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
     """Keep a description of its documents, for people and language models who choose among indexes."""
     given = await bodies.parsed(request, access, Describe)
+    description = given.description.strip() or None
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description))
 
-    def keep() -> None:
-        with storage_errors("the description cannot be written"):
-            indexes.catalog.belongings(name).describe(given.description.strip())
 
-    await access.work.write.run(keep)
+@router.get(
+    "/{name:index}/artifacts",
+    dependencies=READ,
+    summary="Read the artifacts of an index",
+    responses=openapi.problems(404, 422, 503),
+)
+async def read_artifacts(name: str, access: AccessOf, indexes: BuiltOf) -> IndexArtifacts:
+    """Return what is kept of the index besides its documents."""
+    found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read())
+    return IndexArtifacts.model_validate(found.to_json())
+
+
+@router.patch(
+    "/{name:index}/artifacts",
+    dependencies=WRITE,
+    status_code=204,
+    summary="Change the artifacts of an index",
+    openapi_extra=openapi.body(IndexArtifacts),
+    responses=openapi.problems(404, 413, 422, 503, 507),
+)
+async def change_artifacts(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
+    """Replace those that the body names; null removes one."""
+    given = await bodies.parsed(request, access, IndexArtifacts)
+    changes = given.model_dump(exclude_unset=True)
+    if given.calibration is not None:
+        changes["calibration"] = Calibration.of_json(given.calibration)
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(**changes))
 
 
 @router.delete(

@@ -93,6 +93,20 @@ class Describe(Message):
     description: str = Field(max_length=2_000, description="in place of an earlier one; empty for none")
 
 
+class IndexArtifacts(Message):
+    """What is kept of an index besides its documents."""
+
+    description: str | None = Field(
+        None, max_length=2_000, description="what its documents are, for people and language models who choose an index"
+    )
+    distinct: str | None = Field(
+        None, description="selections have one document for each value of this field, unless a request says otherwise"
+    )
+    calibration: dict[str, Any] | None = Field(
+        None, description="by which relevance is a probability, as `boundarymorph calibrate` makes it"
+    )
+
+
 class UnreadableIndex(BaseModel):
     """An index that exists and cannot be read."""
 

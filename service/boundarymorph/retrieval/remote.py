@@ -42,10 +42,10 @@ from boundarymorph.remote.peer import (
     pause_of,
     tells_of_server,
 )
-from boundarymorph.remote.urls import parse_plain
+from boundarymorph.remote.urls import parse_plain, segment
 from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mapping, parsed
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.interfaces import observed
 from boundarymorph.selection.pool import unit_rows
@@ -55,7 +55,6 @@ INLINE = 2**19  # bytes of an answer that are read at once, in about a milliseco
 PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
-MOST_CALIBRATIONS = 2**26  # bytes of those of one name
 ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
 AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
@@ -110,12 +109,10 @@ class RemoteRetriever:
             "hybrid": search.hybrid,
             "documents": search.documents,
             "directions": search.directions,
-            "calibration": search.calibration,
         }
         if search.embedding is not None:
             body |= _vector(search.embedding)
         most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
-        most += MOST_CALIBRATIONS if search.calibration else 0
         return await self._call("/retrieve", body, frame.decode_pool, most)
 
     @observed
@@ -133,12 +130,16 @@ class RemoteRetriever:
 
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
-    async def calibrations(self, name: str) -> FoundCalibrations:
-        return await self._call("/calibrations", {"name": name}, frame.calibrations_of, MOST_CALIBRATIONS)
+    async def set_calibration(self, index: str, made: Calibration) -> None:
+        """Replace the calibration of an index. Raises UnknownIndex."""
+        content, target = encoded({"calibration": made.to_json()}), f"/indexes/{segment(index)}/artifacts"
 
-    async def keep(self, made: Calibration) -> None:
-        """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""
-        await self._call("/calibrations/keep", {"calibration": made.to_json()}, lambda answer: None, SMALL)
+        async def write(peer: Peer) -> None:
+            answer = await peer.send("PATCH", target, budget=self._budget, content=content, headers=JSON, most=SMALL)
+            if not answer.is_success:
+                raise _refusal(peer, target, answer)
+
+        await self._balancer.call(write)
 
     @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:

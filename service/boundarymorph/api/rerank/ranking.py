@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph.api.schemas import DistinctBy, LanguageModelUsage, QueryText, Relevance
-from boundarymorph.api.select_schemas import CalibrationName, ListBudget, Rounds
+from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
@@ -80,8 +80,8 @@ class RerankRequest(BaseModel):
     relevance: Relevance = Field(
         "scorer", description="what scores are: the scorer's, or what 'people' are expected to find, as in POST /select"
     )
-    calibration: CalibrationName = Field(
-        None, description="by which scores are probabilities; by default that of the key, if it has one; false: none"
+    calibration: bool | None = Field(
+        None, description="whether scores are probabilities by the service's calibration of pools, if it has one"
     )
     instruction: str | None = Field(
         None,
@@ -203,7 +203,7 @@ class Diagnostics(BaseModel):
     trips: int = Field(description="calls of the scorer")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
-    calibration: str | None = Field(None, description="by which scores are probabilities")
+    calibration: str | None = Field(None, description="when the calibration was made by which scores are probabilities")
     policy: str = Field(description="the policy in force, whose defaults the request has")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")

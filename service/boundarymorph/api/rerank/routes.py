@@ -27,7 +27,6 @@ from boundarymorph.api.dependencies import (
     BuiltOf,
     CallerOf,
     ReadyOf,
-    calibrated,
     permitted,
     selected,
 )
@@ -146,9 +145,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
         asked, task = await bodies.off_loop(
             access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
         )
-        choice = access.calibration(asked.request.calibration, permitted(request))
-        task = await calibrated(task, choice, parts.retriever)
-        if task.goal == "scores" and task.calibration is None:  # which has other evidence
+        if task.goal == "scores":  # which needs no other evidence
             task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
         task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
     turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
@@ -244,13 +241,14 @@ def _read(
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
-    return asked, replace(_task(asked, access.settings, arrival, dialect.documents), instruction=instruction)
+    return asked, replace(_task(asked, access, arrival, dialect.documents), instruction=instruction)
 
 
-def _task(asked: Asked, settings: Settings, arrival: float, field: str) -> SelectionTask:
+def _task(asked: Asked, access: Access, arrival: float, field: str) -> SelectionTask:
     """Return the task of ranking a pool of all documents. field: the name of theirs, for messages. Raises NoDocuments
     and LimitExceeded."""
-    wanted, count, limits = asked.request, len(asked.texts), settings.limits
+    settings, wanted, count = access.settings, asked.request, len(asked.texts)
+    limits = settings.limits
     if not count:
         raise NoDocuments(f"{field}: the list is empty; give at least one")
     bound(field, count, limits.pool, "documents")
@@ -271,8 +269,9 @@ def _task(asked: Asked, settings: Settings, arrival: float, field: str) -> Selec
         on_failure=wanted.on_failure,
         instruction=wanted.instruction,
         relevance=wanted.relevance,
+        calibration=wanted.calibration,
     )
-    task = task_of(selecting, settings, arrival)
+    task = task_of(selecting, settings, arrival, access.calibration)
     budget = _budget(wanted, count, settings)
     exhaustive = budget >= count and wanted.on_failure == "error" and not task.to_people  # it needs only the scores
     return replace(
