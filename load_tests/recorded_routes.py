@@ -181,8 +181,9 @@ INDEXES: list[Request] = [
     Request("delete/index", "/indexes/encoded", method="DELETE"),
     Request("delete/missing index", "/indexes/encoded", method="DELETE"),
 ]  # fmt: skip
-PAGES = ("/livez", "/readyz", "/health", "/metrics", "/v1/models", "/models", "/info", "/meta", "/.well-known/ready",
-         "/p/fast/info", "/p/fast/meta", "/p/fast/v1/models", "/p/fast/.well-known/ready", "/", "/playground",
+PAGES = ("/livez", "/readyz", "/health", "/metrics", "/v1/models", "/models", "/info", "/weaviate/meta",
+         "/weaviate/.well-known/ready", "/p/fast/info", "/p/fast/weaviate/meta", "/p/fast/v1/models",
+         "/p/fast/weaviate/.well-known/ready", "/", "/playground",
          "/playground/", "/playground/missing.js", "/docs", "/docs/", "/docs/missing.js", "/indexes")  # fmt: skip
 
 # Keys, small limits and a cache
@@ -271,11 +272,10 @@ WITH_KEYS: list[Request | Kill] = [
 ]  # fmt: skip
 
 # A gateway, its scorer and its retriever, and what is left when these fail
-TRUST = {"slope": 0.4, "intercept": 0.5, "weights": {}}
 CALIBRATION = {
-    "name": "python", "form": "scale", "scorer": "cross-encoder/ms-marco-MiniLM-L-12-v2@1225ccd6afd0/int8/512",
-    "encoder": None, "clip": 1e-6, "full": TRUST, "alone": TRUST, "gain": "relevant", "index": INDEX, "queries": 20,
-    "judgments": 90, "version": 1,
+    "scorer": "cross-encoder/ms-marco-MiniLM-L-12-v2@1225ccd6afd0/int8/512", "encoder": None, "version": 2,
+    "maps": {kind: {"slope": 0.4, "intercept": 0.5, "clip": 1e-6} for kind in ("people", "scorer")},
+    "queries": 20, "judgments": 90, "created": "2026-11-28T10:00:00+00:00", "report": {},
 }  # fmt: skip
 SCORED: dict[str, Fields] = {
     "plain": {},
@@ -297,7 +297,6 @@ RETRIEVED: dict[str, Fields] = {
     "missing index": {"index": "missing"},
     "no depth": {"depth": 0},
     "over limits.pool": {"depth": 20_001},
-    "missing calibration": {"calibration": "missing"},
 }
 OF_IDS: Fields = {"index": INDEX, "ids": [*LISTS, "missing"]}
 OF_RETRIEVER: dict[str, tuple[str, Fields]] = {
@@ -308,19 +307,14 @@ OF_RETRIEVER: dict[str, tuple[str, Fields]] = {
     "embed query": ("/embed/query", {"query": "sort"}),
     "embed query, unknown field": ("/embed/query", {"q": "sort"}),
     "embed documents": ("/embed/documents", {"texts": TEXTS[:2]}),
-    "keep calibration": ("/calibrations/keep", {"calibration": CALIBRATION}),
-    "keep a bad calibration": ("/calibrations/keep", {"calibration": {"version": 1}}),
-    "calibration": ("/calibrations", {"name": "python"}),
-    "unknown calibration": ("/calibrations", {"name": "missing"}),
 }
 BY_GATEWAY = ("k=3", "budget=0", "max_tokens", "min_relevance", "find", "known_scores", "relevance=scorer",
               "distinct=module", "diversity", "method=boundarymorph", "exclude_ids", "hybrid", "query_embedding",
               "return_documents", "explain", "on_failure=error")  # fmt: skip
 OTHERS_BY_GATEWAY: dict[str, Fields] = {
-    "calibration": {"calibration": "python"},
-    "calibration, min_relevance": {"calibration": "python", "min_relevance": 0.4},
+    "calibration": {"calibration": True},
+    "calibration, min_relevance": {"min_relevance": 0.4},
     "calibration=false": {"calibration": False},
-    "missing calibration": {"calibration": "missing"},
     "missing index": {"index": "missing"},
     "pool": {"index": ABSENT, "pool": TEXTS},
     "pool, encoder": {"index": ABSENT, "pool": TEXTS, "vectors": "encoder"},

@@ -41,7 +41,7 @@ SLOW = (
     "retrieval/test_frameworks.py",
     "scoring/chat/test_openai_sdk.py",
     "scoring/transformer/test_embedded.py",
-    "system/test_belongings.py",
+    "system/test_artifacts.py",
     "system/test_calibrate.py",
     "system/test_exit.py",
     "system/test_index_metrics.py",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from boundarymorph import reading
 from boundarymorph.errors import InvalidInput, LimitExceeded
-from boundarymorph.retrieval.uploads import Piece, pieces
+from boundarymorph.retrieval.uploads import Line, lines
 
 pytestmark = pytest.mark.strangers
 OBJECTS = [{"id": "q1", "query": "sea"}, {"query": "hills"}]
@@ -81,47 +81,22 @@ def test_compressed_whatever_the_name(tmp_path: Path) -> None:
         list(reading.lines(stream, "file"))
 
 
-async def _cut(content: bytes, size: int, limit: int) -> list[Piece]:
+async def _cut(content: bytes, size: int, limit: int) -> list[Line]:
     async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(content), size):
             yield content[start : start + size]
 
-    return [piece async for found in pieces(chunks(), limit) for piece in found]
-
-
-def cut(content: bytes, size: int = 2**16, limit: int = 2**20) -> list[Piece]:
-    return asyncio.run(_cut(content, size, limit))
-
-
-ARRAY = rb' [ {"a": "]\"},{", "b": [1, {}]} ,' + b"\n" + rb'{"c": "\\"}, {} ]' + b"\n"
+    return [line async for found in lines(chunks(), limit) for line in found]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("mark", [b"", MARK])
 def test_uploads_are_cut_alike_however_they_arrive(size: int, mark: bytes) -> None:
-    found = cut(mark + ARRAY, size)
-    assert [piece.text for piece in found] == [rb'{"a":"]\"},{","b":[1,{}]}', rb'{"c":"\\"}', b"{}"]
-    assert [piece.number for piece in found] == [1, 2, 3]
-    lines = cut(mark + b'{"a":1}\r\n\r\n{"b":2}\r{"c":3}\n{"d":4}', size)
-    assert [(piece.number, piece.text) for piece in lines] == [
-        (1, b'{"a":1}'), (3, b'{"b":2}'), (4, b'{"c":3}'), (5, b'{"d":4}'),
-    ]  # fmt: skip
-    assert cut(mark + b"[]", size) == cut(mark, size) == []
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"id": 1}'.encode("utf-16"), "UTF-16"),
-        (b"id,text\n1,sea\n", "CSV"),
-        (b'[{"id": 1}, {"id"', "array is not JSON"),
-        (b'[{"id": 1}] {}', "array is not JSON"),
-    ],
-)
-def test_uploads_that_are_not_read(content: bytes, message: str) -> None:
-    for size in (1, 1000):
-        with pytest.raises(InvalidInput, match=message):
-            cut(content, size)
+    content = mark + b'{"a":1}\r\n\r\n{"b":2}\n' + mark + b'{"c":3}'
+    found = asyncio.run(_cut(content, size, 2**20))
+    assert [(line.number, line.text.strip()) for line in found] == [(1, b'{"a":1}'), (3, b'{"b":2}'), (4, b'{"c":3}')]
+    assert found[-1].end == len(content)
+    assert asyncio.run(_cut(mark, size, 2**20)) == []
 
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0316", "\u0f73", "\U0001d165", "\u3099"])

@@ -63,7 +63,7 @@ def line_of_an_upload(text: str) -> None:
         f'{{"id": "1", "text": "{text}',
         f'{{"id": "1", "text": "{text}"}}',
     ):
-        uploads._parse(line.encode(), 1, 0, 2**30)
+        uploads._parsed(uploads.Line(1, line.encode(), 0), 0, 2**30)
 
 
 def passages(name: str, text: str) -> object:

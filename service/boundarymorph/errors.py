@@ -61,10 +61,6 @@ class UnknownIndex(BoundaryMorphError, LookupError):
     """No index has this name."""
 
 
-class UnknownCalibration(BoundaryMorphError, LookupError):
-    """No calibration has this name."""
-
-
 class UnknownPolicy(BoundaryMorphError, LookupError):
     """No policy has this name."""
 

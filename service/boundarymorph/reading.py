@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
@@ -91,6 +91,17 @@ def counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
+def _decimal(id: object) -> object:
+    """Convert an integer of 64 bits to a string."""
+    return str(id) if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64 else id
+
+
+Id = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    BeforeValidator(_decimal, json_schema_input_type=Annotated[str, Field(min_length=1, max_length=512)] | int),
+]
+"""The id of a document."""
 Stream = BufferedReader | gzip.GzipFile
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # what reading a gzip file raises

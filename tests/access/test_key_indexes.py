@@ -25,6 +25,8 @@ ON_INDEXES: list[tuple[str, str, object]] = [
     ("GET", "/indexes/{name}/documents", None),
     ("GET", "/indexes/{name}/stats", None),
     ("PUT", "/indexes/{name}/description", {"description": "d"}),
+    ("GET", "/indexes/{name}/artifacts", None),
+    ("PATCH", "/indexes/{name}/artifacts", {"distinct": "n"}),
     ("GET", "/indexes/{name}/documents/{id}", None),
     ("DELETE", "/indexes/{name}/documents/{id}", None),
     ("DELETE", "/indexes/{name}/documents", {"ids": ["a"]}),

@@ -23,9 +23,9 @@ from starlette.types import ASGIApp
 
 from boundarymorph.api.lifecycle import Build, Parts
 from boundarymorph.caching.known import ScoreCache
-from boundarymorph.calibration.belongings import Belongings
+from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.encoders import Encoder
-from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
+from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, Scores
@@ -59,7 +59,7 @@ fake_service = faked()
 def fake_retrieval(settings: Settings, on_lost: object = None, encoder: Encoder | None = None) -> Parts:
     """Real indexes; the encoder, unless it is given, is cheap and deterministic."""
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), encoder or SeededEncoder()
-    return Parts(catalog, encoder, IndexRetriever(catalog, encoder, learned=Learned(catalog, settings)))
+    return Parts(catalog, encoder, IndexRetriever(catalog, encoder))
 
 
 def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
@@ -229,9 +229,9 @@ async def fill(client: httpx.AsyncClient) -> None:
     assert answer(await client.post("/indexes/own/documents", json=units))["added"] == 4
 
 
-def belongings(settings: Settings, index: str) -> Belongings:
-    """What belongs to an index of a data directory."""
-    return LocalCatalog(settings.data_directory / "indexes").belongings(index)
+def artifacts(settings: Settings, index: str) -> ArtifactFile:
+    """The artifacts of an index of a data directory."""
+    return LocalCatalog(settings.data_directory / "indexes").artifacts(index)
 
 
 async def ready(client: httpx.AsyncClient) -> None:

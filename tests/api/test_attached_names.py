@@ -11,7 +11,7 @@ import pytest
 
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.retrieval.build import build_indexes
-from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
+from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from tests.agents import rpc
@@ -25,7 +25,7 @@ ROWS = [{"id": str(n), "text": f"apple {n}", "vector": [float(n + 1), 1.0]} for 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     catalog, encoder, scorer = build_indexes(settings), SeededEncoder(), SeededScorer()
-    retriever = IndexRetriever(catalog, encoder, learned=Learned(catalog, settings))
+    retriever = IndexRetriever(catalog, encoder)
     return Parts(catalog, encoder, retriever, scorer, Selector(retriever, scorer))
 
 

@@ -1,165 +1,189 @@
-"""Requests with a calibration: by its name, the key's or the index's default."""
+"""Answers with a calibration, that of an index or that of pools, and the artifacts of an index."""
 
-from dataclasses import replace
+from __future__ import annotations
+
 from pathlib import Path
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 
 from boundarymorph.access import callers
-from boundarymorph.calibration.belongings import DEFAULT, FOLDER
-from boundarymorph.calibration.calibration import Calibration, Trust
-from boundarymorph.retrieval.index_retriever import pools_of
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
+from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.retrieval.artifacts import FILE, Artifacts
 from boundarymorph.settings import Settings
-from tests.api.service import answer, belongings, fill_directory, filled, gateway, problem, texts
+from tests.api.service import answer, artifacts, fill_directory, filled, gateway, problem, serving, texts
 from tests.scoring.fakes import SeededScorer, score_of
 
 QUERY = "calibrated"
-SCALE = Calibration("scale", "scale", SeededScorer().name, None, 1e-6, Trust(0.5, -1.0), Trust(0.5, -1.0))
-FULL = replace(SCALE, name="full", form="signals", full=Trust(0.2, -1.0, {"similarity": 2.0, "bm25": 0.5}))
+WHEN = "2026-11-28T10:00:00+00:00"
+MAP = ProbabilityMap(0.5, -1.0, 1e-6)
+MADE = Calibration(SeededScorer().name, None, {"people": MAP, "scorer": MAP}, created=WHEN)
 POOL = texts(40)
+OF_INDEX = {"query": QUERY, "index": "texts", "budget": 5, "k": 5}
 
 
 def read(score: float) -> float:
     return float(1 / (1 + np.exp(1.0) * ((1 - score) / score) ** 0.5))
 
 
-@pytest.fixture(autouse=True)
-def kept(settings: Settings, client: httpx.AsyncClient) -> None:
-    for calibration in (SCALE, FULL):
-        pools_of(settings).keep(calibration)
-    belongings(settings, "texts").keep(replace(FULL, name="texts", index="texts"))
+@pytest.fixture
+def calibrated(settings: Settings, tmp_path: Path) -> Settings:
+    """The settings of a service with a calibration of pools."""
+    path = tmp_path / "pools.json"
+    path.write_bytes(orjson.dumps(MADE.to_json()))
+    return settings.model_copy(update={"calibration": path})
 
 
-async def test_a_document_has_its_probability_and_its_score(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "pool": POOL, "budget": 10, "k": 20, "calibration": "scale", "explain": True}
-    body = answer(await client.post("/select", json=request))
-    assert body["calibration"] == "scale"
+@pytest.mark.parametrize("relevance", ["people", "scorer"])
+async def test_a_document_has_its_probability_and_its_score(calibrated: Settings, relevance: str) -> None:
+    request = {"query": QUERY, "pool": POOL, "budget": 10, "k": 20, "explain": True, "relevance": relevance}
+    async with filled(calibrated) as client:
+        plain = answer(await client.post("/select", json={**request, "calibration": False}))
+        body = answer(await client.post("/select", json=request))
+    assert (plain["calibration"], body["calibration"]) == (None, WHEN)
+    before = {document["id"]: document["relevance"] for document in plain["documents"]}
+    assert {document["id"] for document in body["documents"]} == before.keys()
     scored = [document for document in body["documents"] if document["source"] == "cross_encoder"]
     assert scored
     for document in scored:
-        assert document["relevance"] == pytest.approx(read(document["cross_encoder_score"]))
-    assert all(document["cross_encoder_score"] is None for document in body["documents"] if document not in scored)
+        assert document["relevance"] == pytest.approx(read(before[document["id"]]))
+        if relevance == "scorer":
+            assert document["relevance"] == pytest.approx(read(document["cross_encoder_score"]))
     by_id = {document["id"]: score_of(QUERY, document["text"]) for document in POOL}
+    assert all(document["cross_encoder_score"] == by_id[document["id"]] for document in scored)
     assert all(call["score"] == by_id[call["id"]] for part in body["rounds"] for call in part["calls"])
 
 
-async def test_all_evidence_makes_another_set(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "index": "texts", "budget": 40, "k": 8}
-    plain = answer(await client.post("/select", json={**request, "calibration": False}))
-    told = answer(await client.post("/select", json={**request, "calibration": "full"}))
-    assert plain["calibration"] is None
-    assert told["calibration"] == "full"
-    assert {d["id"] for d in told["documents"]} != {d["id"] for d in plain["documents"]}
-
-
-async def test_an_index_has_its_own_by_default(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "index": "texts", "budget": 5, "k": 5}
-    assert answer(await client.post("/select", json=request))["calibration"] == "texts"
-    assert answer(await client.post("/select", json={**request, "calibration": "scale"}))["calibration"] == "scale"
-    assert answer(await client.post("/select", json={**request, "calibration": False}))["calibration"] is None
-    unasked = {"query_embedding": [1, 0, 0, 0], "query": QUERY, "index": "own", "budget": 2, "k": 2}
-    assert answer(await client.post("/select", json=unasked))["calibration"] is None  # made for no index
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize("scorer", [SeededScorer().name, "a model of last year"])
-async def test_one_that_could_not_tell_is_not_spoken_of_in_answers(
-    client: httpx.AsyncClient, settings: Settings, scorer: str
+async def test_the_calibration_of_an_index_is_not_that_of_pools_or_of_another_index(
+    client: httpx.AsyncClient, settings: Settings
 ) -> None:
-    """`calibrate` said it once; whoever asks for documents can do nothing about it."""
-    request = {"query": QUERY, "index": "texts", "budget": 5, "k": 5}
-    plain = answer(await client.post("/select", json={**request, "calibration": False}))
-    belongings(settings, "texts").keep(replace(FULL, name="texts", index="texts", form="none", scorer=scorer))
-    found = answer(await client.post("/select", json=request))
-    assert found["calibration"] is None and found["warnings"] == plain["warnings"]
-    assert [one["id"] for one in found["documents"]] == [one["id"] for one in plain["documents"]]
+    artifacts(settings, "texts").change(calibration=MADE)
+    assert answer(await client.post("/select", json=OF_INDEX))["calibration"] == WHEN
+    assert answer(await client.post("/select", json={**OF_INDEX, "calibration": False}))["calibration"] is None
+    assert answer(await client.post("/select", json={"query": QUERY, "pool": POOL}))["calibration"] is None
+    other = {"query_embedding": [1, 0, 0, 0], "query": QUERY, "index": "own", "budget": 2, "k": 2}
+    assert answer(await client.post("/select", json=other))["calibration"] is None
 
 
-async def test_a_key_has_one_by_default(tmp_path: Path) -> None:
-    secret, key = callers.make_key("ours", [callers.Scope.SELECT])
-    settings = Settings(data_directory=tmp_path, keys=(str(key),), calibration={"keys": {"ours": "scale"}})
-    async with filled(Settings(data_directory=tmp_path)):
-        pass
-    pools_of(settings).keep(SCALE)
-    async with filled(settings) as client:
-        client.headers["authorization"] = f"Bearer {secret}"
-        for request in ({"pool": POOL}, {"index": "texts"}):
-            body = answer(await client.post("/select", json={"query": QUERY, "budget": 3, "k": 3, **request}))
-            assert body["calibration"] == "scale"
+async def test_the_calibration_of_pools_is_not_that_of_an_index(calibrated: Settings) -> None:
+    async with filled(calibrated) as client:
+        assert answer(await client.post("/select", json={"query": QUERY, "pool": POOL}))["calibration"] == WHEN
+        assert answer(await client.post("/select", json=OF_INDEX))["calibration"] is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[1]", b'{"version": 1}'])
+async def test_a_calibration_of_pools_that_cannot_be_read_is_named_at_the_start(
+    settings: Settings, tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "pools.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidConfiguration, match=r"calibration: .*pools.json cannot be used"):
+        async with filled(settings.model_copy(update={"calibration": path})):
+            pass
 
 
 async def test_what_is_made_or_deleted_counts_for_the_next_request_through_a_gateway(tmp_path: Path) -> None:
     behind = Settings(data_directory=tmp_path / "behind")
     await fill_directory(behind.data_directory)
-    held = belongings(behind, "texts")
-    request = {"query": QUERY, "index": "texts", "budget": 5, "k": 5}
+    held = artifacts(behind, "texts")
     several = {"query": None, "queries": [{"query": QUERY}, {"query": "another"}]}
 
     async def used(**fields: object) -> str | None:
-        found: str | None = answer(await client.post("/select", json={**request, **fields}))["calibration"]
+        found: str | None = answer(await client.post("/select", json={**OF_INDEX, **fields}))["calibration"]
         return found
 
     async with gateway(behind) as client:
         assert await used() is None
-        problem(await client.post("/select", json={**request, "calibration": "full"}), 404, "unknown-calibration")
-        held.keep(replace(SCALE, name="texts", index="texts"))
-        held.keep(replace(SCALE, name="full", index="texts"))
-        assert [await used(), await used(calibration="full"), await used(calibration=False)] == ["texts", "full", None]
-        assert await used(**several) == "texts"
-        refused = await client.post("/select", json={**request, "calibration": "other"})
-        assert "there is full, texts" in problem(refused, 404, "unknown-calibration")
-        (behind.data_directory / "indexes" / "texts" / FOLDER / DEFAULT).unlink()
+        held.change(calibration=MADE)
+        assert [await used(), await used(calibration=True), await used(calibration=False)] == [WHEN, WHEN, None]
+        assert await used(**several) == WHEN
+        held.change(calibration=None)
         assert await used() is None
 
 
-async def test_unknown_and_misnamed_ones(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "pool": POOL}
-    refused = await client.post("/select", json={**request, "calibration": "other"})
-    assert "full, scale, texts" in problem(refused, 404, "unknown-calibration")
+@pytest.mark.parametrize("through_gateway", [False, True])
+async def test_artifacts_that_are_damaged_are_named_and_searches_go_on(
+    tmp_path: Path, through_gateway: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(data_directory=tmp_path)
+    await fill_directory(tmp_path)
+    artifacts(settings, "texts").change(calibration=MADE, description="Texts.")
+    (tmp_path / "indexes" / "texts" / FILE).write_bytes(b"{")
+    async with gateway(settings) if through_gateway else serving(settings) as client:
+        found = answer(await client.post("/select", json=OF_INDEX))
+        assert found["calibration"] is None and len(found["documents"]) == 5
+        assert "the calibration and the default 'distinct' of the index cannot be read" in str(found["warnings"])
+        assert FILE in caplog.text and str(tmp_path) not in str(found)
+        assert answer(await client.get("/indexes/texts"))["description"] is None
+        assert {index["name"] for index in answer(await client.get("/indexes"))["indexes"]} >= {"texts"}
+        problem(await client.get("/indexes/texts/artifacts"), 500, "corrupt-index")
+        problem(await client.patch("/indexes/texts/artifacts", json={"distinct": "n"}), 500, "corrupt-index")
 
 
-async def test_rerank_routes_take_a_calibration_and_a_threshold(client: httpx.AsyncClient) -> None:
+@pytest.mark.parametrize("through_gateway", [False, True])
+async def test_artifacts_are_read_and_changed(tmp_path: Path, through_gateway: bool) -> None:
+    settings = Settings(data_directory=tmp_path)
+    await fill_directory(tmp_path)
+    path = "/indexes/texts/artifacts"
+    async with gateway(settings) if through_gateway else serving(settings) as client:
+        assert answer(await client.get(path)) == {"description": None, "distinct": None, "calibration": None}
+        for change in ({"description": "Texts.", "distinct": "page"}, {"calibration": MADE.to_json()}):
+            assert (await client.patch(path, json=change)).status_code == 204
+        assert artifacts(settings, "texts").read() == Artifacts("Texts.", "page", MADE)
+        assert answer(await client.get(path))["calibration"] == MADE.to_json()
+        assert (await client.patch(path, json={"distinct": None})).status_code == 204
+        assert artifacts(settings, "texts").read() == Artifacts("Texts.", None, MADE)
+        for wrong in ({"calibration": {"version": 1}}, {"calibration": "mine"}, {"other": 1}, {"distinct": 3}):
+            problem(await client.patch(path, json=wrong), 422, "invalid-input")
+        problem(await client.patch("/indexes/other/artifacts", json={"distinct": "page"}), 404, "unknown-index")
+        problem(await client.get("/indexes/other/artifacts"), 404, "unknown-index")
+        assert (await client.delete("/indexes/texts")).status_code == 204
+        answer(await client.put("/indexes/texts"))
+        assert artifacts(settings, "texts").read() == Artifacts()
+
+
+async def test_names_of_calibrations_are_refused(client: httpx.AsyncClient) -> None:
+    refused = await client.post("/select", json={"query": QUERY, "pool": POOL, "calibration": "mine"})
+    assert "calibration" in problem(refused, 422, "invalid-input")
+
+
+async def test_rerank_routes_have_the_calibration_of_pools_and_take_a_threshold(calibrated: Settings) -> None:
     request = {"query": QUERY, "documents": [document["text"] for document in POOL]}
-    plain = (await client.post("/v2/rerank", json=request)).json()
-    scale = (await client.post("/v2/rerank", json={**request, "calibration": "scale"})).json()
-    assert [found["index"] for found in scale["results"]] == [found["index"] for found in plain["results"]]
-    for before, after in zip(plain["results"], scale["results"], strict=True):
-        assert after["relevance_score"] == pytest.approx(read(before["relevance_score"]))
-    full = (await client.post("/v2/rerank", json={**request, "calibration": "full"})).json()
-    assert [found["index"] for found in full["results"]] != [found["index"] for found in plain["results"]]
-    least = scale["results"][12]["relevance_score"]
-    some = (await client.post("/v2/rerank", json={**request, "calibration": "scale", "min_relevance": least})).json()
-    assert some["results"] == scale["results"][:13]
-    refused = await client.post("/v2/rerank", json={**request, "calibration": "other"})
-    assert refused.status_code == 404
+    calibrated = calibrated.model_copy(update={"policies": Settings(policies={"raw": {"calibration": False}}).policies})
+    async with filled(calibrated) as client:
+        plain = (await client.post("/v2/rerank", json={**request, "calibration": False})).json()
+        read_as = (await client.post("/v2/rerank", json=request)).json()
+        assert [found["index"] for found in read_as["results"]] == [found["index"] for found in plain["results"]]
+        for before, after in zip(plain["results"], read_as["results"], strict=True):
+            assert after["relevance_score"] == pytest.approx(read(before["relevance_score"]))
+        assert read_as["boundarymorph"]["calibration"] == WHEN
+        least = read_as["results"][12]["relevance_score"]
+        some = (await client.post("/v2/rerank", json={**request, "min_relevance": least})).json()
+        assert some["results"] == read_as["results"][:13]
+        by_policy = (await client.post("/p/raw/v2/rerank", json=request)).json()
+        assert by_policy["results"] == plain["results"]
 
 
 @pytest.mark.strangers
-async def test_a_key_sees_and_uses_only_the_calibrations_of_its_indexes(tmp_path: Path) -> None:
-    secret, key = callers.make_key("acme", [callers.Scope.SELECT], ["own"], "acme")
-    async with filled(Settings(data_directory=tmp_path)):
-        pass
-    settings = Settings(data_directory=tmp_path, keys=(str(key),))
-    held = belongings(settings, "texts")
-    for name in ("texts", "merger"):
-        held.keep(replace(SCALE, name=name, index="texts"))
-    pools_of(settings).keep(SCALE)
-    async with filled(settings) as client:
-        client.headers["authorization"] = f"Bearer {secret}"
-        rerank = {"query": QUERY, "documents": [document["text"] for document in POOL]}
-        for path, request in (
-            ("/select", {"query": QUERY, "pool": POOL}),
-            ("/select", {"query": QUERY, "index": "own", "query_embedding": [1, 0, 0, 0]}),
-            ("/v1/rerank", rerank),
-            ("/v2/rerank", rerank),
-            ("/rerank", {"query": QUERY, "texts": rerank["documents"]}),
-        ):
-            told = []
-            for name in ("texts", "merger", "absent"):
-                refused = await client.post(path, json={**request, "calibration": name})
-                assert refused.status_code == 404
-                told.append(refused.text.replace(name, "NAME"))
-            assert len(set(told)) == 1 and "merger" not in told[0] and "there is full, scale" in told[0]
-            assert (await client.post(path, json={**request, "calibration": "scale"})).is_success
+async def test_a_key_changes_artifacts_of_its_own_indexes_only_and_if_it_may_write(tmp_path: Path) -> None:
+    made = {
+        name: callers.make_key(name, scopes, indexes)
+        for name, scopes, indexes in (
+            ("reader", [callers.Scope.SELECT], ["texts"]),
+            ("other", [callers.Scope.SELECT, callers.Scope.WRITE], ["own"]),
+        )
+    }
+    await fill_directory(tmp_path)
+    settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in made.values()))
+    async with serving(settings) as client:
+        client.headers["authorization"] = f"Bearer {made['reader'][0]}"
+        assert (await client.get("/indexes/texts/artifacts")).is_success
+        problem(await client.patch("/indexes/texts/artifacts", json={}), 403, "forbidden")
+        client.headers["authorization"] = f"Bearer {made['other'][0]}"
+        problem(await client.get("/indexes/texts/artifacts"), 404, "unknown-index")
+        problem(await client.patch("/indexes/texts/artifacts", json={}), 404, "unknown-index")
+        assert (await client.patch("/indexes/own/artifacts", json={"description": "Units."})).status_code == 204

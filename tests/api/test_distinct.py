@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from boundarymorph.settings import Settings
-from tests.api.service import NDJSON, answer, belongings, filled, gateway, problem, streamed
+from tests.api.service import NDJSON, answer, artifacts, filled, gateway, problem, streamed
 from tests.scoring.fakes import score_of
 
 QUERY, COUNT = "distinct", 60
@@ -229,7 +229,7 @@ async def passages(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     async with filled(settings) as client:
         answer(await client.put("/indexes/passages"))
         answer(await client.post("/indexes/passages/documents", json=PASSAGES))
-        belongings(settings, "passages").distinguish("document")
+        artifacts(settings, "passages").change(distinct="document")
         yield client
 
 
@@ -289,17 +289,13 @@ async def test_a_gateway_hears_it_from_its_retriever(tmp_path: Path) -> None:
     async with gateway(settings) as client:
         answer(await client.put("/indexes/passages"))
         answer(await client.post("/indexes/passages/documents", json=PASSAGES))
-        for said, count in (("", 30), ("document", 6), ("", 30)):
-            belongings(settings, "passages").distinguish(said)
+        for said, count in ((None, 30), ("document", 6), (None, 30)):
+            artifacts(settings, "passages").change(distinct=said)
             assert len((await select(client, index="passages", k=30))["documents"]) == count
 
 
-@pytest.mark.parametrize(("kept", "count"), [(b"\xff\xfe\x00", 30), (b"", 30), (b"a..b", 30), (b"document\n", 6)])
-async def test_a_damaged_file_does_not_stop_searches(
-    passages: httpx.AsyncClient, settings: Settings, kept: bytes, count: int
+async def test_a_default_that_is_not_a_path_does_not_stop_searches(
+    passages: httpx.AsyncClient, settings: Settings
 ) -> None:
-    folder = settings.data_directory / "indexes" / "passages" / "belongings"
-    (folder / "distinct.txt").write_bytes(kept)
-    (folder / "description.txt").write_bytes(b"caf\xe9")
-    assert len((await select(passages, index="passages", k=30))["documents"]) == count
-    assert answer(await passages.get("/indexes/passages"))["description"] == "caf\ufffd"
+    artifacts(settings, "passages").change(distinct="a..b")
+    assert len((await select(passages, index="passages", k=30))["documents"]) == 30

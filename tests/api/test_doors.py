@@ -182,7 +182,7 @@ async def test_mem0_by_cohere_s_client(tmp_path: Path) -> None:
     assert found.boundarymorph["cross_encoder_calls"] == 6
 
 
-async def weaviate(client: httpx.AsyncClient, path: str = "/rerank", **fields: Any) -> httpx.Response:
+async def weaviate(client: httpx.AsyncClient, path: str = "/weaviate/rerank", **fields: Any) -> httpx.Response:
     """What the module reranker-transformers sends: the bytes of Go's encoder, without a content type or a key."""
     sent = {"query": QUERY, "documents": OBJECTS, "property": "", **fields}
     content = json.dumps(sent, separators=(",", ":"), ensure_ascii=False).encode()
@@ -194,17 +194,17 @@ async def test_every_document_has_its_score_at_its_place(client: httpx.AsyncClie
     assert answer(await weaviate(client)) == {"query": QUERY, "scores": pairs}
 
 
-async def test_without_its_mark_a_list_of_documents_is_answered_as_before(client: httpx.AsyncClient) -> None:
-    body = answer(await client.post("/rerank", json={"query": QUERY, "documents": OBJECTS}))
+async def test_a_list_of_documents_at_another_path_is_answered_in_its_format(client: httpx.AsyncClient) -> None:
+    body = answer(await client.post("/rerank", json={"query": QUERY, "documents": OBJECTS, "property": ""}))
     assert "scores" not in body and len(body["results"]) == len(OBJECTS)
     texts = answer(await client.post("/rerank", json={"query": QUERY, "texts": OBJECTS, "property": ""}))
     assert len(texts) == len(OBJECTS)
 
 
 async def test_policies_leave_no_place_out(client: httpx.AsyncClient) -> None:
-    strict = answer(await weaviate(client, "/p/strict/rerank"))["scores"]
+    strict = answer(await weaviate(client, "/p/strict/weaviate/rerank"))["scores"]
     assert [pair["score"] for pair in strict] == [score if score >= 0.5 else 0 for score in OBJECT_SCORES]
-    few = answer(await weaviate(client, "/p/few/rerank", query="another question"))["scores"]
+    few = answer(await weaviate(client, "/p/few/weaviate/rerank", query="another question"))["scores"]
     assert [pair["document"] for pair in few] == OBJECTS
     assert sum(pair["score"] == score_of("another question", pair["document"]) for pair in few) == 8
 
@@ -237,5 +237,5 @@ async def test_warnings_are_in_a_header(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "/p/few"])
 async def test_what_it_asks_for_before_and_besides(client: httpx.AsyncClient, prefix: str) -> None:
-    assert answer(await client.get(f"{prefix}/.well-known/ready"))["status"] == "ok"
-    assert answer(await client.get(f"{prefix}/meta"))["model_id"] == "seeded"
+    assert answer(await client.get(f"{prefix}/weaviate/.well-known/ready"))["status"] == "ok"
+    assert answer(await client.get(f"{prefix}/weaviate/meta"))["model_id"] == "seeded"

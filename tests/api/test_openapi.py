@@ -34,7 +34,7 @@ PUBLIC = ("/livez", "/readyz", "/metrics")
 # Routes of other services, whose errors have the shapes of their clients.
 OTHERS_PATHS = {
     *("/rerank", "/v1/rerank", "/v2/rerank", "/infinity/rerank", "/v1/ranking", "/info"),
-    *("/v1/reranking", "/v1/models", "/voyage/v1/rerank", "/retrieval"),
+    *("/v1/reranking", "/v1/models", "/voyage/v1/rerank", "/weaviate/rerank", "/retrieval"),
     "/api/v1/services/rerank/text-rerank/text-rerank",
 }
 

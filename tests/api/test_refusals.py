@@ -87,7 +87,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("deadline_ms", {"deadline_ms": value}) for value in (0, -1, "60")),
         ("on_failure", {"on_failure": "shrug"}),
         ("hybrid", {"hybrid": 0}),
-        *(("calibration", {"calibration": name}) for name in ("../scale", "", True, 3)),
+        *(("calibration", {"calibration": name}) for name in ("mine", "", 3)),
         *(("min_relevance", {"min_relevance": value}) for value in (1.1, -0.1, "high")),
         ("relevance", {"relevance": "judge"}),
         ("'trend'", {"relevance": "people", "method": "boundarymorph"}),
@@ -160,7 +160,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("objective.next", finding({"find": 0.9, "next": 0})),
         ("objective", finding("find")),
         *((f"leave out '{name}'", finding(**{name: value})) for name, value in (
-            ("k", 5), ("max_tokens", 5), ("distinct", True), ("diversity", 0.5), ("calibration", "mine"),
+            ("k", 5), ("max_tokens", 5), ("distinct", True), ("diversity", 0.5), ("calibration", True),
         )),
         ("no 'objective'", finding(relevance="people")),
         *(("known_scores", finding(known_scores={"0": value})) for value in (1.5, True)),

@@ -99,9 +99,9 @@ async def test_documents_come_back_as_they_were_sent(client: httpx.AsyncClient, 
     }
 
 
-@pytest.mark.parametrize(("path", "fields"), [("/infinity/rerank", {}), ("/rerank", {"raw_scores": False})])
-async def test_infinity_s_documents_are_strings(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
-    body = await post(client, path, documents=["plain", {"text": "an object"}], return_documents=True, **fields)
+async def test_infinity_s_documents_are_strings(client: httpx.AsyncClient) -> None:
+    documents = ["plain", {"text": "an object"}]
+    body = await post(client, "/infinity/rerank", documents=documents, return_documents=True)
     assert {result["index"]: result["document"] for result in body["results"]} == {0: "plain", 1: "an object"}
 
 
@@ -178,25 +178,27 @@ async def test_input_to_data(client: httpx.AsyncClient) -> None:
     assert refused.status_code == 400 and "input.0" in refused.json()["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/v1/rerank", {"top_k": 3}),
-        ("/v1/rerank", {"truncation": True, "top_k": 3}),
-        ("/voyage/v1/rerank", {"top_k": 3}),
-        ("/voyage/v1/rerank", {"top_n": 3}),
-        ("/v1/rerank", {"model": "rerank-2.5-lite", "top_n": 3}),
-        ("/v1/rerank", {"model": "rerank-lite-1", "top_n": 3}),
-    ],
-)
-async def test_results_are_data_for_voyage(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
-    body = await post(client, path, return_documents=True, **fields)
+@pytest.mark.parametrize("fields", [{"top_k": 3}, {"top_n": 3}, {"truncation": True, "top_k": 3}])
+async def test_results_are_data_for_voyage(client: httpx.AsyncClient, fields: dict[str, Any]) -> None:
+    body = await post(client, "/voyage/v1/rerank", return_documents=True, **fields)
     assert [(result["index"], result["document"]) for result in body["data"]] == [
         (index, TEXTS[index]) for index in ORDER[:3]
     ]
     assert body["usage"]["total_tokens"] > 0
-    for others in ({}, {"model": "rerank-v3.5"}, {"model": "rerank-english-v3.0"}):
-        assert "data" not in await post(client, "/v1/rerank", **others), "others get their results once"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"model": "rerank-2.5", "top_k": 3}, {"truncation": True}, {"raw_scores": False}, {"property": ""}]
+)
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+async def test_the_path_alone_says_whose_format_it_is(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Any]
+) -> None:
+    """Neither the name of a model nor the fields of a vendor change the form of an answer."""
+    body = await post(client, path, return_documents=True, **fields)
+    plain = await post(client, path, return_documents=True)
+    assert body.keys() == plain.keys() and "data" not in body
+    assert body["results"] == plain["results"][: fields.get("top_k")]
 
 
 async def test_models(client: httpx.AsyncClient) -> None:

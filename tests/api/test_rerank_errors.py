@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.api.rerank.routes import ROUTES
+from boundarymorph.api.rerank.dialects import PATHS, TeiError
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LIMITS = Limits(pool=5, query_characters=50, text_characters=200, budget=4, body_bytes=10_000, deadline_seconds=10)
 QUERY = {"documents": "q", "texts": "q", "passages": {"text": "q"}}
-PATHS = {"documents": ("/v1/rerank", "/v2/rerank", "/rerank"), "texts": ("/rerank",), "passages": ("/v1/ranking",)}
-EACH = [(field, path) for field, paths in PATHS.items() for path in paths]
+PLACES = {"documents": ("/v1/rerank", "/v2/rerank", "/rerank"), "texts": ("/rerank",), "passages": ("/v1/ranking",)}
+EACH = [(field, path) for field, paths in PLACES.items() for path in paths]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -36,6 +36,12 @@ def request(field: str, texts: Sequence[Any], **fields: Any) -> dict[str, Any]:
     """In a dialect that is named by its field of documents."""
     given = [{"text": text} for text in texts] if field == "passages" else list(texts)
     return {"query": QUERY[field], field: given, **fields}
+
+
+def form(path: str) -> str:
+    """The form of errors at a path, by the list of documents of the dialect that has it first."""
+    dialect = PATHS[path][0]
+    return "texts" if dialect.error is TeiError else dialect.documents
 
 
 def said(response: httpx.Response, field: str, status: int) -> str:
@@ -120,14 +126,14 @@ async def test_objects_without_a_text(client: httpx.AsyncClient) -> None:
     assert "passages.0.text" in said(response, "passages", 422)
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("field", ["documents", "texts", "passages"])
 async def test_another_dialect_is_shown_where_it_belongs(client: httpx.AsyncClient, path: str, field: str) -> None:
     response = await client.post(path, json=request(field, ["a"]))
-    if any(dialect.documents == field for dialect in ROUTES[path]):
+    if any(dialect.documents == field for dialect in PATHS[path]):
         assert response.is_success
         return
-    message = said(response, ROUTES[path][0].documents, 422)
+    message = said(response, form(path), 422)
     home = {"documents": "/v1/rerank", "texts": "/rerank", "passages": "/v1/ranking"}[field]
     assert f"{field!r} goes to {home}" in message
 
@@ -135,9 +141,9 @@ async def test_another_dialect_is_shown_where_it_belongs(client: httpx.AsyncClie
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b'{"query": "q"}', b'{"query": "\\ud800", "documents": []}']
 )
-@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("path", PATHS)
 async def test_bodies_that_ask_for_nothing(client: httpx.AsyncClient, path: str, body: bytes) -> None:
-    assert said(await client.post(path, content=body), ROUTES[path][0].documents, 422)
+    assert said(await client.post(path, content=body), form(path), 422)
 
 
 @pytest.mark.parametrize(("field", "path"), EACH)
@@ -154,7 +160,7 @@ async def test_limits(client: httpx.AsyncClient, field: str, path: str) -> None:
     response = await client.post(path, json=request(field, ["a"]) | {"query": long})
     assert response.is_success, response.text  # it is cut, as texts are
     response = await client.post(path, content=b" " * 10_001)
-    assert "10,000 bytes" in said(response, ROUTES[path][0].documents, 413)
+    assert "10,000 bytes" in said(response, form(path), 413)
 
 
 async def test_texts_that_are_not_to_be_cut(client: httpx.AsyncClient) -> None:
@@ -204,7 +210,7 @@ async def test_keys(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in secrets.values()))
     async with serving(settings) as client:
         for field, path in EACH:
-            at_first = ROUTES[path][0].documents  # before the body is read
+            at_first = form(path)  # before the body is read
             missing = await client.post(path, json=request(field, ["a"]))
             assert said(missing, at_first, 401)
             assert missing.headers["www-authenticate"] == "Bearer"
@@ -220,4 +226,4 @@ async def test_before_it_is_ready(tmp_path: Path) -> None:
         client._transport.app.state.lifecycle.ready = False  # type: ignore[attr-defined]
         for field, path in EACH:
             response = await client.post(path, json=request(field, ["a"]))
-            assert said(response, ROUTES[path][0].documents, 503)
+            assert said(response, form(path), 503)

@@ -30,6 +30,8 @@ ROUTES = [
     ("GET", "/indexes/x/documents/y", Scope.SELECT),
     ("PUT", "/indexes/x", Scope.WRITE),
     ("PUT", "/indexes/x/description", Scope.WRITE),
+    ("GET", "/indexes/x/artifacts", Scope.SELECT),
+    ("PATCH", "/indexes/x/artifacts", Scope.WRITE),
     ("POST", "/indexes/x/documents", Scope.WRITE),
     ("DELETE", "/indexes/x/documents", Scope.WRITE),
     ("DELETE", "/indexes/x/documents/y", Scope.WRITE),

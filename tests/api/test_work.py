@@ -10,10 +10,11 @@ import httpx
 import orjson
 import pytest
 
+from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.uploads import BATCH_BYTES
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, application, client_of, filled, problem, ready, serving
+from tests.api.service import NDJSON, answer, application, client_of, problem, ready, serving
 from tests.patience import PATIENCE, until_async
 
 Arguments = TypeVarTuple("Arguments")
@@ -78,26 +79,26 @@ class TestUploads:
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         on_loop: list[bool] = []
-        loads = orjson.loads
+        parse_record = uploads.parse_record
 
-        def noted(text: bytes) -> Any:
+        def noted(*arguments: Any) -> Any:
             on_loop.append(threading.current_thread() is threading.main_thread())
-            return loads(text)
+            return parse_record(*arguments)
 
-        monkeypatch.setattr("boundarymorph.retrieval.uploads.orjson.loads", noted)
+        monkeypatch.setattr(uploads, "parse_record", noted)
         documents = [{"id": str(i), "text": "t" * 500, "embedding": [1.0, 2, 3, i]} for i in range(3_000)]
         array, lines = orjson.dumps(documents), b"\n".join(map(orjson.dumps, documents))
-        for content, headers in ((array, {"content-type": "application/json"}), (array, NDJSON), (lines, NDJSON)):
+        for content, headers in ((array, {"content-type": "application/json"}), (lines, NDJSON)):
             on_loop.clear()
             sent = await client.post("/indexes/own/documents", content=content, headers=headers)
             assert answer(sent)["added"] + answer(sent)["unchanged"] == 3_000
             assert on_loop and not any(on_loop)
 
-    async def test_a_streamed_array_is_bounded(self, tmp_path: Path) -> None:
-        array = orjson.dumps([{"id": "a", "text": "t" * 1_000}] * 9_000)
-        async with filled(Settings(data_directory=tmp_path, limits=Limits(line_bytes=2_048))) as client:
-            sent = await client.post("/indexes/texts/documents", content=array, headers=NDJSON)
-            assert "NDJSON, one object a line" in problem(sent, 422, "limit-exceeded")
+    async def test_an_array_sent_as_lines_says_how_to_send_it(self, client: httpx.AsyncClient) -> None:
+        sent = await client.post(
+            "/indexes/own/documents", content=orjson.dumps([{"id": "a", "text": "t"}]), headers=NDJSON
+        )
+        assert "line 1: a document must be a JSON object; send an array" in problem(sent, 422, "invalid-input")
 
 
 class TestLists:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
 from boundarymorph import reading
-from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.calibration.judgments import judgments_of, queries_of
-from boundarymorph.cli.calibrate import print_calibration
-from boundarymorph.cli.common import new_console
 from boundarymorph.errors import InvalidInput
-from boundarymorph.retrieval.index_retriever import pools_of
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
-from tests.api.service import belongings, fake_service, fill_directory, texts
+from tests.api.service import answer, artifacts, fake_service, fill_directory, serving, texts
 from tests.cli.conftest import Run
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer
+from tests.scoring.fakes import SeededScorer, score_of
 
 QUERIES = [f"question {number}" for number in range(8)]
 Calibrate = Callable[..., str]
@@ -45,28 +41,26 @@ def calibrate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cali
     return calibrate
 
 
-def kept(folder: Path, name: str | None = None) -> Calibration:
-    made = belongings(Settings(data_directory=folder), "texts").calibration(name)
-    assert made is not None
-    return made
+def kept(folder: Path) -> Calibration | None:
+    return artifacts(Settings(data_directory=folder), "texts").read().calibration
 
 
-def near(query: str, text: str) -> float:
-    """A person's view: by the cosine of fake vectors, which the retriever knows and the fake scorer does not."""
-    return float(vector_of(query) @ vector_of(text))
+def worth(pair: dict[str, Any]) -> float:
+    """A person's view: by the score, and by the cosine of fake vectors, which the scorer does not know."""
+    return score_of(pair["query"], pair["text"]) + float(vector_of(pair["query"]) @ vector_of(pair["text"]))
 
 
-def judged(pairs: Sequence[dict[str, Any]]) -> str:
-    """The pairs with grades: of each query, the nearest eight are relevant."""
-    nearest: dict[str, list[float]] = {}
+def judged(pairs: Sequence[dict[str, Any]]) -> bytes:
+    """The pairs with grades: of each query, the best eight are relevant."""
+    of_query: dict[str, list[float]] = {}
     for pair in pairs:
-        nearest.setdefault(pair["query"], []).append(near(pair["query"], pair["text"]))
-    least = {query: sorted(values)[-8] for query, values in nearest.items()}
-    rows = [{**pair, "grade": 2 * int(near(pair["query"], pair["text"]) >= least[pair["query"]])} for pair in pairs]
-    return "\n".join(orjson.dumps(row).decode() for row in rows)
+        of_query.setdefault(pair["query"], []).append(worth(pair))
+    least = {query: sorted(values)[-8] for query, values in of_query.items()}
+    return b"\n".join(orjson.dumps({**pair, "grade": 2 * int(worth(pair) >= least[pair["query"]])}) for pair in pairs)
 
 
-def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path) -> None:
+def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_DEADLINE_SECONDS", "0.001")  # which is for requests
     said = calibrate("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
     assert "160 pairs in pairs.ndjson" in said
     pairs = [orjson.loads(line) for line in (tmp_path / "pairs.ndjson").read_bytes().splitlines()]
@@ -74,56 +68,56 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path) -> None:
     assert all(pair["grade"] is None and pair["text"] for pair in pairs)
     assert len({(pair["query"], pair["document"]) for pair in pairs}) == 160
 
-    (tmp_path / "judged.ndjson").write_text(judged(pairs))
+    (tmp_path / "judged.ndjson").write_bytes(judged(pairs))
     said = calibrate("texts", "--judgments", "judged.ndjson")
     assert "160 judgements of 8 queries" in said
-    assert "the scorer is worse than your retriever" in said
-    assert "the default of the index 'texts'" in said
+    assert "relevance is now the probability that a person agrees" in said
+    assert said.splitlines()[-1] == "saved in the index 'texts'"
     made = kept(tmp_path)
-    assert made.form == "signals"
-    assert made.scorer == SeededScorer().name
+    assert made is not None and "people" in made.maps
+    assert (made.scorer, made.queries, made.judgments) == (SeededScorer().name, 8, 160)
 
 
-@pytest.mark.strangers
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"form": "none"}, "saved as calibration 'texts' of the index 'texts', which no answer uses"),
-        ({}, "saved as calibration 'texts', the default of the index 'texts'"),
-        ({"form": "scale", "name": "mine"}, "saved as calibration 'mine' of the index 'texts'"),
-        ({"name": "mine", "index": None}, "saved as calibration 'mine' of pools"),
-    ],
-)
-def test_the_last_line_says_what_the_calibration_is_for(changed: dict[str, Any], said: str) -> None:
-    texts = Trust(1.0, 0.0)
-    made = Calibration("texts", "signals", "any", None, 1e-6, texts, texts, index="texts")
-    report = {
-        "ncg": [], "trust": {}, "advice": "wait",
-        **{f"{name}_{when}": 0.0 for name in ("log_loss", "error") for when in ("before", "after")},
-        **{f"reliability_{when}": [] for when in ("before", "after")},
-    }  # fmt: skip
-    screen = StringIO()
-    print_calibration(new_console(file=screen), replace(made, report=report, **changed), [])
-    assert screen.getvalue().splitlines()[-1] == said
+def test_what_does_not_help_changes_nothing(calibrate: Calibrate, tmp_path: Path) -> None:
+    """People agree exactly as often as relevance says."""
+    rng = np.random.default_rng(0)
+    pairs = [
+        {"query": query, "document": f"d{number}", "grade": int(rng.random() < 0.5)}
+        for query in QUERIES[:3]
+        for number in range(1, 6)
+    ]
+    (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, pairs)))
+    earlier = Calibration(SeededScorer().name, None, {"people": ProbabilityMap(0.5, 0.0, 1e-6)})
+    artifacts(Settings(data_directory=tmp_path), "texts").change(calibration=earlier)
+    said = calibrate("texts", "--judgments", "judged.ndjson")
+    assert "do not show that probabilities would be better" in said and "saved" not in said
+    assert kept(tmp_path) == earlier
 
 
-def test_pools_with_a_name(calibrate: Calibrate, tmp_path: Path) -> None:
+def test_a_file_for_pools(calibrate: Calibrate, tmp_path: Path) -> None:
     pool = texts(30)
     (tmp_path / "pools.ndjson").write_bytes(
         b"\n".join(orjson.dumps({"query": query, "documents": pool}) for query in QUERIES)
     )
-    grades = [
-        {"query": query, "document": document["id"], "grade": int(near(query, document["text"]) > 0.2)}
+    pairs = [
+        {"query": query, "document": document["id"], "text": document["text"]}
         for query in QUERIES
-        for document in [*pool, {"id": "unknown", "text": ""}]
+        for document in [*pool, {"id": "unknown", "text": "nothing"}]
     ]
-    (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, grades)))
-    said = calibrate("--pools", "pools.ndjson", "--judgments", "judged.ndjson", "--name", "pools", "--gain", "grade")
+    (tmp_path / "judged.ndjson").write_bytes(judged(pairs))
+    said = calibrate("--pools", "pools.ndjson", "--judgments", "judged.ndjson", "--out", "new/calibration.json")
     assert "240 judgements of 8 queries" in said
     assert "8 more were in no pool: 'unknown'" in said
-    made = pools_of(Settings(data_directory=tmp_path)).get("pools")
-    assert made is not None
-    assert (made.encoder, made.gain) == ("words", "grade")
+    assert "set `calibration` to this file" in said
+    made = Calibration.of_json(orjson.loads((tmp_path / "new" / "calibration.json").read_bytes()))
+    assert made.encoder == "words" and "people" in made.maps
+    found = asyncio.run(_answered(Settings(data_directory=tmp_path, calibration=tmp_path / "new" / "calibration.json")))
+    assert found["calibration"] == made.created
+
+
+async def _answered(settings: Settings) -> dict[str, Any]:
+    async with serving(settings) as client:
+        return answer(await client.post("/select", json={"query": QUERIES[0], "pool": texts(30)}))
 
 
 @pytest.mark.parametrize(
@@ -131,10 +125,10 @@ def test_pools_with_a_name(calibrate: Calibrate, tmp_path: Path) -> None:
     [
         ([], "name an index"),
         (["texts", "--pools", "queries.txt"], "name an index"),
-        (["--pools", "queries.txt", "--suggest", "3"], "--name"),
+        (["--pools", "queries.txt", "--judgments", "queries.txt"], "--out FILE"),
         (["texts"], "give either"),
         (["texts", "--suggest", "3"], "--queries"),
-        (["--pools", "queries.txt", "--name", "a", "--suggest", "3"], "line 1"),
+        (["--pools", "queries.txt", "--suggest", "3"], "line 1"),
     ],
 )
 def test_mistakes(calibrate: Calibrate, arguments: list[str], message: str) -> None:

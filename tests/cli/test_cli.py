@@ -326,16 +326,18 @@ class TestIndexes:
 
     @pytest.mark.strangers
     def test_arrays_and_tables(self, run: Run, source: Path) -> None:
+        array = source.with_suffix(".json")
         for option in (0, orjson.OPT_INDENT_2):
-            source.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(DOCUMENTS, option=option))
+            array.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(DOCUMENTS, option=option))
             name = f"array{option}"
-            outcome = run("index", "build", name, "--from", str(source))
+            outcome = run("index", "build", name, "--from", str(array))
             assert outcome.code == 0 and "4 added, 0 updated, 0 unchanged, 0 skipped" in outcome.out
-        for name, content in (("a.json", "text,url\nsea,http://sea"), ("a.txt", "id,text\n1,sea\n")):
-            Path(name).write_text(content)
-            assert "csv.DictReader" in refused(run("index", "build", "table", "--from", name))
+        source.rename("lines.json")
+        assert "to a file whose name ends in .jsonl" in refused(run("index", "build", "lines", "--from", "lines.json"))
+        Path("a.txt").write_text("id,text\n1,sea\n")
+        assert "csv.DictReader" in run("index", "build", "table", "--from", "a.txt").out
         Path("utf16.jsonl").write_text('{"id": 1, "text": "sea"}', encoding="utf-16")
-        assert "UTF-16" in refused(run("index", "build", "table", "--from", "utf16.jsonl"))
+        assert "UTF-16" in run("index", "build", "table", "--from", "utf16.jsonl").out
         listed = orjson.loads(run("index", "list", "--json").out)
         assert [(each["name"], each["count"]) for each in listed["indexes"]] == [("array0", 4), ("array1", 4)]
         assert listed["unreadable"] == []
@@ -375,7 +377,7 @@ def test_an_interrupted_build_goes_on(
     printed = errors.read_bytes()
     assert b"Traceback" not in printed
     assert number != signal.SIGINT or b"stopped after 64 documents; repeat the command to go on" in printed
-    assert LocalCatalog(Path("data/indexes")).belongings("many").distinct() == "document"
+    assert LocalCatalog(Path("data/indexes")).artifacts("many").read().distinct == "document"
     before = stored()
     assert before == 64
     encoded = counted(monkeypatch)

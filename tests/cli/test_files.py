@@ -66,7 +66,7 @@ def stored() -> dict[str, Document]:
 
 def distinct() -> str | None:
     with closing(LocalCatalog(Path("data/indexes"))) as catalog:
-        return catalog.belongings("docs").distinct()
+        return catalog.artifacts("docs").read().distinct
 
 
 def test_a_folder(build: Build, folder: Path) -> None:

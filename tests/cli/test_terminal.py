@@ -10,7 +10,7 @@ from rich.table import Table
 from boundarymorph.cli import terminal
 from boundarymorph.cli.common import new_console
 from boundarymorph.cli.terminal import print_selection
-from boundarymorph.retrieval.uploads import WINDOW_SECONDS, BadLine, IngestReport, UploadSpeed
+from boundarymorph.retrieval.uploads import BadLine, IngestReport
 from tests.clocks import Clock
 
 
@@ -32,9 +32,9 @@ def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, clock: Clock) -> 
             clock.now = 100.0 + seconds
             tell(IngestReport(added=100 * seconds, unchanged=20, position=1_000 * seconds))
     assert screen.getvalue().splitlines() == [
-        "indexing few: 25%, 1,020 documents (20 were there), 102/s, 0:00:30 left",
-        "indexing few: 50%, 2,020 documents (20 were there), 101/s, 0:00:20 left",
-        "indexing few: 75%, 3,020 documents (20 were there), 101/s, 0:00:10 left",
+        "indexing few: 25%, 1,020 documents (20 were there)",
+        "indexing few: 50%, 2,020 documents (20 were there)",
+        "indexing few: 75%, 3,020 documents (20 were there)",
     ]
 
 
@@ -73,7 +73,7 @@ def test_a_terminal_gets_a_bar(screen: StringIO, clock: Clock) -> None:
     with terminal.ingestion(console, "few", 2_000, clock) as tell:
         clock.now += 2
         tell(IngestReport(added=10, position=1_000))
-    assert "10 documents, 5/s, 0:00:02 left" in screen.getvalue()
+    assert "10 documents" in screen.getvalue()
     assert "100%" in screen.getvalue()
 
 
@@ -82,7 +82,7 @@ def test_an_empty_upload(screen: StringIO, clock: Clock) -> None:
     with terminal.ingestion(console, "none", 0, clock) as tell:
         clock.now += terminal.LINE_SECONDS
         tell(IngestReport())
-    assert screen.getvalue() == "indexing none: 0%, 0 documents, 0/s\n"
+    assert screen.getvalue() == "indexing none: 0%, 0 documents\n"
 
 
 def test_an_upload_of_unknown_length(screen: StringIO, clock: Clock) -> None:
@@ -90,7 +90,7 @@ def test_an_upload_of_unknown_length(screen: StringIO, clock: Clock) -> None:
     with terminal.ingestion(console, "piped", None, clock) as tell:
         clock.now += terminal.LINE_SECONDS
         tell(IngestReport(added=20, position=1_000))
-    assert screen.getvalue() == "indexing piped: 20 documents, 2/s\n"
+    assert screen.getvalue() == "indexing piped: 20 documents\n"
     with terminal.ingestion(new_console(file=screen, force_terminal=True, width=120), "piped", None, clock) as tell:
         tell(IngestReport(added=20, position=1_000))
     assert "100%" in screen.getvalue()
@@ -113,35 +113,6 @@ def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
     lines = screen.getvalue().splitlines()
     assert lines[1] == "1,602 documents in 4.0 s, 400 a second; 500 were there already and cost nothing"
     assert (len(lines), lines[2], lines[-1]) == (103, "  line 1 skipped: bad", "  and 2 more")
-
-
-class TestPace:
-    def test_of_late(self, clock: Clock) -> None:
-        pace = UploadSpeed(10_000, clock)
-        assert (pace.documents_per_second, pace.seconds_left) == (0.0, None)
-        clock.now += 1
-        pace.observe(5_000, 5_000)
-        assert pace.documents_per_second == 5_000
-        for second in range(1, 61):
-            clock.now += 1
-            pace.observe(5_000 + 10 * second, 5_000 + 10 * second)
-        assert pace.documents_per_second == 10
-        assert pace.seconds_left == 440
-
-    def test_the_window_has_its_length(self, clock: Clock) -> None:
-        pace = UploadSpeed(None, clock)
-        clock.now += WINDOW_SECONDS
-        pace.observe(60, 0)
-        assert pace.documents_per_second == 2
-        clock.now += WINDOW_SECONDS
-        pace.observe(90, 0)
-        assert pace.documents_per_second == 1
-
-    def test_no_time_is_left_once_all_is_read(self, clock: Clock) -> None:
-        pace = UploadSpeed(100, clock)
-        clock.now += 1
-        pace.observe(1, 150)
-        assert pace.seconds_left == 0
 
 
 @pytest.mark.strangers

@@ -9,7 +9,7 @@ const { kind, url, key, documents, query, top } = JSON.parse(readFileSync(0, "ut
 
 async function ranked() {
   if (kind === "n8n") {
-    const client = new VoyageAIClient({ apiKey: key, environment: `${url}/v1` });
+    const client = new VoyageAIClient({ apiKey: key, environment: `${url}/voyage/v1` });
     const asked = { query, documents, model: "rerank-2.5", topK: top, returnDocuments: false, truncation: true };
     const answer = await client.rerank(asked, { maxRetries: 0 });
     return answer.data.map((each) => [each.index, each.relevanceScore]);
@@ -17,7 +17,7 @@ async function ranked() {
   const model =
     kind === "cohere"
       ? createCohere({ baseURL: `${url}/v2`, apiKey: key }).reranking("rerank-v3.5")
-      : createVoyage({ baseURL: `${url}/v1`, apiKey: key }).reranking("rerank-2.5");
+      : createVoyage({ baseURL: `${url}/voyage/v1`, apiKey: key }).reranking("rerank-2.5");
   const { ranking } = await rerank({ model, query, documents, topN: top, maxRetries: 0 });
   return ranking.map((each) => [each.originalIndex, each.score]);
 }

@@ -367,7 +367,7 @@ def voyage() -> None:
     from voyageai import error
 
     def answered(call: Call, **fields: Any) -> Any:
-        client = voyageai.Client(api_key=call.key, base_url=f"{call.url}/v1")
+        client = voyageai.Client(api_key=call.key, base_url=f"{call.url}/voyage/v1")
         given = {"query": QUERY, "documents": call.documents, "model": "rerank-2.5", "top_k": call.top}
         return client.rerank(**{**given, **fields})
 
@@ -376,9 +376,9 @@ def voyage() -> None:
         error.ServiceUnavailableError,
     )  # fmt: skip
     said = ("50 documents: 51", "", "", "")
-    row("voyageai", "POST /v1/rerank", lambda call: results_of(answered(call)), kinds, said)
+    row("voyageai", "POST /voyage/v1/rerank", lambda call: results_of(answered(call)), kinds, said)
 
-    @check("voyageai", "POST /v1/rerank", "tokens; a policy as the model; texts that are too long; async")
+    @check("voyageai", "POST /voyage/v1/rerank", "tokens; a policy as the model; texts that are too long; async")
     def more(servers: Servers) -> None:
         answer = answered(Call(servers))
         assert answer.total_tokens > 0
@@ -389,7 +389,7 @@ def voyage() -> None:
         assert len(answered(long).results) == 1
 
         async def call() -> Any:
-            client = voyageai.AsyncClient(api_key=servers.key, base_url=f"{servers.whole}/v1")
+            client = voyageai.AsyncClient(api_key=servers.key, base_url=f"{servers.whole}/voyage/v1")
             return await client.rerank(query=QUERY, documents=DOCUMENTS, model="rerank-2.5", top_k=3)
 
         same(results_of(asyncio.run(call())), ranking(servers)[:3])
@@ -576,8 +576,8 @@ def javascript() -> None:
     said = ("50 documents: 51", "key", "no scorer", "deadline")
     for package, kind, endpoint, what in (
         ("@ai-sdk/cohere", "cohere", "POST /v2/rerank", "rerank of the AI SDK: "),
-        ("@ai-sdk/voyage", "voyage", "POST /v1/rerank", "rerank of the AI SDK: "),
-        ("voyageai", "n8n", "POST /v1/rerank", "VoyageAIClient as n8n's node calls it: "),
+        ("@ai-sdk/voyage", "voyage", "POST /voyage/v1/rerank", "rerank of the AI SDK: "),
+        ("voyageai", "n8n", "POST /voyage/v1/rerank", "VoyageAIClient as n8n's node calls it: "),
     ):
         row(package, endpoint, partial(asked, kind), (RuntimeError,) * 4, said, what)
 

@@ -64,7 +64,7 @@ SELECTING: list[Asked] = [
         ("POST", path, LISTED | RETURNED)
         for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/voyage/v1/rerank")
     ),
-    ("POST", "/rerank", LISTED | {"property": "", "budget": 0, "on_failure": "degrade"}),
+    ("POST", "/weaviate/rerank", LISTED | {"property": "", "budget": 0, "on_failure": "degrade"}),
     (
         "POST",
         "/api/v1/services/rerank/text-rerank/text-rerank",
@@ -100,7 +100,6 @@ REQUESTS: dict[App, list[Asked]] = {
         ("POST", "/characters", {"index": "large", "ids": IDS}),
         ("POST", "/embed/query", {"query": "q"}),
         ("POST", "/embed/documents", {"texts": ["x" * 100_000] * 20}),
-        ("POST", "/calibrations", {"name": "large"}),
     ],
 }
 

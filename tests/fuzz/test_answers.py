@@ -25,7 +25,7 @@ CHANGES = {  # routes of other scopes than `select`
     *(("PUT", "/indexes/{name}"), ("DELETE", "/indexes/{name}"), ("PUT", "/indexes/{name}/description")),
     ("POST", "/indexes/{name}/documents"),
     *(("DELETE", "/indexes/{name}/documents"), ("DELETE", "/indexes/{name}/documents/{id}")),
-    ("POST", "/calibrations/keep"),
+    ("PATCH", "/indexes/{name}/artifacts"),
 }
 DOCUMENT = {"id": "a", "text": "t " + "t" * 3_000, "metadata": {"group": 1}}
 

@@ -240,7 +240,7 @@ def test_a_budget_of_what_makes_no_call(options: dict[str, Any]) -> None:
         ({"metadata": METADATA[:59]}, "metadata: 59 for 60 texts"),
         ({"pool": ["a"]}, "pool: give the texts"),
         ({"index": "texts"}, "'index' and 'pool'"),
-        ({"calibration": "mine"}, "calibration: there are none"),
+        ({"calibration": True}, "calibration: there are none"),
         ({"instruction": "recent"}, "instruction: the scorer"),
     ],
 )

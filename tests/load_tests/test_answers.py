@@ -16,9 +16,10 @@ from pydantic import AliasChoices, BaseModel
 from starlette.routing import Match
 
 from boundarymorph.api import retrieval
-from boundarymorph.api.rerank.routes import ROUTES
-from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, ScoreRequest, UploadedDocument
+from boundarymorph.api.rerank.dialects import DIALECTS
+from boundarymorph.api.schemas import CreateIndex, DeleteDocuments, Describe, ScoreRequest
 from boundarymorph.api.select_schemas import SelectRequest
+from boundarymorph.retrieval.uploads import UploadedDocument
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
 from load_tests import answers, processes
@@ -26,7 +27,7 @@ from load_tests.recorded_routes import scenes
 from load_tests.recorded_selections import INDEX, LISTS, Request, pairs
 
 REQUESTS = [event for scene in scenes().values() for event in scene.events if isinstance(event, Request)]
-RERANK = {dialect.request for dialects in ROUTES.values() for dialect in dialects}
+RERANK = {dialect.request for dialect in DIALECTS}
 ROLES = {"service": create_app, "retriever": create_retriever_app, "scorer": create_scorer_app}
 DOCS = Path(__file__).parents[2] / "docs"
 UNREACHED = {  # kinds of refusal that take more than a request

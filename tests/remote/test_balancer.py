@@ -1,4 +1,4 @@
-"""Which model is in use, who is probed, and which error callers get, without any I/O."""
+"""Which server is called, which model is in use, and which error callers get, without any I/O."""
 
 import asyncio
 from collections import Counter
@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
+from boundarymorph.errors import Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
 from boundarymorph.inference.concurrency import Deadline
-from boundarymorph.remote.balancer import BACKOFF, LONGEST_PAUSE, MISSES, PAUSE, Balancer, Role
+from boundarymorph.remote.balancer import BACKOFF, LONGEST_PAUSE, PAUSE, Balancer, Role
 from boundarymorph.remote.peer import Busy, Flawed, OtherModel, Peer, Unavailable
 from tests.clocks import Clock
 
@@ -21,15 +21,12 @@ ROLE = Role("scorer", ScorerUnavailable, ScorerFailed)
 class Bench:
     """A balancer over servers that are never called.
 
-    works: as the balancer reports it; broken: what a probe raises; gate: what it waits for; probes, asked: how many
-    there were; open: the requests that wait for their outcome, with the server of each.
+    works: as the balancer reports it; asked: how many requests there were; open: the requests that wait for their
+    outcome, with the server of each.
     """
 
     def __init__(self, count: int, *, requests: int = 4, seed: int = 0) -> None:
-        self.clock, self.probes, self.asked = Clock(), 0, 0
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.broken: Exception | None = None
+        self.clock, self.asked = Clock(), 0
         self.changes: dict[str, bool] = {}
         self.running: list[asyncio.Task[None]] = []
         self.open: list[tuple[int, asyncio.Future[None]]] = []
@@ -38,7 +35,6 @@ class Bench:
             self.peers,
             ROLE,
             requests=requests,
-            probe=self._probe,
             clock=self.clock,
             seed=seed,
             on_change=self.changes.__setitem__,
@@ -56,9 +52,7 @@ class Bench:
 
     async def call(self, outcomes: Outcomes, seconds: float | None = None) -> str:
         deadline = None if seconds is None else Deadline(self.clock.now + seconds, self.clock)
-        answer = await self.balancer.call(lambda peer: self.ask(peer, outcomes), deadline=deadline)
-        await asyncio.sleep(0)  # for what it makes due
-        return answer
+        return await self.balancer.call(lambda peer: self.ask(peer, outcomes), deadline=deadline)
 
     async def begin(self, texts: int = 1) -> int:
         """Send a request that stays under way; return where it is."""
@@ -88,106 +82,122 @@ class Bench:
         while self.works[index]:
             await self.call({index: Unavailable("gone")})
 
-    async def miss(self, index: int) -> None:
-        """Have a caller leave this server, and no other."""
-        others = [other for other in range(len(self.peers)) if other != index]
-        with suppress(DeadlineExceeded):
-            while await self.call({index: DeadlineExceeded("late")}) in [self.peers[other].base for other in others]:
-                pass
-        for _ in range(4):
-            await asyncio.sleep(0)
 
-    async def probed(self) -> None:
-        members = self.balancer.replicas.values()
-        await asyncio.gather(*(member.probe for member in members if member.probe is not None))
-
-    async def _probe(self, _: Peer) -> None:
-        self.probes += 1
-        await self.gate.wait()
-        if self.broken is not None:
-            raise self.broken
-
-
-async def test_the_model_in_use_is_that_of_most_servers_which_work() -> None:
+async def test_a_server_with_another_model_than_the_one_in_use_is_refused() -> None:
     bench = Bench(3)
-    first, second, third = bench.peers
-    for peer, model in ((second, "b"), (third, "b"), (first, "a")):
+    models = ["a", "a", "b"]
+
+    async def ask(peer: Peer) -> str:
+        bench.asked += 1
+        bench.balancer.serves(peer, models[bench.peers.index(peer)])
+        return peer.base
+
+    for peer, model in zip(bench.peers[:2], models, strict=False):
         bench.balancer.serves(peer, model)
-    assert (bench.balancer.model, bench.works) == ("b", [True, True, True])
-    with pytest.raises(OtherModel, match="http://0 serves a, but http://1 serves b"):
-        bench.balancer.check_model(first)
-    bench.balancer.serves(second, "a")
+    with pytest.raises(OtherModel, match="http://2 serves b, but http://0 serves a"):
+        bench.balancer.serves(bench.peers[2], "b")
+    while bench.works[2]:
+        assert await bench.balancer.call(ask) in ("http://0", "http://1")
     assert (bench.balancer.model, bench.works) == ("a", [True, True, False])
-    await bench.eject(0)
-    assert bench.balancer.model == "a", "in a tie it stays the same"
-    await bench.eject(1)
-    assert (bench.balancer.model, bench.works) == ("b", [False, False, True])
-    bench.balancer.serves(first, "a")
-    bench.balancer.serves(second, "a")
-    assert bench.balancer.model == "b", "those that are away have no say"
-    with pytest.raises(ScorerUnavailable, match="gone; gone; gone"):
-        await bench.eject(2)
-    bench.balancer.serves(second, "a")
-    assert (bench.balancer.model, bench.works) == ("a", [False, False, False]), "unless all are"
-
-
-async def test_servers_of_another_model_are_probed_and_have_a_say() -> None:
-    bench = Bench(3)
-    for peer, model in zip(bench.peers, "abb", strict=True):
-        bench.balancer.serves(peer, model)
-    other = OtherModel("another")
-    while bench.works[0]:
-        await bench.call({0: other})
+    before = bench.asked
+    for _ in range(5):
+        await bench.balancer.call(ask)
+    assert bench.asked == before + 5, "it is left alone for a while"
+    models[2] = "a"
     bench.clock.now += BACKOFF
-    bench.broken = other
-    await bench.call({0: AssertionError("others do the work")})
-    await bench.probed()
-    assert (bench.probes, bench.works) == (1, [False, True, True])
-    early = {await bench.begin() for _ in range(2)}
-    assert early == {1, 2}
-    bench.balancer.serves(bench.peers[1], "a")
-    assert (bench.balancer.model, bench.works) == ("a", [True, True, False])
-    for place in range(2):
-        await bench.end(place)
-    assert bench.works == [True, True, False], "an answer of the model before says nothing"
+    assert await bench.balancer.call(ask) == "http://2", "it has returned with the model in use"
+    assert bench.works == [True, True, True]
+
+
+async def test_the_model_in_use_changes_once_no_working_server_has_it() -> None:
+    bench = Bench(3)
+    models = ["a", "a", "a"]
+
+    async def ask(peer: Peer) -> str:
+        bench.balancer.serves(peer, models[bench.peers.index(peer)])
+        return models[bench.peers.index(peer)]
+
+    for peer in bench.peers:
+        bench.balancer.serves(peer, "a")
+    for updated in (0, 1):
+        models[updated] = "b"
+        while bench.works[updated]:
+            assert await bench.balancer.call(ask) == "a"
+    assert bench.works == [False, False, True]
+    models[2] = "b"
+    assert await bench.balancer.call(ask) == "b" == bench.balancer.model
+    for _ in range(3):
+        await bench.balancer.call(ask)
+    assert bench.works == [True, True, True], "the refused ones are called again at once"
+
+
+async def test_if_those_with_the_model_in_use_fail_another_model_takes_over() -> None:
+    bench, gone = Bench(2), False
+
+    async def ask(peer: Peer) -> str:
+        if peer is bench.peers[0] and gone:
+            raise Unavailable("gone")
+        bench.balancer.serves(peer, "ab"[bench.peers.index(peer)])
+        return "ab"[bench.peers.index(peer)]
+
+    bench.balancer.serves(bench.peers[0], "a")
+    while bench.works[1]:
+        assert await bench.balancer.call(ask) == "a"
+    bench.clock.now, gone = bench.clock.now + BACKOFF / 2, True
+    assert await bench.balancer.call(ask) == "b" == bench.balancer.model
+    assert bench.works == [False, True]
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_least_busy_is_next_and_equals_are_drawn(seed: int) -> None:
+async def test_the_server_with_the_fewest_requests_is_next_and_equals_are_drawn(seed: int) -> None:
     bench, same = Bench(3, seed=seed), Bench(3, seed=seed)
     first = [await bench.begin(texts) for texts in (5, 3, 4)]
     assert sorted(first) == [0, 1, 2] and first == [await same.begin(texts) for texts in (5, 3, 4)]
-    assert await bench.begin(2) == first[1]
-    assert await bench.begin(1) == first[2]
-    await bench.end(0)
-    assert await bench.begin(1) == first[0]
+    await bench.end(1)
+    assert await bench.begin() == first[1]
+    assert sorted([await bench.begin() for _ in range(3)]) == [0, 1, 2]
     drawn = Counter([await Bench(3, seed=other).begin() for other in range(90)])
     assert min(drawn.values()) > 10
 
 
-async def test_a_failed_server_is_probed_after_ever_longer_times() -> None:
+async def test_a_failed_server_is_called_again_after_ever_longer_times() -> None:
     bench = Bench(2)
+    gone = {0: Unavailable("still gone", carried_out=False)}
     await bench.eject(0)
     for backoff in (1, 2, 4, 8, 16, 30, 30):
-        probes, bench.broken = bench.probes, Unavailable("still gone")
-        for _ in range(2 * backoff):
-            assert bench.probes == probes
-            assert await bench.call({0: AssertionError("others do the work")}) == bench.peers[1].base
-            await bench.probed()
-            bench.clock.now += 0.5
-        await bench.call({})
-        await bench.probed()
-        assert (bench.probes, bench.works) == (probes + 1, [False, True])
-    bench.broken, probes = None, bench.probes
+        bench.clock.now += backoff - 0.1
+        before = bench.asked
+        for _ in range(3):
+            assert await bench.call(gone) == bench.peers[1].base
+        assert bench.asked == before + 3
+        bench.clock.now += 0.1
+        for _ in range(3):
+            assert await bench.call(gone) == bench.peers[1].base
+        assert (bench.asked, bench.works) == (before + 7, [False, True]), "one call tried it"
     bench.clock.now += 30
-    await bench.call({})
-    await bench.probed()
+    assert await bench.call({}) == bench.peers[0].base
     assert bench.works == [True, True]
     await bench.eject(0)
     bench.clock.now += BACKOFF
-    await bench.call({})
-    await bench.probed()
-    assert (bench.probes, bench.works) == (probes + 2, [True, True]), "which begin anew"
+    assert await bench.call({}) == bench.peers[0].base, "the times begin anew"
+
+
+async def test_a_retry_goes_to_a_server_that_works() -> None:
+    bench = Bench(3)
+    await bench.eject(0)
+    await bench.eject(1)
+    bench.clock.now += BACKOFF
+    assert await bench.call(dict.fromkeys(range(2), Unavailable("gone"))) == bench.peers[2].base
+
+
+async def test_one_call_at_a_time_tries_a_server_that_returns() -> None:
+    bench = Bench(2)
+    await bench.eject(0)
+    bench.clock.now += BACKOFF
+    assert [await bench.begin() for _ in range(3)] == [0, 1, 1]
+    await bench.end(0)
+    assert bench.works == [True, True]
+    assert await bench.begin() == 0
 
 
 async def test_where_none_works_one_request_at_a_time_tries_each_soon() -> None:
@@ -204,7 +214,7 @@ async def test_where_none_works_one_request_at_a_time_tries_each_soon() -> None:
     with pytest.raises(ScorerUnavailable):
         await bench.call({})
     await bench.end(0)
-    assert bench.works.count(True) == 1 and bench.probes == 0
+    assert bench.works.count(True) == 1
 
 
 async def test_an_answer_to_what_began_before_a_fault_says_nothing() -> None:
@@ -249,40 +259,6 @@ async def test_a_failure_ends_a_pause() -> None:
     assert await bench.begin() == 0
 
 
-@pytest.mark.parametrize("gone", [True, False])
-async def test_one_whose_callers_wait_in_vain_is_probed_and_asked_last(gone: bool) -> None:
-    bench = Bench(2)
-    for _ in range(MISSES - 1):
-        await bench.miss(0)
-    assert bench.probes == 0
-    bench.broken = Unavailable("gone") if gone else None
-    bench.gate.clear()
-    await bench.miss(0)
-    for _ in range(4):
-        assert await bench.begin() == 1
-    assert await bench.begin() == 0, "where nobody else can, it may be asked"
-    bench.gate.set()
-    await bench.probed()
-    assert (bench.probes, bench.works) == (1, [not gone, True])
-    if not gone:
-        assert await bench.begin() == 0
-
-
-@pytest.mark.parametrize("outcome", [None, Busy("full", 0.1)])
-async def test_any_answer_and_any_pause_end_the_count_of_callers_that_left(outcome: Busy | None) -> None:
-    bench = Bench(1)
-    for _ in range(MISSES - 1):
-        await bench.miss(0)
-    with suppress(Overloaded):
-        await bench.call({} if outcome is None else {0: outcome})
-    bench.clock.now += 1
-    for _ in range(MISSES - 1):
-        await bench.miss(0)
-    assert bench.probes == 0
-    await bench.miss(0)
-    assert bench.probes == 1
-
-
 async def test_one_outage_counts_once() -> None:
     bench = Bench(2, requests=9)
     early = [await bench.begin() for _ in range(6)]
@@ -290,9 +266,8 @@ async def test_one_outage_counts_once() -> None:
         if index == 0:
             await bench.end(place, Unavailable("gone"))
     bench.clock.now += BACKOFF
-    await bench.call({})
-    await bench.probed()
-    assert (bench.probes, bench.works) == (1, [True, True])
+    assert await bench.call({}) == bench.peers[0].base
+    assert bench.works == [True, True]
 
 
 async def test_a_request_that_fails_after_a_newer_one_was_answered_ejects_no_server() -> None:
@@ -319,16 +294,6 @@ async def test_a_pause_counts_even_if_a_newer_request_was_answered() -> None:
     bench.running[0].cancel()
 
 
-async def test_callers_that_leave_after_a_newer_request_was_answered_do_not_count() -> None:
-    bench = Bench(1, requests=9)
-    for _ in range(MISSES + 1):
-        await bench.begin()
-    await bench.end(MISSES)
-    for place in range(MISSES):
-        await bench.end(place, DeadlineExceeded("late"))
-    assert bench.probes == 0
-
-
 async def test_no_more_is_under_way_than_a_server_takes() -> None:
     bench = Bench(1, requests=2)
     bench.balancer.serves(bench.peers[0], "m", texts=10)
@@ -344,24 +309,11 @@ async def test_no_more_is_under_way_than_a_server_takes() -> None:
     assert await alone.begin(11) == 0, "what is too much for any moment is at least tried alone"
 
 
-async def test_nothing_is_probed_or_called_after_the_end() -> None:
-    bench, end = Bench(2), asyncio.Event()
-    await bench.eject(0)
-    bench.clock.now += 1
-
-    async def ask(_: Peer) -> None:
-        await end.wait()
-
-    call = asyncio.create_task(bench.balancer.call(ask))
-    await asyncio.sleep(0)
+async def test_nothing_is_called_after_the_end() -> None:
+    bench = Bench(2)
     await bench.balancer.close()
-    end.set()
-    await call
-    await bench.probed()
-    assert bench.probes == 0
-    for again in (bench.balancer.call, bench.balancer.call_once):
-        with pytest.raises(RuntimeError, match="the scorer is closed"):
-            await again(ask)
+    with pytest.raises(RuntimeError, match="the scorer is closed"):
+        await bench.call({})
 
 
 async def test_one_overloaded_server_is_quoted_and_several_give_the_shortest_pause() -> None:
@@ -382,9 +334,9 @@ async def test_what_all_say_of_a_call_is_not_held_against_them() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "asked"),
-    [(Unavailable("gone"), 2), (Flawed("odd"), 2), (Unavailable("gone", carried_out=False), 4), (Busy("full", 1.0), 4)],
+    [(Unavailable("gone"), 2), (Flawed("odd"), 2), (Unavailable("gone", carried_out=False), 2), (Busy("full", 1.0), 4)],
 )
-async def test_what_may_have_been_done_is_asked_for_once_more_and_anything_else_of_all(
+async def test_a_call_that_fails_is_repeated_once_and_what_is_busy_is_passed_over(
     failure: Exception, asked: int
 ) -> None:
     bench = Bench(4)
@@ -393,20 +345,21 @@ async def test_what_may_have_been_done_is_asked_for_once_more_and_anything_else_
     assert bench.asked == asked
 
 
-async def test_what_may_be_done_once_is_asked_once() -> None:
+@pytest.mark.parametrize(("carried_out", "asked"), [(True, 1), (False, 2)])
+async def test_what_must_not_be_done_twice_is_repeated_only_if_it_was_not_done(carried_out: bool, asked: int) -> None:
     bench = Bench(2)
-    outcomes = dict.fromkeys(range(2), Unavailable("gone"))
+    outcomes = dict.fromkeys(range(2), Unavailable("gone", carried_out=carried_out))
     with pytest.raises(ScorerUnavailable, match="gone"):
-        await bench.balancer.call_once(lambda peer: bench.ask(peer, outcomes))
-    assert (bench.asked, sorted(bench.works)) == (1, [False, True])
+        await bench.balancer.call(lambda peer: bench.ask(peer, outcomes), repeatable=False)
+    assert (bench.asked, bench.works.count(False)) == (asked, asked)
 
 
-async def test_what_takes_long_is_no_trial() -> None:
+async def test_a_call_that_may_take_long_is_no_trial() -> None:
     bench = Bench(2)
     with suppress(ScorerUnavailable):
         await bench.call(dict.fromkeys(range(2), Unavailable("gone")))
     bench.clock.now += BACKOFF
-    upload = asyncio.create_task(bench.balancer.call_once(lambda peer: asyncio.Event().wait()))
+    upload = asyncio.create_task(bench.balancer.call(lambda peer: asyncio.Event().wait(), repeatable=False))
     await asyncio.sleep(0)
     assert sorted([await bench.begin(), await bench.begin()]) == [0, 1]
     for task in (upload, *bench.running):

@@ -17,7 +17,6 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.calibration.belongings import FOLDER
 from boundarymorph.errors import (
     CorruptIndex,
     IndexConflict,
@@ -26,6 +25,7 @@ from boundarymorph.errors import (
     StorageFull,
     UnknownIndex,
 )
+from boundarymorph.retrieval.artifacts import FILE, Artifacts
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.blocks import BACKUP_FORMAT, seal
@@ -254,13 +254,13 @@ def test_what_we_do_not_make_is_refused(catalog: LocalCatalog, copy: Path, state
 
 
 @pytest.mark.strangers
-@pytest.mark.parametrize("name", ["index.sqlite3", "manifest.json", f"{FOLDER}/description.txt", FOLDER])
+@pytest.mark.parametrize("name", ["index.sqlite3", "manifest.json", FILE])
 @pytest.mark.parametrize("kind", ["link", "relative link", "pipe", "socket", "folder"])
 def test_only_files_of_its_own_are_read(
     catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link may lead to any file of the machine, a pipe never ends, and a device neither."""
-    catalog.belongings("a").describe("secret")
+    catalog.artifacts("a").change(description="secret")
     copy, outside = tmp_path / "copy", tmp_path / "outside"
     index.back_up(copy)
     path = copy / name
@@ -276,6 +276,34 @@ def test_only_files_of_its_own_are_read(
     else:
         path.mkdir()
     refused(catalog, copy, " is a link" if "link" in kind else "(is not a file|is missing)")
+
+
+@pytest.mark.strangers
+def test_a_snapshot_has_the_artifacts_and_is_not_made_of_damaged_ones(
+    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path
+) -> None:
+    catalog.artifacts("a").change(description="Photos.", distinct="n")
+    index.back_up(tmp_path / "copy")
+    catalog.restore("b", tmp_path / "copy")
+    assert catalog.artifacts("b").read() == Artifacts("Photos.", "n")
+    (index.path.parent / FILE).write_bytes(b"{")
+    with pytest.raises(CorruptIndex, match=FILE):
+        index.back_up(tmp_path / "damaged")
+    assert {path.name for path in tmp_path.iterdir()} == {"indexes", "copy"}
+
+
+@pytest.mark.strangers
+def test_a_snapshot_of_version_0_1_keeps_its_description(catalog: LocalCatalog, copy: Path, index: LocalIndex) -> None:
+    """Its judgements and calibrations are left behind."""
+    earlier = copy / "belongings"
+    (earlier / "calibrations").mkdir(parents=True)
+    for name in ("description.txt", "distinct.txt", "judgments.sqlite3", "calibrations/mine.json"):
+        (earlier / name).write_text(name)
+    sealed(copy)
+    catalog.restore("b", copy)
+    assert catalog.artifacts("b").read() == Artifacts("description.txt", "distinct.txt")
+    restored = catalog.get("b").path.parent
+    assert {path.name for path in (restored / "belongings").iterdir()} == {"description.txt", "distinct.txt"}
 
 
 @pytest.mark.strangers

@@ -8,19 +8,16 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from boundarymorph.calibration.belongings import Belongings
-from boundarymorph.calibration.calibration import Calibration, Trust
 from boundarymorph.database import bytes_of
 from boundarymorph.errors import (
     BoundaryMorphError,
@@ -417,45 +414,27 @@ def test_describing_an_index_while_it_is_deleted(tmp_path: Path, monkeypatch: py
     assert bytes_of(tmp_path / "texts") == 0
 
 
-def made(name: str) -> Calibration:
-    trust = Trust(1.0, 0.0)
-    return Calibration(name, "scale", "any", None, 1e-6, trust, trust, index="a")
-
-
-KEPT: dict[str, Callable[[Belongings], None]] = {
-    "description": lambda held: held.describe("after"),
-    "distinct": lambda held: held.distinguish("page"),
-    "default": lambda held: held.keep(made("a")),
-    "named": lambda held: held.keep(made("mine")),
-}
-
-
 @pytest.mark.strangers
 @pytest.mark.parametrize(
-    ("what", "moment", "turn"),
-    [
-        *((what, moment, 1) for what in KEPT for moment in ("mkdir", "write_bytes", "replace")),
-        ("named", "mkdir", 2),  # of the folder of names
-    ],
+    ("owner", "moment"), [(os, "open"), (Path, "read_bytes"), (Path, "open"), (os, "fsync"), (Path, "replace")]
 )
-def test_what_is_kept_with_an_index_while_it_is_deleted(
-    catalog: LocalCatalog, monkeypatch: pytest.MonkeyPatch, what: str, moment: str, turn: int
+def test_artifacts_that_change_while_their_index_is_deleted(
+    catalog: LocalCatalog, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
 ) -> None:
     """There is no such index, whenever it went away; the disk is not to blame."""
     catalog.create("a", encoder=None, dimension=8)
-    held = catalog.belongings("a")
-    held.describe("before")
-    owner = os if moment == "replace" else Path
-    call = getattr(owner, moment)
-
-    calls = count(1)
+    held = catalog.artifacts("a")
+    held.change(description="before")
+    call, deleted = getattr(owner, moment), False
 
     def deleted_before(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == turn:
+        nonlocal deleted
+        if not deleted:
+            deleted = True
             catalog.delete("a")
         return call(*arguments, **options)
 
     monkeypatch.setattr(owner, moment, deleted_before)
     with pytest.raises(UnknownIndex, match="there is no index 'a'"):
-        KEPT[what](held)
+        held.change(description="after")
     assert not catalog.exists("a")

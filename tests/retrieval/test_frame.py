@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.errors import InvalidInput, MalformedFrame
-from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, VectorSource
+from boundarymorph.retrieval.artifacts import Artifacts
+from boundarymorph.retrieval.document import Document, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.frame import (
     EMBEDDINGS_TYPE,
@@ -144,12 +145,12 @@ def test_documents_travel_with_their_pool() -> None:
     assert decode_pool(encode_pool(Retrieved(pool, documents=documents))).documents == documents
 
 
-def test_calibrations_travel_with_their_pool() -> None:
+def test_artifacts_travel_with_their_pool() -> None:
     pool = pool_of(stored(np.eye(2)))
-    scale = Calibration("scale", "scale", "scorer", None, 1e-6, Trust(0.5, -1.0), Trust(0.5, -1.0))
-    found = FoundCalibrations([scale], [("scale", None), ("other", "index")], "author.name")
-    assert decode_pool(encode_pool(Retrieved(pool, calibrations=found))).calibrations == found
-    assert decode_pool(encode_pool(Retrieved(pool))).calibrations == FoundCalibrations([], [])
+    made = Calibration("scorer", None, {"people": ProbabilityMap(0.5, -1.0, 1e-6)})
+    found = Artifacts("Photos.", "author.name", made)
+    assert decode_pool(encode_pool(Retrieved(pool, artifacts=found))).artifacts == found
+    assert decode_pool(encode_pool(Retrieved(pool))).artifacts == Artifacts()
 
 
 def test_an_id_that_is_no_text() -> None:
@@ -166,12 +167,12 @@ def tensors() -> dict[str, NDArray[Any]]:
     terms = np.array([[True, False, True], [False, False, True]])
     pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features, terms)
     found = load(encode_pool(Retrieved(pool, ["careful"])))
-    assert found.keys() == {"vectors", "query", "scores", "ids", "calibrations", "feature:bm25", "terms"}
+    assert found.keys() == {"vectors", "query", "scores", "ids", "artifacts", "feature:bm25", "terms"}
     return found
 
 
 NO_DOCUMENTS = b"", b"{}", b"[1]", b'[{"id": 1, "text": "", "title": null, "metadata": {}}]', b'[{"id": "1"}]'
-NO_CALIBRATIONS = b"", b"[]", b"1", b"{}", b'{"calibrations": [{}], "known": []}'
+NO_ARTIFACTS = b"", b"[]", b"1", b"{}", b'{"description": null, "distinct": null, "calibration": {}}'
 METADATA = {"type": POOL_TYPE, "version": VERSION, "warnings": '["careful"]', "source": "index"}
 
 
@@ -181,9 +182,9 @@ def test_something_missing(tensors: dict[str, NDArray[Any]], missing: str) -> No
         decode_pool(save({name: tensor for name, tensor in tensors.items() if name != missing}, METADATA))
 
 
-def test_without_calibrations_as_of_a_retriever_that_knows_none(tensors: dict[str, NDArray[Any]]) -> None:
-    others = {name: tensor for name, tensor in tensors.items() if name != "calibrations"}
-    assert decode_pool(save(others, METADATA)).calibrations == FoundCalibrations()
+def test_without_artifacts_as_of_a_retriever_that_knows_none(tensors: dict[str, NDArray[Any]]) -> None:
+    others = {name: tensor for name, tensor in tensors.items() if name != "artifacts"}
+    assert decode_pool(save(others, METADATA)).artifacts == Artifacts()
 
 
 @pytest.mark.parametrize("name", ["vectors", "query", "scores", "ids", "feature:bm25"])
@@ -227,7 +228,7 @@ def test_numbers_that_are_none(tensors: dict[str, NDArray[Any]], name: str, valu
         {"terms": np.zeros((2, 3), np.float32)},
         {"more": np.zeros(1)},
         *({"documents": np.frombuffer(documents, np.uint8)} for documents in NO_DOCUMENTS),
-        *({"calibrations": np.frombuffer(found, np.uint8)} for found in NO_CALIBRATIONS),
+        *({"artifacts": np.frombuffer(found, np.uint8)} for found in NO_ARTIFACTS),
     ],
 )
 def test_contents_that_are_no_pool(tensors: dict[str, NDArray[Any]], change: dict[str, NDArray[Any]]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import TO_PEOPLE
@@ -132,24 +132,6 @@ def test_grades_of_a_coarse_scorer_are_ordered_among_themselves() -> None:
     chosen = play(session, grades, 16).selection()
     assert len(set(chosen.relevance.tolist())) > 40
     assert grades[chosen.documents[:8]].mean() > grades[chosen.documents[-40:]].mean() + 0.4
-
-
-def test_what_is_told_as_probability_moves_by_nearness_alone_as_much_as_it_goes_by_similarity() -> None:
-    pool, rng = of(), np.random.default_rng(5)
-    told = dict(zip(rng.permutation(len(pool))[:12].tolist(), rng.uniform(0.01, 0.9, 12), strict=True))
-    kernel = VonMisesFisher(median_distance(pool.embeddings) / 2)
-    made = TrendPosterior(pool, kernel, 12, to_people=True, told=0.4)
-    made.observe(list(told), list(told.values()))
-    plain = posterior(pool, told, to_people=False).beliefs
-    centre = plain.weights @ plain.means
-    added = 0.4 * (moved(pool, np.argsort(-centre)[:3]) - unit(pool.scores))
-    read = made.beliefs.deciding()
-    np.testing.assert_allclose(
-        read.mean[list(told)], expit(logit(np.array(list(told.values()))) + added[list(told)]), rtol=1e-9
-    )
-    shifted = replace(plain, means=plain.means + added).belief().mean
-    unscored = np.setdiff1d(np.arange(len(pool)), list(told))
-    np.testing.assert_allclose(read.mean[unscored], shifted[unscored], atol=1e-6)
 
 
 def test_documents_near_good_ones_are_expected_to_be_good() -> None:

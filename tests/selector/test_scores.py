@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.known import MemoryScoreCache
-from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.selector import Selector
 from tests.scoring.fakes import SeededScorer, score_of
@@ -75,44 +75,23 @@ def test_a_clock_that_stood_still_is_survived(learn: object) -> None:
 
 
 NAME = SeededScorer().name
-FULL = Calibration("ours", "signals", NAME, None, 1e-6, Trust(0.3, -1.0, {"similarity": 2.0}), Trust(0.5, -1.0))
-SCALE = replace(FULL, form="scale")
+MAP = ProbabilityMap(0.5, -1.0, 1e-6)
+MADE = Calibration(NAME, None, {"people": MAP, "scorer": MAP}, created="2026-11-28T10:00:00+00:00")
 
 
-async def test_the_answer_has_probabilities_and_scores(selector_of: Callable[..., Selector]) -> None:
-    wanted = task(budget=8, k=12, rounds=2)
-    result = await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=FULL))
-    assert result.calibration == "ours"
-    calibrated = FULL.on(result.pool)
-    scored = result.selection.documents[result.selection.scored]
-    raw = np.array([score_of(QUERY, result.pool.ids[document]) for document in scored.tolist()])
-    assert [result.scores[document] for document in scored.tolist()] == raw.tolist()
-    assert result.selection.relevance[result.selection.scored] == pytest.approx(calibrated.probability(raw, scored))
-    assert all(
-        observation.score == score_of(QUERY, result.pool.ids[observation.document]) for observation in result.history
-    )
-
-
-async def test_everything_scored_the_set_is_the_most_probable(selector_of: Callable[..., Selector]) -> None:
-    wanted = replace(task(budget=30, k=5, rounds=1), calibration=FULL)
-    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
-    every = np.arange(30)
-    raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
-    probability = FULL.on(result.pool).probability(raw, every)
-    assert result.selection.documents.tolist() == np.argsort(-probability)[:5].tolist()
-    assert set(result.selection.documents.tolist()) != set(np.argsort(-raw)[:5].tolist())
-
-
-async def test_a_scale_changes_nothing_but_what_scores_are_read_as(selector_of: Callable[..., Selector]) -> None:
-    wanted = task(budget=8, k=12, rounds=2)
+@pytest.mark.parametrize("to_people", [False, True])
+async def test_a_map_changes_nothing_but_how_relevance_is_read(
+    selector_of: Callable[..., Selector], to_people: bool
+) -> None:
+    wanted = replace(task(budget=8, k=12, rounds=2), to_people=to_people)
     bare, read = [
         await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=calibration))
-        for calibration in (None, SCALE)
+        for calibration in (None, MADE)
     ]
-    assert [one.document for one in read.history] == [one.document for one in bare.history]
+    assert (bare.calibration, read.calibration) == (None, MADE.created)
+    assert read.history == bare.history
     assert set(read.selection.documents.tolist()) == set(bare.selection.documents.tolist())
     relevance = dict(zip(bare.selection.documents.tolist(), bare.selection.relevance.tolist(), strict=True))
-    calibrated = SCALE.on(bare.pool)
     for document, probability, std, scored in zip(
         read.selection.documents.tolist(),
         read.selection.relevance.tolist(),
@@ -122,20 +101,25 @@ async def test_a_scale_changes_nothing_but_what_scores_are_read_as(selector_of: 
     ):
         if scored:
             assert std == 0
-            assert probability == pytest.approx(calibrated.read(np.array([relevance[document]]))[0])
+            assert probability == pytest.approx(MAP(np.array([relevance[document]]))[0])
+            assert read.scores[document] == score_of(QUERY, read.pool.ids[document])
         else:
             assert 0 < std < 0.5
     assert (np.diff(read.selection.relevance) <= 1e-12).all()
 
 
-@pytest.mark.parametrize("calibration", [FULL, SCALE])
-async def test_the_threshold_is_on_the_probability(
-    selector_of: Callable[..., Selector], calibration: Calibration
-) -> None:
-    wanted = replace(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=calibration)
+async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector_of: Callable[..., Selector]) -> None:
+    only = replace(MADE, maps={"people": MAP})
+    for to_people, used in ((True, only.created), (False, None)):
+        wanted = replace(task(budget=8, k=12), to_people=to_people, calibration=only)
+        result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+        assert result.calibration == used and not result.warnings
+
+
+async def test_the_threshold_is_on_the_probability(selector_of: Callable[..., Selector]) -> None:
+    wanted = replace(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
-    raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
-    probability = calibration.on(result.pool).probability(raw, np.arange(30))
+    probability = MAP(np.array([score_of(QUERY, id) for id in result.pool.ids]))
     assert sorted(result.selection.documents.tolist()) == np.flatnonzero(probability >= 0.3).tolist()
     assert 0 < len(result.selection.documents) < 30
 
@@ -143,8 +127,8 @@ async def test_the_threshold_is_on_the_probability(
 async def test_caches_keep_raw_scores(selector_of: Callable[..., Selector]) -> None:
     cache = MemoryScoreCache(2**20)
     selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
-    first = await selector.select(replace(wanted, calibration=FULL))
-    again = await selector.select(replace(wanted, calibration=FULL))
+    first = await selector.select(replace(wanted, calibration=MADE))
+    again = await selector.select(replace(wanted, calibration=MADE))
     bare = await selector.select(wanted)
     assert (first.calls, again.calls, bare.calls) == (6, 0, 0)
     assert bare.reused == again.reused == 6
@@ -166,16 +150,17 @@ async def test_another_model_makes_it_stale(
 ) -> None:
     wanted, selector = task(), selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
     bare = await selector.select(wanted)
-    result = await selector.select(replace(wanted, calibration=replace(FULL, **learned_with)))
+    result = await selector.select(replace(wanted, calibration=replace(MADE, **learned_with)))
     assert result.calibration is None
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
     (warning,) = result.warnings
-    assert warning.startswith("the calibration 'ours' was not used: it was learned with ") and said in warning
+    assert warning.startswith("the calibration was not used: it was learned with ") and said in warning
 
 
 async def test_rankings_of_all_by_scores(selector_of: Callable[..., Selector]) -> None:
-    wanted = replace(task(budget=30, k=30), goal="scores", rounds=1, calibration=SCALE)
+    wanted = replace(task(budget=30, k=30), goal="scores", rounds=1, calibration=MADE)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
     assert result.selection.documents.tolist() == np.argsort(-raw).tolist()
-    assert result.selection.relevance == pytest.approx(SCALE.on(result.pool).read(np.sort(raw)[::-1]))
+    assert result.selection.relevance == pytest.approx(MAP(np.sort(raw)[::-1]))
+    assert [seen.score for seen in result.history] == [raw[seen.document] for seen in result.history]

@@ -147,10 +147,8 @@ class RemoteModelMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(some_time())
         self.settled = True
         if any(server.state == "well" for server in self.servers):
-            votes = [server.model for server in self.servers if server.state in ("well", "busy")]
-            assert votes.count(str(self.scorer.identity)) >= 1, "no server that works serves the model in use"
-            if all(server.state != "hangs" for server in self.servers):
-                assert votes.count(str(self.scorer.identity)) * 2 >= len(votes), "most serve another model"
+            models = [server.model for server in self.servers if server.state in ("well", "busy")]
+            assert str(self.scorer.identity) in models, "no server that works serves the model in use"
         for server, works in zip(self.servers, self.works.values(), strict=True):
             if server.state == "well" and server.model == self.scorer.identity:
                 assert works, "a server that works is said to be away"
@@ -172,7 +170,7 @@ class RemoteModelMachine(RuleBasedStateMachine):
             return
         self.loop.run_until_complete(asyncio.sleep(3 * ATTEMPT + PATIENCE))
         members = self.scorer._balancer.replicas.values()
-        assert not any(one.running for one in members)
+        assert not any(one.requests or one.texts or one.on_trial for one in members)
         self.loop.run_until_complete(self.scorer.close())
         self.loop.close()
 
@@ -197,19 +195,6 @@ def test_a_server_that_restarted_with_another_model_is_followed_while_it_is_over
     machine.settle()
     for server, state in zip(machine.servers, ("busy", "well"), strict=True):
         server.state, server.model, server.connected = state, "hub/b", False
-    machine.settle()
-    assert machine.scorer.identity == "hub/b"
-    machine.ask([PATIENCE])
-    machine.teardown()
-
-
-def test_two_servers_with_a_new_model_outvote_one_that_refuses_everything() -> None:
-    machine = RemoteModelMachine()
-    machine.start(count=3, seed=0)
-    machine.settle()
-    machine.servers[0].state = "busy"
-    for server in machine.servers[1:]:
-        server.model, server.connected = "hub/b", False
     machine.settle()
     assert machine.scorer.identity == "hub/b"
     machine.ask([PATIENCE])

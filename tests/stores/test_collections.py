@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from qdrant_client import QdrantClient, models
 
-from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import (
     EmptyIndex,
     IndexConflict,
@@ -26,6 +25,7 @@ from boundarymorph.errors import (
     RetrieverFailed,
     UnknownIndex,
 )
+from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Document, Search, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Catalog, Index
@@ -174,9 +174,8 @@ def test_indexes_are_made_described_and_deleted(place: Place) -> None:
     for encoder, dimension in (("f", 4), ("e", 5)):
         with pytest.raises(IndexConflict):
             catalog.ensure(name, encoder=encoder, dimension=dimension)
-    belongings: Belongings = catalog.belongings(name)
-    belongings.describe("tales of trams")
-    assert catalog.belongings(name).description() == "tales of trams"
+    catalog.artifacts(name).change(description="tales of trams")
+    assert catalog.artifacts(name).read().description == "tales of trams"
     index = catalog.get(name)
     catalog.delete(name)
     for call in (catalog.get, catalog.describe, catalog.delete):
@@ -185,7 +184,7 @@ def test_indexes_are_made_described_and_deleted(place: Place) -> None:
     with pytest.raises(UnknownIndex):
         index.count()
     assert catalog.create(name, encoder=None, dimension=4).count() == 0
-    assert catalog.belongings(name).description() is None
+    assert catalog.artifacts(name).read() == Artifacts()
     catalog.delete(name)
     catalog.delete("a")
     for wrong in ("", "A", "_a", "a" * 65, "ä"):

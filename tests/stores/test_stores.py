@@ -211,14 +211,16 @@ def test_an_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
         assert [info.name for info in catalogs.list()] == ["here", "lake/there"]
         assert sum(of_kind.indexes for of_kind in catalogs.totals().values()) == 1  # on this disk
         assert [catalogs.get(name).count() for name in ("there", "lake/there")] == [1, 1]
-        catalogs.belongings("there").describe("of trams")
-        assert [found.index for found in catalogs.all_belongings()] == ["lake/there"]
+        catalogs.artifacts("there").change(description="of trams")
+        assert catalogs.artifacts("lake/there").read().description == "of trams"
+        assert catalogs.artifacts("there").index == "lake/there"
+        assert [path.name for path in settings.data_directory.glob(".artifacts/lake/*/*")] == ["artifacts.json"]
         with closing(build_indexes(settings)) as elsewhere:
             elsewhere.delete("there")
             elsewhere.create("lake/there", encoder=None, dimension=4)
     with closing(build_indexes(settings)) as catalogs:
-        assert list(catalogs.all_belongings()) == []
-        assert catalogs.belongings("there").description() is None
+        assert catalogs.artifacts("there").read().description is None
+        assert list(settings.data_directory.glob(".artifacts/lake/*")) == []
 
 
 @pytest.mark.strangers

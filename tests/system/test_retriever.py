@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from boundarymorph.calibration.calibration import Calibration, Trust
-from boundarymorph.retrieval.index_retriever import pools_of
-from boundarymorph.settings import Settings
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.faults.scenario import DOCUMENTS, fill
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
@@ -56,15 +55,15 @@ def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path
 
 def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, directory: Path) -> None:
     """A calibration of another encoder is not used."""
-    settings, trust = Settings(data_directory=directory / "data"), Trust(0.5, -1.0)
+    held = LocalCatalog(directory / "data" / "indexes").artifacts("tales")
     scorer_name = gateway.client.get("/v1/models").json()["data"][0]["id"]
-    for name, encoder in (
-        ("own", gateway.client.get("/indexes/tales").json()["encoder"]),
-        ("other", "another encoder"),
-    ):
-        pools_of(settings).keep(Calibration(name, "scale", scorer_name, encoder, 1e-6, trust, trust))
-    used, refused = (gateway.select(**SELECT, calibration=name) for name in ("own", "other"))
-    assert (used["calibration"], refused["calibration"]) == ("own", None)
+    answers = []
+    for encoder in (gateway.client.get("/indexes/tales").json()["encoder"], "another encoder"):
+        held.change(calibration=Calibration(scorer_name, encoder, {"people": ProbabilityMap(0.5, -1.0, 1e-6)}))
+        answers.append(gateway.select(**SELECT))
+    held.change(calibration=None)
+    used, refused = answers
+    assert (used["calibration"], refused["calibration"]) == ("", None)
     assert any("learned with the encoder 'another encoder'" in warning for warning in refused["warnings"])
 
 

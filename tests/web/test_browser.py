@@ -20,14 +20,14 @@ from PIL import Image
 from playwright.sync_api import Page, Request, Route, expect
 
 from boundarymorph.access import callers
-from boundarymorph.calibration.calibration import Calibration, Trust
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.cli import demo
-from boundarymorph.cli.calibrate import keep
-from boundarymorph.settings import Settings
+from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.clients.examples import typescript
 from tests.system.service import Service, scorer, service
 from tests.web.conftest import NODE_MODULES, Open, fill
 
+WHEN = "2026-11-28T10:00:00+00:00"
 QUERY = "convert a string to a number"
 AXE = (NODE_MODULES / "axe-core" / "axe.min.js").read_text()
 TITLE = "summary .title"
@@ -163,12 +163,11 @@ def test_what_is_no_score_is_compared_on_one_scale(opened: Open, tmp_path: Path,
         fill(running)
         models = running.client.get("/v1/models").json()["data"][0]["id"]
         encoder = running.client.get(f"/indexes/{demo.INDEX}").json()["encoder"]
-        trust = Trust(0.2, 1.0, {"similarity": 0.5})
-        made = Calibration(demo.INDEX, "signals", models, encoder, 1e-6, trust, trust, index=demo.INDEX)
+        made = Calibration(models, encoder, {"people": ProbabilityMap(0.5, 0.2, 1e-6)}, created=WHEN)
         if calibrated:
-            keep(Settings(data_directory=tmp_path / "data"), made)
+            LocalCatalog(tmp_path / "data" / "indexes").artifacts(demo.INDEX).change(calibration=made)
         answer = selected(running, budget=20, k=25, explain="pool")
-        assert answer["relevance"] == "people" and answer["calibration"] == (demo.INDEX if calibrated else None)
+        assert answer["relevance"] == "people" and answer["calibration"] == (WHEN if calibrated else None)
         believed = dict(zip(answer["pool"]["ids"], answer["pool"]["relevance"], strict=True))
         chosen, plain = ids(answer), answer["pool"]["ids"][:25]  # which has more places than calls
         sums = tuple(sum(believed[id] for id in each) for each in (chosen, plain))

@@ -55,7 +55,6 @@ export class ProblemError extends BoundaryMorphError {
 /** The request cannot be used as it stands: a field, a size, embeddings, ids or a name. */
 export class InvalidInput extends ProblemError {}
 export class NotFound extends ProblemError {}
-export class UnknownCalibration extends NotFound {}
 export class UnknownPolicy extends NotFound {}
 export class UnknownIndex extends NotFound {}
 export class UnknownDocument extends NotFound {}
@@ -98,7 +97,6 @@ export const KINDS: Readonly<Record<string, typeof ProblemError>> = {
   "body-too-large": InvalidInput,
   "unsupported-media-type": InvalidInput,
   "not-found": NotFound,
-  "unknown-calibration": UnknownCalibration,
   "unknown-policy": UnknownPolicy,
   "unknown-index": UnknownIndex,
   "unknown-document": UnknownDocument,

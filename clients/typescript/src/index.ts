@@ -27,7 +27,6 @@ export {
   Unavailable,
   UnexpectedAnswer,
   UnknownDocument,
-  UnknownCalibration,
   UnknownIndex,
   UnknownPolicy,
   UpstreamFailed,

@@ -76,11 +76,53 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rerank in the format of Cohere v1, Jina, Voyage AI, vLLM
+         * Rerank in the format of Cohere v1, Jina, vLLM
          * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_v1_rerank_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank in the format of Cohere v1, Jina, vLLM, Text Embeddings Inference
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         */
+        post: operations["rerank_rerank_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/reranking": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank in the format of Cohere v1, Jina, vLLM, NVIDIA NIM, Mixedbread
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         */
+        post: operations["rerank_v1_reranking_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -102,27 +144,6 @@ export interface paths {
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_v2_rerank_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/rerank": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Rerank in the format of Cohere, Text Embeddings Inference, Weaviate
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
-         */
-        post: operations["rerank_rerank_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -171,6 +192,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/weaviate/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank in the format of Weaviate
+         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
+         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         */
+        post: operations["rerank_weaviate_rerank_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/ranking": {
         parameters: {
             query?: never;
@@ -186,27 +228,6 @@ export interface paths {
          *     budget is smaller than the list. If the caller disconnects, the work ends.
          */
         post: operations["rerank_v1_ranking_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/reranking": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Rerank in the format of Mixedbread, NVIDIA NIM
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
-         */
-        post: operations["rerank_v1_reranking_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -300,6 +321,30 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/indexes/{name}/artifacts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the artifacts of an index
+         * @description Return what is kept of the index besides its documents.
+         */
+        get: operations["read_artifacts_indexes__name__artifacts_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change the artifacts of an index
+         * @description Replace those that the body names; null removes one.
+         */
+        patch: operations["change_artifacts_indexes__name__artifacts_patch"];
         trace?: never;
     };
     "/indexes/{name}/documents": {
@@ -453,17 +498,17 @@ export interface components {
          * @description The results, best first.
          */
         AliyunAnswer: {
-            /** @description the results */
-            output: components["schemas"]["AliyunOutput"];
             /** @description estimated */
             usage: components["schemas"]["TokenUsage"];
+            /** @description how the ranking was made */
+            boundarymorph: components["schemas"]["Diagnostics"];
+            /** @description the results */
+            output: components["schemas"]["AliyunOutput"];
             /**
              * Request Id
              * @description of this answer
              */
             request_id: string;
-            /** @description how the ranking was made */
-            boundarymorph: components["schemas"]["Diagnostics"];
         };
         /**
          * AliyunOutput
@@ -568,7 +613,7 @@ export interface components {
             expected_loss: number;
             /**
              * Calibration
-             * @description by which scores are probabilities
+             * @description when the calibration was made by which scores are probabilities
              */
             calibration?: string | null;
             /**
@@ -770,6 +815,32 @@ export interface components {
             detail?: string | null;
         };
         /**
+         * IndexArtifacts
+         * @description What is kept of an index besides its documents.
+         */
+        IndexArtifacts: {
+            /**
+             * Description
+             * @description what its documents are, for people and language models who choose an index
+             * @default null
+             */
+            description?: string | null;
+            /**
+             * Distinct
+             * @description selections have one document for each value of this field, unless a request says otherwise
+             * @default null
+             */
+            distinct?: string | null;
+            /**
+             * Calibration
+             * @description by which relevance is a probability, as `boundarymorph calibrate` makes it
+             * @default null
+             */
+            calibration?: {
+                [key: string]: unknown;
+            } | null;
+        };
+        /**
          * IndexDescription
          * @description The description of an index.
          */
@@ -966,6 +1037,10 @@ export interface components {
          * @description The results, best first.
          */
         MixedbreadAnswer: {
+            /** @description estimated */
+            usage: components["schemas"]["TokenUsage"];
+            /** @description how the ranking was made */
+            boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Object
              * @description list
@@ -993,10 +1068,6 @@ export interface components {
              * @description as in the request
              */
             return_input: boolean;
-            /** @description estimated */
-            usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
-            boundarymorph: components["schemas"]["Diagnostics"];
         };
         /**
          * MixedbreadRank
@@ -1121,15 +1192,15 @@ export interface components {
          * @description All passages, best first.
          */
         NimAnswer: {
+            /** @description estimated */
+            usage: components["schemas"]["TokenUsage"];
+            /** @description how the ranking was made */
+            boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Rankings
              * @description best first; equal logits in the order of the request
              */
             rankings: components["schemas"]["NimRank"][];
-            /** @description estimated */
-            usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
-            boundarymorph: components["schemas"]["Diagnostics"];
         };
         /**
          * NimError
@@ -1171,7 +1242,7 @@ export interface components {
             index: number;
             /**
              * Logit
-             * @description log-odds of its score in [0, 1], which is the sigmoid of the logit
+             * @description log-odds of a score, which is the sigmoid of the logit
              */
             logit: number;
         };
@@ -1227,6 +1298,10 @@ export interface components {
          * @description The results, best first, with the fields that clients of each dialect expect.
          */
         RerankAnswer: {
+            /** @description estimated */
+            usage: components["schemas"]["TokenUsage"];
+            /** @description how the ranking was made */
+            boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Id
              * @description of this answer
@@ -1254,17 +1329,8 @@ export interface components {
              * @description best first; equal scores in the order of the request
              */
             results: components["schemas"]["RerankResult"][];
-            /**
-             * Data
-             * @description the same, for clients of Voyage
-             */
-            data?: components["schemas"]["RerankResult"][] | null;
             /** @description for clients of Cohere */
             meta: components["schemas"]["Meta"];
-            /** @description for clients of Jina, Infinity, vLLM and Voyage */
-            usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
-            boundarymorph: components["schemas"]["Diagnostics"];
         };
         /**
          * RerankError
@@ -1366,7 +1432,7 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which relevance is a probability; null if none is in use
+             * @description when the calibration was made by which relevance is a probability; null if none is in use
              */
             calibration?: string | null;
             /**
@@ -1859,6 +1925,50 @@ export interface components {
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
+         * VoyageAnswer
+         * @description The results, best first, also under the name that clients of Voyage read.
+         */
+        VoyageAnswer: {
+            /** @description estimated */
+            usage: components["schemas"]["TokenUsage"];
+            /** @description how the ranking was made */
+            boundarymorph: components["schemas"]["Diagnostics"];
+            /**
+             * Id
+             * @description of this answer
+             */
+            id: string;
+            /**
+             * Object
+             * @description rerank
+             * @default rerank
+             * @constant
+             */
+            object?: "rerank";
+            /**
+             * Model
+             * @description the cross-encoder, with everything that its scores depend on
+             */
+            model: string;
+            /**
+             * Created
+             * @description seconds since 1970
+             */
+            created: number;
+            /**
+             * Results
+             * @description best first; equal scores in the order of the request
+             */
+            results: components["schemas"]["RerankResult"][];
+            /** @description for clients of Cohere */
+            meta: components["schemas"]["Meta"];
+            /**
+             * Data
+             * @description the results once more
+             */
+            data: components["schemas"]["RerankResult"][];
+        };
+        /**
          * WeaviateAnswer
          * @description The scores of all documents in the order of the request, by which the module reads them.
          */
@@ -1891,11 +2001,45 @@ export interface components {
             score: number;
         };
         /**
-         * AliyunRequest
-         * @description A request of DashScope's text-rerank, flattened: on the wire `query` and `documents` are in `input`, and the
-         *     others but `model` in `parameters`.
+         * AskedQuery
+         * @description One of several queries of a request.
          */
-        AliyunRequest: {
+        AskedQuery: {
+            /**
+             * Query
+             * @description one information need, in plain words
+             */
+            query: string;
+            /**
+             * Weight
+             * @description relevance to it counts times this
+             * @default 1
+             */
+            weight?: number;
+        };
+        /**
+         * BareRequest
+         * @description A request of Infinity or Voyage, whose documents come back as strings.
+         */
+        BareRequest: {
+            /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Documents
+             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             */
+            documents: (string | {
+                [key: string]: unknown;
+            })[];
+            /**
+             * Top N
+             * @description how many results to return; null and 0: all
+             * @default null
+             */
+            top_n?: number | null;
             /**
              * Budget
              * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
@@ -1934,10 +2078,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -1958,38 +2102,20 @@ export interface components {
              */
             on_failure?: "error" | "degrade";
             /**
-             * Query
-             * @description the information need, in plain words
-             */
-            query: string;
-            /**
-             * Documents
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
-             */
-            documents: (string | {
-                [key: string]: unknown;
-            })[];
-            /**
              * Model
              * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
             /**
-             * Top N
-             * @description how many results to return; null and 0: all
-             * @default null
-             */
-            top_n?: number | null;
-            /**
              * Top K
-             * @description Voyage's name for top_n
+             * @description another name for top_n
              * @default null
              */
             top_k?: number | null;
             /**
              * Truncation
-             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @description false: texts that are too long for the model are an error; they are cut by default
              * @default null
              */
             truncation?: boolean | null;
@@ -2025,27 +2151,28 @@ export interface components {
             use_activation?: boolean | null;
         };
         /**
-         * AskedQuery
-         * @description One of several queries of a request.
-         */
-        AskedQuery: {
-            /**
-             * Query
-             * @description one information need, in plain words
-             */
-            query: string;
-            /**
-             * Weight
-             * @description relevance to it counts times this
-             * @default 1
-             */
-            weight?: number;
-        };
-        /**
          * CohereV2Request
          * @description A request of version 2 of Cohere's API.
          */
         CohereV2Request: {
+            /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Documents
+             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             */
+            documents: (string | {
+                [key: string]: unknown;
+            })[];
+            /**
+             * Top N
+             * @description how many results to return; null and 0: all
+             * @default null
+             */
+            top_n?: number | null;
             /**
              * Budget
              * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
@@ -2084,10 +2211,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2108,38 +2235,20 @@ export interface components {
              */
             on_failure?: "error" | "degrade";
             /**
-             * Query
-             * @description the information need, in plain words
-             */
-            query: string;
-            /**
-             * Documents
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
-             */
-            documents: (string | {
-                [key: string]: unknown;
-            })[];
-            /**
              * Model
              * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
             /**
-             * Top N
-             * @description how many results to return; null and 0: all
-             * @default null
-             */
-            top_n?: number | null;
-            /**
              * Top K
-             * @description Voyage's name for top_n
+             * @description another name for top_n
              * @default null
              */
             top_k?: number | null;
             /**
              * Truncation
-             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @description false: texts that are too long for the model are an error; they are cut by default
              * @default null
              */
             truncation?: boolean | null;
@@ -2282,71 +2391,10 @@ export interface components {
         };
         /**
          * DocumentsRequest
-         * @description A request in the format of Cohere (v1 and v2), Jina, Infinity, vLLM or Voyage.
+         * @description A request in the format of Cohere v1, Jina or vLLM.
          */
         DocumentsRequest: {
             /**
-             * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
-             * @default null
-             */
-            budget?: number | "auto" | null;
-            /**
-             * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
-             * @default null
-             */
-            rounds?: number | "auto" | null;
-            /**
-             * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
-             * @default null
-             */
-            k?: number | null;
-            /**
-             * Min Relevance
-             * @description leave out results with a lower score, known or expected
-             * @default null
-             */
-            min_relevance?: number | null;
-            /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
-             * @default null
-             */
-            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
-            /**
-             * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
-             */
-            relevance?: "people" | "scorer";
-            /**
-             * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
-             * @default null
-             */
-            calibration?: string | false | null;
-            /**
-             * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
-             * @default null
-             */
-            instruction?: string | null;
-            /**
-             * Deadline Ms
-             * @description from the arrival of the request
-             * @default null
-             */
-            deadline_ms?: number | null;
-            /**
-             * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
-             * @default error
-             * @enum {string}
-             */
-            on_failure?: "error" | "degrade";
-            /**
              * Query
              * @description the information need, in plain words
              */
@@ -2359,65 +2407,11 @@ export interface components {
                 [key: string]: unknown;
             })[];
             /**
-             * Model
-             * @description may name a policy; else ignored, as the service has one model
-             * @default null
-             */
-            model?: string | null;
-            /**
              * Top N
              * @description how many results to return; null and 0: all
              * @default null
              */
             top_n?: number | null;
-            /**
-             * Top K
-             * @description Voyage's name for top_n
-             * @default null
-             */
-            top_k?: number | null;
-            /**
-             * Truncation
-             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
-             * @default null
-             */
-            truncation?: boolean | null;
-            /**
-             * Return Documents
-             * @description return each document with its result
-             * @default null
-             */
-            return_documents?: boolean | null;
-            /**
-             * Rank Fields
-             * @description for documents that are objects: the fields to read, in this order
-             * @default null
-             */
-            rank_fields?: string[] | null;
-            /**
-             * Max Tokens Per Doc
-             * @description the most tokens to read of a document, at four characters a token
-             * @default null
-             */
-            max_tokens_per_doc?: number | null;
-            /**
-             * Raw Scores
-             * @description return log-odds instead of scores in [0, 1]
-             * @default null
-             */
-            raw_scores?: boolean | null;
-            /**
-             * Use Activation
-             * @description vLLM's name for it: false is the same as raw_scores true
-             * @default null
-             */
-            use_activation?: boolean | null;
-        };
-        /**
-         * InfinityRequest
-         * @description A request of Infinity, answered in its format whatever fields it has.
-         */
-        InfinityRequest: {
             /**
              * Budget
              * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
@@ -2456,10 +2450,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2480,38 +2474,20 @@ export interface components {
              */
             on_failure?: "error" | "degrade";
             /**
-             * Query
-             * @description the information need, in plain words
-             */
-            query: string;
-            /**
-             * Documents
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
-             */
-            documents: (string | {
-                [key: string]: unknown;
-            })[];
-            /**
              * Model
              * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
             /**
-             * Top N
-             * @description how many results to return; null and 0: all
-             * @default null
-             */
-            top_n?: number | null;
-            /**
              * Top K
-             * @description Voyage's name for top_n
+             * @description another name for top_n
              * @default null
              */
             top_k?: number | null;
             /**
              * Truncation
-             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
+             * @description false: texts that are too long for the model are an error; they are cut by default
              * @default null
              */
             truncation?: boolean | null;
@@ -2552,6 +2528,24 @@ export interface components {
          */
         MixedbreadRequest: {
             /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Input
+             * @description one or more texts, or objects with a 'text' or with the rank_fields
+             */
+            input: (string | {
+                [key: string]: unknown;
+            })[];
+            /**
+             * Top K
+             * @description how many results; null and 0: all
+             * @default null
+             */
+            top_k?: number | null;
+            /**
              * Budget
              * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
@@ -2589,10 +2583,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2613,29 +2607,11 @@ export interface components {
              */
             on_failure?: "error" | "degrade";
             /**
-             * Query
-             * @description the information need, in plain words
-             */
-            query: string;
-            /**
-             * Input
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
-             */
-            input: (string | {
-                [key: string]: unknown;
-            })[];
-            /**
              * Model
              * @description may name a policy; else ignored, as the service has one model
              * @default null
              */
             model?: string | null;
-            /**
-             * Top K
-             * @description how many results to return; null and 0: all
-             * @default null
-             */
-            top_k?: number | null;
             /**
              * Return Input
              * @description return each document with its result
@@ -2665,6 +2641,19 @@ export interface components {
          * @description A request in the format of a reranking NIM.
          */
         NimRequest: {
+            /** @description the query */
+            query: components["schemas"]["NimQuery"];
+            /**
+             * Passages
+             * @description one or more to rank
+             */
+            passages: components["schemas"]["NimText"][];
+            /**
+             * Top N
+             * @description how many results to return; null and 0: all
+             * @default null
+             */
+            top_n?: number | null;
             /**
              * Budget
              * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
@@ -2703,10 +2692,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2726,13 +2715,6 @@ export interface components {
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
-            /** @description the query */
-            query: components["schemas"]["NimQuery"];
-            /**
-             * Passages
-             * @description one or more to rank
-             */
-            passages: components["schemas"]["NimText"][];
             /**
              * Model
              * @description may name a policy; else ignored, as the service has one model
@@ -2745,12 +2727,6 @@ export interface components {
              * @default null
              */
             truncate?: ("NONE" | "END") | null;
-            /**
-             * Top N
-             * @description not in NIM's API: how many results; null and 0: all
-             * @default null
-             */
-            top_n?: number | null;
         };
         /**
          * NimText
@@ -3048,10 +3024,10 @@ export interface components {
             relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
-             * @description by which relevance is the probability that a person agrees; by default that of the key or of the index, if there is one; false: none
+             * @description false: relevance is not turned into the probability that a person agrees, though the index has a calibration or, for pools, the service
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; others refuse it
@@ -3227,6 +3203,22 @@ export interface components {
          */
         TeiRequest: {
             /**
+             * Query
+             * @description the information need, in plain words
+             */
+            query: string;
+            /**
+             * Texts
+             * @description one or more to rank
+             */
+            texts: string[];
+            /**
+             * Top N
+             * @description how many results to return; null and 0: all
+             * @default null
+             */
+            top_n?: number | null;
+            /**
              * Budget
              * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
              * @default null
@@ -3264,10 +3256,10 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
-            calibration?: string | false | null;
+            calibration?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3287,16 +3279,6 @@ export interface components {
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
-            /**
-             * Query
-             * @description the information need, in plain words
-             */
-            query: string;
-            /**
-             * Texts
-             * @description one or more to rank
-             */
-            texts: string[];
             /**
              * Raw Scores
              * @description return log-odds instead of scores in [0, 1]
@@ -3322,12 +3304,6 @@ export interface components {
              * @enum {string}
              */
             truncation_direction?: "Right" | "right" | "Left" | "left";
-            /**
-             * Top N
-             * @description not in TEI's API: how many results; null and 0: all
-             * @default null
-             */
-            top_n?: number | null;
         };
         /**
          * UploadProgress
@@ -3360,15 +3336,10 @@ export interface components {
              */
             skipped: number;
             /**
-             * Documents Per Second
-             * @description over the last 30 seconds
+             * Position
+             * @description bytes of the upload processed; of an array without white space
              */
-            documents_per_second: number;
-            /**
-             * Seconds Left
-             * @description null if the length of the upload is unknown
-             */
-            seconds_left: number | null;
+            position: number;
         };
         /**
          * UploadedDocument
@@ -3430,204 +3401,10 @@ export interface components {
             dtype?: "float16" | "float32";
         };
         /**
-         * VoyageRequest
-         * @description A request of Voyage, answered in its format whatever fields it has.
-         */
-        VoyageRequest: {
-            /**
-             * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
-             * @default null
-             */
-            budget?: number | "auto" | null;
-            /**
-             * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
-             * @default null
-             */
-            rounds?: number | "auto" | null;
-            /**
-             * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
-             * @default null
-             */
-            k?: number | null;
-            /**
-             * Min Relevance
-             * @description leave out results with a lower score, known or expected
-             * @default null
-             */
-            min_relevance?: number | null;
-            /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
-             * @default null
-             */
-            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
-            /**
-             * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
-             */
-            relevance?: "people" | "scorer";
-            /**
-             * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
-             * @default null
-             */
-            calibration?: string | false | null;
-            /**
-             * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
-             * @default null
-             */
-            instruction?: string | null;
-            /**
-             * Deadline Ms
-             * @description from the arrival of the request
-             * @default null
-             */
-            deadline_ms?: number | null;
-            /**
-             * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
-             * @default error
-             * @enum {string}
-             */
-            on_failure?: "error" | "degrade";
-            /**
-             * Query
-             * @description the information need, in plain words
-             */
-            query: string;
-            /**
-             * Documents
-             * @description one or more texts, or objects with a 'text' or with the rank_fields
-             */
-            documents: (string | {
-                [key: string]: unknown;
-            })[];
-            /**
-             * Model
-             * @description may name a policy; else ignored, as the service has one model
-             * @default null
-             */
-            model?: string | null;
-            /**
-             * Top N
-             * @description how many results to return; null and 0: all
-             * @default null
-             */
-            top_n?: number | null;
-            /**
-             * Top K
-             * @description Voyage's name for top_n
-             * @default null
-             */
-            top_k?: number | null;
-            /**
-             * Truncation
-             * @description Voyage's: false: texts that are too long for the model are an error; they are cut by default
-             * @default null
-             */
-            truncation?: boolean | null;
-            /**
-             * Return Documents
-             * @description return each document with its result
-             * @default null
-             */
-            return_documents?: boolean | null;
-            /**
-             * Rank Fields
-             * @description for documents that are objects: the fields to read, in this order
-             * @default null
-             */
-            rank_fields?: string[] | null;
-            /**
-             * Max Tokens Per Doc
-             * @description the most tokens to read of a document, at four characters a token
-             * @default null
-             */
-            max_tokens_per_doc?: number | null;
-            /**
-             * Raw Scores
-             * @description return log-odds instead of scores in [0, 1]
-             * @default null
-             */
-            raw_scores?: boolean | null;
-            /**
-             * Use Activation
-             * @description vLLM's name for it: false is the same as raw_scores true
-             * @default null
-             */
-            use_activation?: boolean | null;
-        };
-        /**
          * WeaviateRequest
-         * @description A request of the module, which sends up to 32 documents, and a `property` that is empty.
+         * @description A request of Weaviate's module, which sends up to 32 documents.
          */
         WeaviateRequest: {
-            /**
-             * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
-             * @default null
-             */
-            budget?: number | "auto" | null;
-            /**
-             * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
-             * @default null
-             */
-            rounds?: number | "auto" | null;
-            /**
-             * K
-             * @description with a budget: find the k best as a set; by default calls go to the order of all
-             * @default null
-             */
-            k?: number | null;
-            /**
-             * Min Relevance
-             * @description leave out results with a lower score, known or expected
-             * @default null
-             */
-            min_relevance?: number | null;
-            /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
-             * @default null
-             */
-            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
-            /**
-             * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
-             */
-            relevance?: "people" | "scorer";
-            /**
-             * Calibration
-             * @description by which scores are probabilities; by default that of the key, if it has one; false: none
-             * @default null
-             */
-            calibration?: string | false | null;
-            /**
-             * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
-             * @default null
-             */
-            instruction?: string | null;
-            /**
-             * Deadline Ms
-             * @description from the arrival of the request
-             * @default null
-             */
-            deadline_ms?: number | null;
-            /**
-             * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
-             * @default error
-             * @enum {string}
-             */
-            on_failure?: "error" | "degrade";
             /**
              * Query
              * @description the information need, in plain words
@@ -3639,10 +3416,72 @@ export interface components {
              */
             documents: string[];
             /**
-             * Property
-             * @description not read; a request with it is answered in this format
+             * Top N
+             * @description how many results to return; null and 0: all
+             * @default null
              */
-            property: string | null;
+            top_n?: number | null;
+            /**
+             * Budget
+             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @default null
+             */
+            budget?: number | "auto" | null;
+            /**
+             * Rounds
+             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @default null
+             */
+            rounds?: number | "auto" | null;
+            /**
+             * K
+             * @description with a budget: find the k best as a set; by default calls go to the order of all
+             * @default null
+             */
+            k?: number | null;
+            /**
+             * Min Relevance
+             * @description leave out results with a lower score, known or expected
+             * @default null
+             */
+            min_relevance?: number | null;
+            /**
+             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @default null
+             */
+            distinct?: boolean | string | components["schemas"]["Distinct"] | null;
+            /**
+             * Relevance
+             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
+             * @default scorer
+             * @enum {string}
+             */
+            relevance?: "people" | "scorer";
+            /**
+             * Calibration
+             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @default null
+             */
+            calibration?: boolean | null;
+            /**
+             * Instruction
+             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @default null
+             */
+            instruction?: string | null;
+            /**
+             * Deadline Ms
+             * @description from the arrival of the request
+             * @default null
+             */
+            deadline_ms?: number | null;
+            /**
+             * On Failure
+             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @default error
+             * @enum {string}
+             */
+            on_failure?: "error" | "degrade";
         };
     };
     responses: never;
@@ -3664,6 +3503,7 @@ export type ExplainedPool = components['schemas']['ExplainedPool'];
 export type ExplainedRound = components['schemas']['ExplainedRound'];
 export type FieldStatistics = components['schemas']['FieldStatistics'];
 export type Health = components['schemas']['Health'];
+export type IndexArtifacts = components['schemas']['IndexArtifacts'];
 export type IndexDescription = components['schemas']['IndexDescription'];
 export type IndexList = components['schemas']['IndexList'];
 export type IndexStatistics = components['schemas']['IndexStatistics'];
@@ -3696,17 +3536,17 @@ export type UnreadableIndex = components['schemas']['UnreadableIndex'];
 export type UploadProblem = components['schemas']['UploadProblem'];
 export type UploadReport = components['schemas']['UploadReport'];
 export type Usage = components['schemas']['Usage'];
+export type VoyageAnswer = components['schemas']['VoyageAnswer'];
 export type WeaviateAnswer = components['schemas']['WeaviateAnswer'];
 export type WeaviateScore = components['schemas']['WeaviateScore'];
-export type AliyunRequest = components['schemas']['AliyunRequest'];
 export type AskedQuery = components['schemas']['AskedQuery'];
+export type BareRequest = components['schemas']['BareRequest'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
 export type DeleteDocuments = components['schemas']['DeleteDocuments'];
 export type Describe = components['schemas']['Describe'];
 export type Distinct = components['schemas']['Distinct'];
 export type DocumentsRequest = components['schemas']['DocumentsRequest'];
-export type InfinityRequest = components['schemas']['InfinityRequest'];
 export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];
@@ -3721,7 +3561,6 @@ export type TeiRequest = components['schemas']['TeiRequest'];
 export type UploadProgress = components['schemas']['UploadProgress'];
 export type UploadedDocument = components['schemas']['UploadedDocument'];
 export type VectorBlock = components['schemas']['VectorBlock'];
-export type VoyageRequest = components['schemas']['VoyageRequest'];
 export type WeaviateRequest = components['schemas']['WeaviateRequest'];
 export type $defs = Record<string, never>;
 export interface operations {
@@ -4140,161 +3979,6 @@ export interface operations {
             };
         };
     };
-    rerank_v2_rerank_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["CohereV2Request"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankAnswer"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unauthorized */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Request Timeout */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unsupported Media Type */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unprocessable Entity */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Failed Dependency */
-            424: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Too Many Requests */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Bad Gateway */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Gateway Timeout */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-        };
-    };
     rerank_rerank_post: {
         parameters: {
             query?: never;
@@ -4304,7 +3988,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["DocumentsRequest"] | components["schemas"]["TeiRequest"] | components["schemas"]["WeaviateRequest"];
+                "application/json": components["schemas"]["DocumentsRequest"] | components["schemas"]["TeiRequest"];
             };
         };
         responses: {
@@ -4314,7 +3998,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["RerankAnswer"] | components["schemas"]["TeiAnswer"] | components["schemas"]["WeaviateAnswer"];
+                    "application/json": components["schemas"]["RerankAnswer"] | components["schemas"]["TeiAnswer"];
                 };
             };
             /** @description Bad Request */
@@ -4446,471 +4130,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RerankError"] | components["schemas"]["TeiError"];
-                };
-            };
-        };
-    };
-    rerank_infinity_rerank_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["InfinityRequest"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankAnswer"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unauthorized */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Request Timeout */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unsupported Media Type */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unprocessable Entity */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Failed Dependency */
-            424: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Too Many Requests */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Bad Gateway */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Gateway Timeout */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-        };
-    };
-    rerank_voyage_v1_rerank_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["VoyageRequest"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankAnswer"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unauthorized */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Request Timeout */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unsupported Media Type */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Unprocessable Entity */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Failed Dependency */
-            424: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Too Many Requests */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Bad Gateway */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-            /** @description Gateway Timeout */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RerankError"];
-                };
-            };
-        };
-    };
-    rerank_v1_ranking_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["NimRequest"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimAnswer"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Unauthorized */
-            401: {
-                headers: {
-                    "WWW-Authenticate"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Request Timeout */
-            408: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Unsupported Media Type */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Unprocessable Entity */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Failed Dependency */
-            424: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Too Many Requests */
-            429: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Bad Gateway */
-            502: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    /** @description seconds */
-                    "Retry-After"?: number;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
-                };
-            };
-            /** @description Gateway Timeout */
-            504: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["NimError"];
                 };
             };
         };
@@ -5070,6 +4289,781 @@ export interface operations {
             };
         };
     };
+    rerank_v2_rerank_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CohereV2Request"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+        };
+    };
+    rerank_infinity_rerank_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BareRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+        };
+    };
+    rerank_voyage_v1_rerank_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BareRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VoyageAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankError"];
+                };
+            };
+        };
+    };
+    rerank_weaviate_rerank_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WeaviateRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WeaviateAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeiError"];
+                };
+            };
+        };
+    };
+    rerank_v1_ranking_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NimRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimAnswer"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Request Timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Unsupported Media Type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Unprocessable Entity */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Failed Dependency */
+            424: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Bad Gateway */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NimError"];
+                };
+            };
+        };
+    };
     rerank_api_v1_services_rerank_text_rerank_text_rerank_post: {
         parameters: {
             query?: never;
@@ -5079,7 +5073,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["AliyunRequest"];
+                "application/json": components["schemas"]["DocumentsRequest"];
             };
         };
         responses: {
@@ -5601,6 +5595,208 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["Describe"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            507: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    read_artifacts_indexes__name__artifacts_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IndexArtifacts"];
+                };
+            };
+            /** @description Problem details */
+            401: {
+                headers: {
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            429: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Problem details */
+            503: {
+                headers: {
+                    /** @description seconds */
+                    "Retry-After"?: number;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    change_artifacts_indexes__name__artifacts_patch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description name of the index */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["IndexArtifacts"];
             };
         };
         responses: {

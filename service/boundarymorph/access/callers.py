@@ -1,4 +1,4 @@
-"""Who calls: API keys and what each may do, the pages that may call, and the policies and calibrations that apply."""
+"""Who calls: API keys and what each may do, the pages that may call, and the policies that apply."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, TypeAdapter, ValidationError
 
-from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import (
     BoundaryMorphError,
     InvalidConfiguration,
     InvalidInput,
-    UnknownCalibration,
     UnknownIndex,
     UnknownPolicy,
 )
-from boundarymorph.retrieval.document import FoundCalibrations
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import Calls
 
@@ -353,38 +350,3 @@ class Policies:
                 f"{text[:SHOWN]!r}: after the name of a policy and @ comes a number of calls (@50), a share of the "
                 "documents (@0.2) or @auto"
             ) from None
-
-
-CalibrationName = str | Literal[False] | None  # a name; none at all; or the default
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationChoice:
-    """The calibration that a caller chooses: of a name, none, or the default of an index."""
-
-    wanted: CalibrationName
-    caller: Caller
-
-    @property
-    def name(self) -> str | None:
-        return self.wanted or None
-
-    def among(self, found: FoundCalibrations) -> Calibration | None:
-        """Return the one that is chosen. Raises UnknownCalibration, also for that of an index that the caller does not
-        see."""
-        seen = seen_by(self.caller, found)
-        if self.wanted is False:
-            return None
-        if self.wanted is None or seen.calibrations:
-            return next(iter(seen.calibrations), None)
-        names = sorted({known for known, _ in seen.known})
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        there = ", ".join(names[:MOST_NAMES]) + more if names else "none yet; `boundarymorph calibrate` makes one"
-        raise UnknownCalibration(f"there is no calibration {self.wanted!r}; there is {there}")
-
-
-def seen_by(caller: Caller, found: FoundCalibrations) -> FoundCalibrations:
-    """Return what of it a caller may see."""
-    made = [one for one in found.calibrations if one.index is None or caller.sees(one.index)]
-    known = [(name, index) for name, index in found.known if index is None or caller.sees(index)]
-    return FoundCalibrations(made, known, found.distinct)

@@ -8,10 +8,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from boundarymorph.access.callers import CalibrationChoice, CalibrationName, Caller, KeyRing, Origins, Policies
+import orjson
+
+from boundarymorph.access.callers import KeyRing, Origins, Policies
 from boundarymorph.access.rates import RateLimits
-from boundarymorph.errors import Overloaded
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.errors import InvalidConfiguration, InvalidInput, Overloaded
 from boundarymorph.inference.concurrency import CALLER, FairExecutor, Shares, Turns
 from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Settings
@@ -125,10 +129,11 @@ class Access:
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
         """behind_gateways: whether its callers are gateways, which tell on whose behalf they call.
 
-        Raises InvalidConfiguration for malformed keys, policies and rate limits.
+        Raises InvalidConfiguration for malformed keys, policies, rate limits and calibrations.
         """
         limits = settings.limits
         self.settings = settings
+        self.calibration = _of_pools(settings.calibration)
         self.behind_gateways = behind_gateways
         self.keys = KeyRing(settings.keys)
         self.policies = Policies(settings, self.keys.callers)
@@ -159,11 +164,17 @@ class Access:
         """Return the room for a selection of the present caller, until the end of its request."""
         return Room(self.charging(until_end), answer=self.settings.limits.body_bytes)
 
-    def calibration(self, wanted: CalibrationName, caller: Caller) -> CalibrationChoice:
-        """Return what a caller wants, or the default of its key."""
-        return CalibrationChoice(self.settings.calibration.keys.get(caller.name) if wanted is None else wanted, caller)
-
     async def close(self) -> None:
         """Release threads and connections."""
         await self.work.close()
         await self.rates.close()
+
+
+def _of_pools(path: Path | None) -> Calibration | None:
+    """Read the calibration of pools. Raises InvalidConfiguration."""
+    if path is None:
+        return None
+    try:
+        return Calibration.of_json(orjson.loads(path.read_bytes()))
+    except (OSError, orjson.JSONDecodeError, InvalidInput) as error:
+        raise InvalidConfiguration(f"calibration: {path} cannot be used: {error}") from None

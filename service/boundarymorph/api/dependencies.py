@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
-from boundarymorph.access.callers import CalibrationChoice, Caller, Scope
+from boundarymorph.access.callers import Caller, Scope
 from boundarymorph.access.limits import Access
 from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.errors import (
@@ -28,8 +27,7 @@ from boundarymorph.selector.task import SelectionResult, SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
-    from boundarymorph.retrieval.index_retriever import IndexRetriever
-    from boundarymorph.retrieval.remote import RemoteRetriever
+    pass
 
 JSON = "application/json"
 
@@ -167,17 +165,6 @@ ScorerOf = Annotated[Any, Depends(scorer)]
 
 
 STATUS_HEADER = "X-BoundaryMORPH-Status"
-
-
-async def calibrated(
-    task: SelectionTask, choice: CalibrationChoice, source: IndexRetriever | RemoteRetriever
-) -> SelectionTask:
-    """Return the task of a pool with the calibration of this choice; those of an index come with its candidates. Raises
-    DeadlineExceeded, and what the source and the choice raise."""
-    if choice.name is None:
-        return task
-    async with task.deadline.enforced():
-        return replace(task, calibration=choice.among(await source.calibrations(choice.name)))
 
 
 async def selected(

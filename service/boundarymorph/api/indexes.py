@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -31,13 +30,14 @@ from boundarymorph.api.schemas import (
     Describe,
     DocumentPage,
     FieldStatistics,
+    IndexArtifacts,
     IndexList,
     IndexStatistics,
     StoredDocument,
     UploadProgress,
     UploadReport,
 )
-from boundarymorph.database import storage_errors
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput, LimitExceeded
 from boundarymorph.inference.concurrency import Run
 from boundarymorph.retrieval.document import STOP, size_of_all
@@ -55,7 +55,7 @@ from boundarymorph.retrieval.uploads import (
     BadLine,
     IngestReport,
     ParsedDocument,
-    UploadSpeed,
+    UploadedDocument,
     ingesting,
     parse_array,
     parse_ndjson,
@@ -150,12 +150,37 @@ async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> Index
 async def describe_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
     """Keep a description of its documents, for people and language models who choose among indexes."""
     given = await bodies.parsed(request, access, Describe)
+    description = given.description.strip() or None
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description))
 
-    def keep() -> None:
-        with storage_errors("the description cannot be written"):
-            indexes.catalog.belongings(name).describe(given.description.strip())
 
-    await access.work.write.run(keep)
+@router.get(
+    "/{name:index}/artifacts",
+    dependencies=READ,
+    summary="Read the artifacts of an index",
+    responses=openapi.problems(404, 422, 503),
+)
+async def read_artifacts(name: str, access: AccessOf, indexes: BuiltOf) -> IndexArtifacts:
+    """Return what is kept of the index besides its documents."""
+    found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read())
+    return IndexArtifacts.model_validate(found.to_json())
+
+
+@router.patch(
+    "/{name:index}/artifacts",
+    dependencies=WRITE,
+    status_code=204,
+    summary="Change the artifacts of an index",
+    openapi_extra=openapi.body(IndexArtifacts),
+    responses=openapi.problems(404, 413, 422, 503, 507),
+)
+async def change_artifacts(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
+    """Replace those that the body names; null removes one."""
+    given = await bodies.parsed(request, access, IndexArtifacts)
+    changes = given.model_dump(exclude_unset=True)
+    if given.calibration is not None:
+        changes["calibration"] = Calibration.of_json(given.calibration)
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(**changes))
 
 
 @router.delete(
@@ -174,7 +199,7 @@ async def delete_index(name: str, access: AccessOf, indexes: BuiltOf) -> None:
     "/{name:index}/documents",
     dependencies=WRITE,
     summary="Add or replace documents",
-    openapi_extra=openapi.upload(),
+    openapi_extra=openapi.upload(UploadedDocument),
     response_model=UploadReport,
     responses={200: openapi.streamed(REPORTED), **openapi.problems(404, 413, 415, 422, 503, 507)},
 )
@@ -343,22 +368,14 @@ async def _lines(
 ) -> AsyncIterator[bytes]:
     """Yield `progress` once a second, less often in a long upload, as some clients read only after sending; finally
     `report` or `problem`."""
-    length = request.headers.get("content-length", "")
     begun = reported = time.monotonic()
-    pace = UploadSpeed(int(length) if length.isdecimal() else None)
     try:
         async with aclosing(reports):
             async for report in reports:
-                pace.observe(report.documents, report.position)
                 now = time.monotonic()
                 if now - reported >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
-                    reported, left = now, pace.seconds_left
-                    told = asdict(report) | {
-                        "documents": report.documents,
-                        "documents_per_second": round(pace.documents_per_second, 1),
-                        "seconds_left": None if left is None else round(left, 1),
-                    }
-                    yield _line("progress", UploadProgress.model_validate(told))
+                    reported = now
+                    yield _line("progress", UploadProgress.model_validate(report, from_attributes=True))
         yield _line("report", _finished(report))
     except ClientDisconnect:
         return
@@ -383,9 +400,8 @@ async def _entries(
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     longest = access.settings.limits.line_bytes
     if media_type in NDJSON:
-        kept = longest + BATCH_BYTES
-        chunks = bodies.streamed(request, access, kept)
-        return parse_ndjson(chunks, dimension, max_line_bytes=longest, array_bytes=kept, run=run)
+        chunks = bodies.streamed(request, access, longest + BATCH_BYTES)
+        return parse_ndjson(chunks, dimension, max_line_bytes=longest, run=run)
     if media_type == "application/json":
         return parse_array(await bodies.read(request, access), dimension, max_line_bytes=longest, run=run)
     raise UnsupportedMediaType("send documents as application/x-ndjson, one per line, or as an application/json array")

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from boundarymorph.api.problems import MEDIA_TYPE
-from boundarymorph.api.schemas import Problem, UploadedDocument, UploadProgress
+from boundarymorph.api.schemas import Problem, UploadProgress
 from boundarymorph.api.select_answers import RoundEvent
 from boundarymorph.retrieval.interfaces import NAME
 
@@ -116,7 +116,7 @@ REFUSAL_HEADERS = {
     503: _SECONDS,
 }
 REFERENCE = "#/components/schemas/{model}"
-BODIES: list[type[BaseModel]] = [UploadedDocument]  # what routes read themselves
+BODIES: list[type[BaseModel]] = []  # what routes read themselves
 STREAMED = (RoundEvent, UploadProgress)
 
 
@@ -129,9 +129,10 @@ def body(*models: type[BaseModel], required: bool = True, examples: dict[str, An
     return {"requestBody": {"required": required, "content": {"application/json": content}}}
 
 
-def upload() -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that takes documents as NDJSON or as a JSON array."""
-    array = {"type": "array", "items": _reference(UploadedDocument)}
+def upload(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the `openapi_extra` of a route that takes documents of this model as NDJSON or as a JSON array."""
+    BODIES.append(model)
+    array = {"type": "array", "items": _reference(model)}
     content = {NDJSON: {"schema": {"type": "string"}}, "application/json": {"schema": array}}
     return {"requestBody": {"required": True, "content": content}}
 

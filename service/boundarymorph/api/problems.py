@@ -50,7 +50,6 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
     Unauthenticated: HTTPStatus.UNAUTHORIZED,
     Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownIndex: HTTPStatus.NOT_FOUND,
-    errors.UnknownCalibration: HTTPStatus.NOT_FOUND,
     errors.UnknownPolicy: HTTPStatus.NOT_FOUND,
     errors.IndexConflict: HTTPStatus.CONFLICT,
     errors.EmptyIndex: HTTPStatus.CONFLICT,

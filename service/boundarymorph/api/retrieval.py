@@ -1,4 +1,4 @@
-"""The retriever's own routes, for gateways and commands: its indexes, their calibrations."""
+"""The retriever's own routes, for gateways and commands."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from boundarymorph.access.callers import Scope, seen_by
+from boundarymorph.access.callers import Scope
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
-from boundarymorph.api.dependencies import JSON, AccessOf, BuiltOf, ReadyOf, allowed, permitted
+from boundarymorph.api.dependencies import JSON, AccessOf, ReadyOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
-from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Search, size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.index_retriever import Learned
 
 FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond
 Route = TypeVar("Route", bound=Callable[..., Any])
@@ -42,7 +40,6 @@ class Retrieve(Message):
         0, ge=0, description="how many of those likely to be read come with the pool, as far as they are not long"
     )
     directions: bool = Field(False, description="whether the vectors' main directions are enough")
-    calibration: str | None = Field(None, description="that comes with the pool; else the default of the index")
     query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
 
 
@@ -88,8 +85,7 @@ async def retrieve(request: Request, access: AccessOf, parts: ReadyOf) -> Respon
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
-    caller = permitted(request)
-    caller.require(wanted.index)
+    permitted(request).require(wanted.index)
     embedding = wanted.query_embedding
     bound("query", len(wanted.query), limits.query_characters, "characters")
     bound("depth", wanted.depth, limits.pool, "candidates")
@@ -104,10 +100,9 @@ async def retrieve(request: Request, access: AccessOf, parts: ReadyOf) -> Respon
         wanted.hybrid,
         wanted.documents,
         wanted.directions,
-        wanted.calibration,
     )
     retrieved = await bodies.while_connected(request, parts.retriever.retrieve(wanted.index, search))
-    encode = partial(frame.encode_pool, replace(retrieved, calibrations=seen_by(caller, retrieved.calibrations)))
+    encode = partial(frame.encode_pool, retrieved)
     small = retrieved.pool.embeddings.size <= FEW_NUMBERS
     return Response(encode() if small else await access.work.parsing.run(encode), media_type=frame.POOL_TYPE)
 
@@ -161,41 +156,3 @@ async def _ids(request: Request, access: Access) -> Ids:
     permitted(request).require(wanted.index)
     bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
     return wanted
-
-
-class Named(Message):
-    """A calibration of pools."""
-
-    name: str = Field(description="its name")
-
-
-class Made(Message):
-    """A calibration to keep."""
-
-    calibration: dict[str, Any] = Field(description="as it is kept")
-
-
-async def _learned(access: AccessOf, parts: BuiltOf) -> Learned:
-    return Learned(parts.catalog, access.settings)
-
-
-LearnedOf = Annotated[Learned, Depends(_learned)]
-
-
-@_post("/calibrations", "Find a calibration", Named, 404)
-async def find(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
-    """Return those of this name, and if there are none, all names with their indexes."""
-    wanted = await bodies.parsed(request, access, Named)
-    found = await access.work.read.run(learned.find, wanted.name)
-    return Response(orjson.dumps(seen_by(permitted(request), found).to_json()), media_type=JSON)
-
-
-@_post("/calibrations/keep", "Keep a calibration", Made, 404, 507, scope=Scope.WRITE)
-async def keep(request: Request, access: AccessOf, learned: LearnedOf) -> Response:
-    """Keep it with its index, or for pools, in place of an earlier one of its name."""
-    given = await bodies.parsed(request, access, Made)
-    made = Calibration.of_json(given.calibration)
-    if made.index is not None:
-        permitted(request).require(made.index)
-    await access.work.write.run(learned.keep, made)
-    return Response(b"{}", media_type=JSON)

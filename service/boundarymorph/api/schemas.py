@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from boundarymorph.reading import readable
+from boundarymorph.reading import Id, readable
 from boundarymorph.retrieval.interfaces import IndexDescription
 
 Element = TypeVar("Element")
@@ -42,18 +42,6 @@ class Message(BaseModel):
         if isinstance(value, dict) and len(value) > MOST_FIELDS:
             raise ValueError(f"it has {len(value):,} fields, most of them unknown")
         return value
-
-
-def _decimal(id: object) -> object:
-    """Convert an integer id to a string, as uploads do."""
-    return str(id) if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64 else id
-
-
-Id = Annotated[
-    str,
-    Field(min_length=1, max_length=512),
-    BeforeValidator(_decimal, json_schema_input_type=Annotated[str, Field(min_length=1, max_length=512)] | int),
-]
 
 
 class LanguageModelUsage(BaseModel):
@@ -105,6 +93,20 @@ class Describe(Message):
     description: str = Field(max_length=2_000, description="in place of an earlier one; empty for none")
 
 
+class IndexArtifacts(Message):
+    """What is kept of an index besides its documents."""
+
+    description: str | None = Field(
+        None, max_length=2_000, description="what its documents are, for people and language models who choose an index"
+    )
+    distinct: str | None = Field(
+        None, description="selections have one document for each value of this field, unless a request says otherwise"
+    )
+    calibration: dict[str, Any] | None = Field(
+        None, description="by which relevance is a probability, as `boundarymorph calibrate` makes it"
+    )
+
+
 class UnreadableIndex(BaseModel):
     """An index that exists and cannot be read."""
 
@@ -120,16 +122,6 @@ class IndexList(BaseModel):
     unreadable: list[UnreadableIndex] = Field(
         default=[], description="indexes that exist and cannot be read now; no other index is missing"
     )
-
-
-class UploadedDocument(BaseModel):
-    """A document of an upload. Other fields are counted in the report, and refused by a strict upload."""
-
-    id: Annotated[str, Field(min_length=1, max_length=512)] | int = Field(description="unique in the index")
-    text: str = Field(description="what the models read, after the title")
-    title: str | None = Field(None, description="read by the models before the text")
-    metadata: dict[str, Any] | None = Field(None, description="used by filters")
-    embedding: list[float] | None = Field(None, description="encoded by the service if absent")
 
 
 class StoredDocument(BaseModel):
@@ -195,8 +187,7 @@ class UploadProgress(BaseModel):
     updated: int = Field(description="documents that replaced one with the same id")
     unchanged: int = Field(description="documents that existed already with the same content")
     skipped: int = Field(description="lines that are not a valid document")
-    documents_per_second: float = Field(description="over the last 30 seconds")
-    seconds_left: float | None = Field(description="null if the length of the upload is unknown")
+    position: int = Field(description="bytes of the upload processed; of an array without white space")
 
 
 class DeleteDocuments(Message):

@@ -13,7 +13,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from boundarymorph.access.callers import CalibrationChoice
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, problems
 from boundarymorph.api.dependencies import (
@@ -22,7 +21,6 @@ from boundarymorph.api.dependencies import (
     BuiltOf,
     CallerOf,
     ServiceOf,
-    calibrated,
     permitted,
     prefers,
     selected,
@@ -60,31 +58,28 @@ class Asked:
 async def _asked(request: Request, access: Access, service: Lifecycle, parts: Parts, watch: Stopwatch) -> Asked:
     """Read a request and check that its caller may make it.
 
-    Raises as `bodies.read`, `bodies.decoded`, `task_of` and `calibrated` do, and pydantic's ValidationError,
+    Raises as `bodies.read`, `bodies.decoded` and `task_of` do, and pydantic's ValidationError,
     UnknownPolicy, UnknownIndex and NotReady.
     """
     arrival, key = time.monotonic(), permitted(request)
     with watch.stage("receive"):
         body = await bodies.read(request, access)
 
-    def parsed() -> tuple[SelectRequest, CalibrationChoice, SelectionTask]:
+    def parsed() -> tuple[SelectRequest, SelectionTask]:
         data = bodies.decoded(body, access.settings.limits)
         pool = data.get("pool") if isinstance(data, dict) else None
         documents = pool.get("documents") if isinstance(pool, dict) else pool
         wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-        choice = access.calibration(wanted.calibration, key)
-        return wanted, choice, task_of(wanted, access.settings, arrival, choice)
+        return wanted, task_of(wanted, access.settings, arrival, access.calibration)
 
     with watch.stage("parse"):
         policy = access.policies.of(key.name, request.path_params.get("policy"))
-        wanted, choice, task = await access.work.parsing.run(parsed)
+        wanted, task = await access.work.parsing.run(parsed)
         task = replace(task, tenant=key.tenant)
     if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # else it needs no model
     if wanted.index is not None:
         key.require(wanted.index)
-    else:
-        task = await calibrated(task, choice, parts.retriever)
     turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
     return Asked(policy.name, wanted, replace(task, room=access.room(request.state.until_end)), turn)
 

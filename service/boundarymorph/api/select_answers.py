@@ -121,7 +121,9 @@ class SelectResponse(BaseModel):
     relevance: Relevance = Field(
         "scorer", description="what the relevance of documents is: what people are expected to find, or the score"
     )
-    calibration: str | None = Field(None, description="by which relevance is a probability; null if none is in use")
+    calibration: str | None = Field(
+        None, description="when the calibration was made by which relevance is a probability; null if none is in use"
+    )
     policy: str = Field("default", description="the policy in force, whose defaults the request has")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(

@@ -16,7 +16,8 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 
-from boundarymorph.api.schemas import Array, DistinctBy, Id, Message, QueryText, Relevance
+from boundarymorph.api.schemas import Array, DistinctBy, Message, QueryText, Relevance
+from boundarymorph.reading import Id
 from boundarymorph.scoring.scorer import TOLERANCE
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings.sections import Calls
@@ -54,7 +55,6 @@ def _number_or_auto(least: int, what: str, *, share: bool = False) -> BeforeVali
 
 Budget = Annotated[Annotated[int, Field(ge=0)] | Literal["auto"], _number_or_auto(0, "calls")]
 ListBudget = Annotated[Calls, _number_or_auto(0, "calls", share=True)]
-CalibrationName = Annotated[str, Field(min_length=1, max_length=64)] | Literal[False] | None
 Rounds = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_auto(1, "rounds")]
 
 
@@ -242,10 +242,10 @@ class SelectRequest(Message):
         "scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the "
         "score alone, known or expected",
     )
-    calibration: CalibrationName = Field(
+    calibration: bool | None = Field(
         None,
-        description="by which relevance is the probability that a person agrees; by default that of the key or of the "
-        "index, if there is one; false: none",
+        description="false: relevance is not turned into the probability that a person agrees, though the index has a "
+        "calibration or, for pools, the service",
     )
     instruction: str | None = Field(
         None,

@@ -15,7 +15,7 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.access.callers import DEFAULT_POLICY, CalibrationChoice
+from boundarymorph.access.callers import DEFAULT_POLICY
 from boundarymorph.api.schemas import Distinct, LanguageModelUsage
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
@@ -29,14 +29,15 @@ from boundarymorph.api.select_answers import (
     Usage,
 )
 from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.reading import bound
 from boundarymorph.remote.wire import TokenCounts
+from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import (
     Candidates,
     Document,
-    FoundCalibrations,
     GivenCandidates,
     IndexedCandidates,
     Retriever,
@@ -60,21 +61,20 @@ DECIMALS = 5  # of the numbers about a whole pool
 
 
 def task_of(
-    request: SelectRequest, settings: Settings, arrival: float, choice: CalibrationChoice | None = None
+    request: SelectRequest, settings: Settings, arrival: float, calibration: Calibration | None = None
 ) -> SelectionTask:
     """Fill in defaults and check limits. Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
 
-    arrival: of the request, on `time.monotonic()`. choice: of a calibration that comes with the candidates of an
-    index, None for none.
+    arrival: of the request, on `time.monotonic()`. calibration: of pools; that of an index comes with its
+    candidates.
     """
     limits, objective = settings.limits, request.objective
     seconds = settings.deadline_seconds if request.deadline_ms is None else request.deadline_ms / 1e3
     queries = request.queries or [AskedQuery(query=request.query or "")]
-    calibration = None if choice is None else choice.name
     bound("queries", len(queries), limits.queries, "queries")
     task = SelectionTask(
         query="\n".join(query.query for query in queries),
-        candidates=candidates_of(request, queries[0].query, settings, calibration),
+        candidates=candidates_of(request, queries[0].query, settings),
         budget=budget_of(request, settings),
         k=limits.k if objective else None if request.max_tokens is not None else request.k or settings.k,
         max_tokens=request.max_tokens,
@@ -92,18 +92,19 @@ def task_of(
         accepts=ACCEPTED[request.on_failure],
         reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
         explain_pool=request.explain == "pool",
+        calibration=None if request.calibration is False or request.index is not None else calibration,
         instruction=request.instruction,
         excluded=frozenset(request.exclude_ids or ()),
         known=_known(request, limits),
         target=None if objective is None else Target(objective.find, objective.within),
         proposals=0 if objective is None else objective.next,
         queries=[
-            WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings, calibration))
+            WeightedQuery(one.query, one.weight, candidates_of(request, one.query, settings))
             for one in request.queries or ()
         ],
     )
-    if choice is not None and request.index is not None:
-        task = replace(task, complete=partial(_completed, request=request, choice=choice))
+    if request.index is not None:
+        task = replace(task, complete=partial(_completed, request=request))
     bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
     bound("known_scores", len(task.known), limits.known_scores, "known scores")
     bound("objective.next", task.proposals, limits.k, "documents")
@@ -132,13 +133,11 @@ def _to_people(request: SelectRequest, settings: Settings) -> bool:
     return knows and (request.relevance or settings.relevance) == "people"
 
 
-def _completed(
-    task: SelectionTask, found: FoundCalibrations, *, request: SelectRequest, choice: CalibrationChoice
-) -> SelectionTask:
-    """Return the task with the calibration of this choice and with at most one document for each value of the field by
-    which selections from its index are distinct, if there is one and the request does not say anything else. An
+def _completed(task: SelectionTask, found: Artifacts, *, request: SelectRequest) -> SelectionTask:
+    """Return the task with the artifacts of its index: with its calibration, unless the request wants none, and with at
+    most one document for each value of its field `distinct`, unless the request has a `distinct` of its own. An
     objective never has a limit on groups."""
-    task = replace(task, calibration=choice.among(found))
+    task = replace(task, calibration=None if request.calibration is False else found.calibration)
     if found.distinct is None or request.objective is not None or "distinct" in request.model_fields_set:
         return task
     try:
@@ -181,9 +180,7 @@ def budget_of(request: SelectRequest, settings: Settings) -> int:
             return int(budget)
 
 
-def candidates_of(
-    request: SelectRequest, query: str, settings: Settings, calibration: str | None = None
-) -> Callable[[Retriever], Candidates]:
+def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Callable[[Retriever], Candidates]:
     """Return what makes the candidates of one query. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
@@ -203,7 +200,6 @@ def candidates_of(
             request.hybrid,
             documents=READ_AHEAD if distant and (budget or request.return_documents) else first,
             directions=few and (request.method or settings.method) == methods.DEFAULT,
-            calibration=calibration,
         )
         return partial(IndexedCandidates, index=request.index, search=search, distant=distant)
     assert request.pool is not None

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.calibration import Gain, signals_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import Record, has_content, is_table
-from boundarymorph.selection.pool import READ_BY_WITNESSES, Pool
 
 Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and the document's id
 
@@ -85,42 +81,6 @@ def number_of(text: str) -> float | None:
 
 PAIRS = 40  # of a query
 RANDOM = 4  # one in so many
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JudgedQuery:
-    """n judged documents of one query, in retrieval order.
-
-    scores: (n,) in [0, 1]. signals: (n,) each, as in `signals_of`. grades: (n,) from 0. by_witnesses: what witnesses
-    add to the scores of its pool without judgements, as in `TrendPosterior`.
-    """
-
-    scores: NDArray[np.float64]
-    signals: Mapping[str, NDArray[np.float64]]
-    grades: NDArray[np.float64]
-    by_witnesses: float = READ_BY_WITNESSES
-
-    @classmethod
-    def of(
-        cls,
-        pool: Pool,
-        documents: NDArray[np.intp],
-        scores: NDArray[np.float64],
-        grades: NDArray[np.float64],
-        by_witnesses: float = READ_BY_WITNESSES,
-    ) -> Self:
-        """documents: (n,) positions in the pool, whose scores and grades these are."""
-        order = np.argsort(documents)
-        signals = {name: values[documents[order]] for name, values in signals_of(pool).items()}
-        return cls(scores[order], signals, grades[order], by_witnesses)
-
-    def __len__(self) -> int:
-        return len(self.grades)
-
-    def targets(self, gain: Gain, largest: float) -> NDArray[np.float64]:
-        """(n,) in [0, 1]: whether each is relevant, that is has a grade of 1 or more (a grade between 0 and 1 says how
-        likely it is); or its grade over the largest one."""
-        return np.minimum(self.grades, 1.0) if gain == "relevant" else self.grades / largest
 
 
 def worth_judging(by_scorer: NDArray[np.intp], size: int, seed: int, *, count: int = PAIRS) -> NDArray[np.intp]:

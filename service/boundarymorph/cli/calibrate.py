@@ -1,4 +1,4 @@
-"""`boundarymorph calibrate`: learns from a few judgements what relevance is, or says which pairs to judge."""
+"""`boundarymorph calibrate`: learns from judgements how likely a person agrees, or says which pairs to judge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -17,9 +17,8 @@ from rich.table import Table
 
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
-from boundarymorph.cli import judging
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, console, parts
+from boundarymorph.cli.common import DataDirectory, console, new_console, parts
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
@@ -27,25 +26,10 @@ from boundarymorph.settings import Settings
 if TYPE_CHECKING:
     from boundarymorph.selector.judging import Judged
 
-
-def keep(settings: Settings, made: Calibration) -> None:
-    """Keep a calibration with its index, or for pools. Raises UnknownIndex."""
-    from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
-    from boundarymorph.retrieval.index_retriever import Learned
-
-    async def send() -> None:
-        retriever = build_remote_retriever(settings)
-        try:
-            await retriever.keep(made)
-        finally:
-            await retriever.close()
-
-    if settings.retriever.url:
-        asyncio.run(send())
-    else:
-        with closing(build_indexes(settings)) as catalog:
-            Learned(catalog, settings).keep(made)
-
+Requests = Mapping[str, Mapping[str, Any]]  # of `POST /select`, by query
+BARE = {"calibration": False, "distinct": None}  # fields of these requests
+NAMED = 10  # judged documents that are in no pool
+BAR = 30  # characters of a probability of 1
 
 FromJudgments = Annotated[
     Path | None,
@@ -60,74 +44,100 @@ Pools = Annotated[
         callback=sources.checked, help="Instead of an index: NDJSON with query and documents, as for /select."
     ),
 ]
-Suggest = Annotated[int | None, typer.Option(min=1, help="Write so many pairs to judge to --out, and learn nothing.")]
-Gain = Annotated[
-    Literal["relevant", "grade"],
-    typer.Option(help="What relevance is: the probability of a grade above 0, or the expected grade."),
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        dir_okay=False, help="File for the suggested pairs, or for the calibration of pools.", show_default=""
+    ),
 ]
 
 
 def calibrate(
-    index: Annotated[str | None, typer.Argument(help="Index whose default it will be.")] = None,
+    index: Annotated[str | None, typer.Argument(help="Index whose answers are to be calibrated.")] = None,
     judgments: FromJudgments = None,
     queries: Queries = None,
     pools: Pools = None,
-    suggest: Suggest = None,
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="A file for the suggested pairs.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the calibration.", show_default="that of the index")] = None,
-    gain: Gain = "relevant",
+    suggest: Annotated[
+        int | None, typer.Option(min=1, help="Write this many pairs to judge, and learn nothing.")
+    ] = None,
+    out: Out = None,
     budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the calibration.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Learn from a few judgements how likely people find a document relevant, by scorer, retriever and words.
+    """Learn from a few judgements how likely a person agrees that a document is relevant.
 
-    Ten queries with 40 judgements each are a good number. What is learned is applied only if it helps on queries that
-    were left out.
+    Ten queries with 40 judgements each are a good number. Answers change only if that helps on queries that were left
+    out.
     """
     if (index is None) == (pools is None):
-        raise InvalidInput("name an index, or --pools FILE and --name NAME")
-    if (name or index) is None:
-        raise InvalidInput("give the calibration of the pools a name: --name NAME")
+        raise InvalidInput("name an index, or --pools FILE")
     if (judgments is None) == (suggest is None):
         raise InvalidInput("give either --judgments FILE or --suggest N")
+    if pools is not None and judgments is not None and out is None:
+        raise InvalidInput("name a file for the calibration of the pools: --out FILE")
     settings = Settings.load(data_directory=data_directory)
     texts = {} if queries is None else queries_of(sources.records(queries))
     given = {} if judgments is None else judgments_of(sources.records(judgments), texts)
     if judgments is not None and not given:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
     requests = _requests(index, pools, list(given or texts.values()), depth)
-    plan = judging.Plan(str(name or index), index, requests, budget, gain)
     if suggest is not None:
-        _check(out)
-        _write(asyncio.run(judging.pairs(plan, settings, max(1, suggest // len(requests))))[:suggest], out)
+        _prepare(out)
+        _write(asyncio.run(_pairs(requests, settings, budget, max(1, suggest // len(requests))))[:suggest], out)
         return
-    made, missing = asyncio.run(_learn(plan, settings, given))
-    keep(settings, made)
+    made, missing = asyncio.run(_learn(requests, settings, given))
     if as_json:
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
-        print_calibration(console, made, missing)
+        print_report(console, made, missing)
+    if made.maps:
+        place = _keep(settings, index, out, made)
+        if not as_json:
+            console.print(f"saved in {place}", markup=False)
 
 
-def _requests(
-    index: str | None, pools: Path | None, queries: Sequence[str], depth: int | None
-) -> dict[str, dict[str, Any]]:
-    """Requests of `/select` by query."""
+def _requests(index: str | None, pools: Path | None, queries: Sequence[str], depth: int | None) -> Requests:
     if pools is None:
         if not queries:
             raise InvalidInput("name the queries with --queries FILE")
-        return {query: {"query": query, "index": index, "depth": depth} for query in queries}
+        return {query: {"query": query, "index": index, "depth": depth, **BARE} for query in queries}
     found = {}
     for place, _, value in sources.records(pools):
         if not isinstance(value, dict) or not isinstance(value.get("query"), str) or "documents" not in value:
             raise InvalidInput(f"{place}: not an object with query and documents")
-        found[value["query"]] = {"query": value["query"], "pool": {"documents": value["documents"]}}
+        found[value["query"]] = {"query": value["query"], "pool": {"documents": value["documents"]}, **BARE}
     return {query: request for query, request in found.items() if not queries or query in queries}
 
 
-def _check(out: Path | None) -> None:
+def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibration) -> str:
+    """Keep a calibration with its index, or in a file, and say where. Raises UnknownIndex."""
+    from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
+
+    if index is None:
+        assert out is not None
+        with storage_errors("the calibration cannot be written"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_bytes(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        return f"{out}; to use it, set `calibration` to this file, and start the service again"
+
+    async def send(index: str) -> None:
+        retriever = build_remote_retriever(settings)
+        try:
+            await retriever.set_calibration(index, made)
+        finally:
+            await retriever.close()
+
+    if settings.retriever.url:
+        asyncio.run(send(index))
+    else:
+        with closing(build_indexes(settings)) as catalog:
+            catalog.artifacts(index).change(calibration=made)
+    return f"the index {index!r}"
+
+
+def _prepare(out: Path | None) -> None:
     """Make the folder of a file for pairs. Raises InvalidInput if the file has something, as that may be a person's
     grades, and StorageUnavailable."""
     if out is None:
@@ -136,6 +146,27 @@ def _check(out: Path | None) -> None:
         if out.is_file() and out.stat().st_size:
             raise InvalidInput(f"{out} exists, and may have grades; name another file, or delete it")
         out.parent.mkdir(parents=True, exist_ok=True)
+
+
+async def _pairs(requests: Requests, settings: Settings, budget: int, count: int) -> list[dict[str, str | None]]:
+    """Return pairs that are worth judging, at most `count` of each query, with title and text."""
+    from boundarymorph.api.select_schemas import SelectRequest
+    from boundarymorph.api.translate import task_of
+    from boundarymorph.cli import terminal
+    from boundarymorph.selector.judging import Judging
+
+    found: list[dict[str, str | None]] = []
+    doing = f"finding pairs to judge, at most {budget:,} calls for each query; queries"
+    async with parts(settings) as built:
+        judging = Judging(built.selector, built.retriever, built.scorer)
+        with terminal.steps(new_console(stderr=True), doing, len(requests)) as advance:
+            for number, (query, request) in enumerate(requests.items()):
+                wanted = SelectRequest.model_validate({**request, "budget": budget})
+                for document in await judging.suggest(task_of(wanted, settings, time.monotonic()), count, seed=number):
+                    pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
+                    found.append(pair)
+                advance(1)
+    return found
 
 
 def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
@@ -149,7 +180,7 @@ def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
     )
 
 
-async def _learn(plan: judging.Plan, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
+async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
     """Return a calibration, and the ids of judged documents that were in no pool."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
@@ -160,7 +191,7 @@ async def _learn(plan: judging.Plan, settings: Settings, given: Judgments) -> tu
     judged: dict[str, Judged] = {}
     async with parts(settings) as built:
         judging = Judging(built.selector, built.retriever, built.scorer)
-        for query, request in plan.requests.items():
+        for query, request in requests.items():
             if query in given:
                 task = task_of(SelectRequest.model_validate(request), settings, time.monotonic())
                 judged[query] = await judging.judged(task, given[query])
@@ -171,53 +202,31 @@ async def _learn(plan: judging.Plan, settings: Settings, given: Judgments) -> tu
     missing = [id for query, one in judged.items() for id in given[query] if id not in set(one.ids)]
     if missing and not any(one.ids for one in judged.values()):
         raise InvalidInput(f"none of the judged documents is in a pool: {', '.join(map(repr, missing[:NAMED]))}")
-    made = learn(
-        plan.name,
-        [one.query for one in judged.values()],
-        scorer=scorer,
-        encoder=named.get(vectors),
-        gain=plan.gain,
-        index=plan.index,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    return made, missing
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    queries = [one.query for one in judged.values()]
+    return learn(queries, scorer=scorer, encoder=named.get(vectors), created=created), missing
 
 
-NAMED = 10  # judged documents that were in no pool
-BAR = 30  # characters of a probability of 1
-
-
-def print_calibration(console: Console, made: Calibration, missing: Sequence[str]) -> None:
-    """Print the report, what to do, and where the calibration is. missing: judged documents that were in no pool."""
-    report = made.report
+def print_report(console: Console, made: Calibration, missing: Sequence[str]) -> None:
+    """Print what the judgements show, and what to do. missing: judged documents that were in no pool."""
+    people = made.report["people"]
     console.print(f"{made.judgments:,} judgements of {made.queries} queries, each predicted from the others", end="")
     named = ", ".join(map(repr, missing[:NAMED])) + (", ..." if len(missing) > NAMED else "")
     console.print(f"; {len(missing)} more were in no pool: {named}" if missing else "", markup=False)
+    orders = {"scorer": "scorer", "retriever": "retriever", "people": "relevance"}
     quality = Table("nCG@k of judged documents (%)", box=None, pad_edge=False)
-    for column in ("scorer", "retriever", "calibrated", "gain over the scorer", "within two standard errors"):
-        quality.add_column(column, justify="right")
-    for at in report["ncg"]:
-        figures = [f"{100 * at[name]:.1f}" for name in ("scorer", "retriever", "calibrated")]
-        quality.add_row(
-            f"k = {at['k']}", *figures, f"{100 * at['gain']:+.1f}", f"{100 * at['low']:+.1f} to {100 * at['high']:+.1f}"
-        )
+    for title in orders.values():
+        quality.add_column(title, justify="right")
+    for row in made.report["ncg"]:
+        quality.add_row(f"k = {row['k']}", *(f"{100 * row[name]:.1f}" for name in orders))
     console.print(quality)
     console.print(
-        f"log loss {report['log_loss_before']:.3f} before, {report['log_loss_after']:.3f} after; expected calibration "
-        f"error {report['error_before']:.3f} before, {report['error_after']:.3f} after"
+        f"log loss {people['log_loss_before']:.3f} before, {people['log_loss_after']:.3f} after; expected calibration "
+        f"error {people['error_before']:.3f} before, {people['error_after']:.3f} after"
     )
     for when in ("before", "after"):
         reliability = Table(f"relevance, {when}", "found relevant", "", "documents", box=None, pad_edge=False)
-        for count, predicted, real in report[f"reliability_{when}"]:
+        for count, predicted, real in people[f"reliability_{when}"]:
             reliability.add_row(f"{predicted:.2f}", f"{real:.2f}", "\u2588" * round(BAR * real), f"{count:,}")
         console.print(reliability)
-    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in report["trust"].items())
-    console.print(f"trust: {shares}")
-    console.print(f"[bold]{report['advice']}[/bold]")
-    of = "pools" if made.index is None else f"the index {made.index!r}"
-    if made.form == "none":
-        console.print(f"saved as calibration {made.name!r} of {of}, which no answer uses")
-    elif made.name == made.index:
-        console.print(f"saved as calibration {made.name!r}, the default of {of}")
-    else:
-        console.print(f"saved as calibration {made.name!r} of {of}")
+    console.print(f"[bold]{made.report['advice']}[/bold]")

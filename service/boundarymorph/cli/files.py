@@ -15,12 +15,12 @@ from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
 from boundarymorph import reading
 from boundarymorph.cli import source as sources
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.reading import Stream, has_content
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_VALUES, Filter
 from boundarymorph.retrieval.interfaces import Index
-from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_ndjson, parse_record
+from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson, parse_record
 
 PASSAGE_CHARACTERS = 1_200  # about 300 tokens, which common models read whole together with a query
 MARKDOWN = (".md", ".markdown")
@@ -38,12 +38,12 @@ Entry = ParsedDocument | BadLine
 
 @contextmanager
 def opened(
-    source: Path, columns: Columns, dimension: int, most: int, *, strict: bool = False
+    source: Path, columns: Columns, dimension: int, most: int, whole: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
-    """Open a folder, a Markdown file, a table, or lines of JSON. Yields their documents and their size in bytes, if
-    that can be known.
+    """Open a folder, a Markdown file, a table, a JSON array, or lines of JSON. Yields their documents and their size in
+    bytes, if that can be known.
 
-    most: bytes of a document. Raises InvalidInput.
+    most: bytes of a document; whole: of a JSON array. Raises InvalidInput, and LimitExceeded for a larger array.
     """
     if is_texts(source):
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
@@ -53,6 +53,8 @@ def opened(
     with sources.opened(source) as (stream, length):
         if is_table(source):
             yield of_table(stream, source, columns, most), length
+        elif is_array(source):
+            yield of_array(stream, source, dimension, most, whole), length
         else:
             yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
 
@@ -65,6 +67,11 @@ def is_texts(source: Path) -> bool:
 def is_table(source: Path) -> bool:
     """Whether the name of a file says that it is a table."""
     return source.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
+
+
+def is_array(source: Path) -> bool:
+    """Whether the name of a file says that it is one JSON value."""
+    return source.name.lower().removesuffix(".gz").endswith(".json")
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -135,6 +142,21 @@ def titled(text: str) -> tuple[str | None, str]:
 def _unquoted(text: str) -> str:
     quoted = len(text) > 1 and text[0] in "'\"" and text[0] == text[-1]
     return text[1:-1] if quoted else text
+
+
+async def of_array(stream: Stream, source: Path, dimension: int, most: int, whole: int) -> AsyncIterator[Entry]:
+    """Yield the documents of a JSON array. most, whole: bytes of a document and of the array. Raises InvalidInput, and
+    LimitExceeded for a larger array."""
+    with sources.undamaged(source):
+        body = stream.read(whole + 1)
+    lines = "write one object a line, to a file whose name ends in .jsonl"
+    if len(body) > whole:
+        raise LimitExceeded(f"{source}: a JSON array may have {whole:,} bytes (limits.body_bytes); {lines}")
+    try:
+        async for entry in parse_array(body, dimension, max_line_bytes=most):
+            yield entry
+    except InvalidInput as error:
+        raise InvalidInput(f"{source}: {error}; or {lines}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,11 +214,8 @@ def say_what_it_holds(
     data_directory: DataDirectory = None,
 ) -> None:
     """Describe the documents of an index, for people and language models who choose among indexes."""
-    from boundarymorph.database import storage_errors
-
-    writing = storage_errors("the description cannot be written")
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog, writing:
-        catalog.belongings(name).describe(description.strip())
+    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+        catalog.artifacts(name).change(description=description.strip() or None)
 
 
 @app.command("compact")
@@ -321,10 +318,11 @@ async def _filled(
         existed = catalog.exists(name)
         live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=options.words)
         try:
-            with files.opened(source, columns, dimension, settings.limits.line_bytes, strict=strict) as found:
+            limits = settings.limits
+            with files.opened(source, columns, dimension, limits.line_bytes, limits.body_bytes, strict=strict) as found:
                 entries, length = found
                 if characters:  # before the first passage can be found
-                    await asyncio.to_thread(catalog.belongings(name).distinguish, files.DOCUMENT)
+                    await asyncio.to_thread(catalog.artifacts(name).change, distinct=files.DOCUMENT)
                 with terminal.ingestion(console, name, length) as show:
 
                     def progress(report: IngestReport) -> None:

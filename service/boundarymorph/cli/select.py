@@ -53,9 +53,6 @@ class SelectOptions:
     diversity: Annotated[float, typer.Option(help="0 to 1: how much documents should differ.")] = 0.0
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None
     rounds: Annotated[str | None, typer.Option(help='Trips to the scorer, or "auto".', show_default="auto")] = None
-    calibration: Annotated[
-        str | None, typer.Option(help="The name of the calibration to use.", show_default="the index's own")
-    ] = None
     relevance: Annotated[
         str | None,
         typer.Option(
@@ -116,10 +113,8 @@ def select(options: SelectOptions) -> None:
             'give a query, as in `boundarymorph select INDEX "how to parse a date"`, or a file of them with --queries'
         )
     if options.queries is not None:
-        fields = options.fields | ({"calibration": options.calibration} if options.calibration else {})
-        select_many(options.queries, fields, options.url, options.data_directory)
+        select_many(options.queries, options.fields, options.url, options.data_directory)
         return
-    from boundarymorph.access.callers import CalibrationChoice, Caller
     from boundarymorph.api.select_answers import SelectResponse
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import response_of, task_of
@@ -131,8 +126,7 @@ def select(options: SelectOptions) -> None:
 
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
-            choice = CalibrationChoice(options.calibration, Caller(""))
-            return response_of(await built.selector.select(task_of(request, settings, time.monotonic(), choice)))
+            return response_of(await built.selector.select(task_of(request, settings, time.monotonic())))
 
     response = asyncio.run(answer())
     if options.as_json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -23,7 +22,6 @@ from rich.progress import (
 from rich.table import Table
 
 from boundarymorph.reading import counted
-from boundarymorph.retrieval.uploads import UploadSpeed
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.uploads import IngestReport
@@ -105,15 +103,13 @@ def ingestion(
 ) -> Iterator[Callable[[IngestReport], None]]:
     """Yield a function that shows the progress of an upload when called with the report so far: on a terminal as a bar,
     otherwise as a line every LINE_SECONDS. total: bytes of the upload, None if unknown."""
-    pace = UploadSpeed(total, clock)
     if console.is_terminal:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
         with Progress(*columns, TextColumn("{task.fields[status]}"), console=console) as bar:
             task = bar.add_task(f"indexing {name}", total=total, status="")
 
             def draw(report: IngestReport) -> None:
-                pace.observe(report.documents, report.position)
-                bar.update(task, completed=report.position, status=_status(report, pace))
+                bar.update(task, completed=report.position, status=_status(report))
 
             yield draw
             bar.update(task, total=total or 1, completed=total or 1)
@@ -122,11 +118,10 @@ def ingestion(
 
     def write(report: IngestReport) -> None:
         nonlocal last
-        pace.observe(report.documents, report.position)
         if clock() - last >= LINE_SECONDS:
             last = clock()
             share = "" if total is None else f"{report.position / max(1, total):.0%}, "
-            console.print(f"indexing {name}: {share}{_status(report, pace)}")
+            console.print(f"indexing {name}: {share}{_status(report)}")
 
     yield write
 
@@ -207,10 +202,9 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
         console.print(f"[yellow]note:[/yellow] {escape(warning)}")
 
 
-def _status(report: IngestReport, pace: UploadSpeed) -> str:
-    left = "" if pace.seconds_left is None else f", {timedelta(seconds=round(pace.seconds_left))} left"
+def _status(report: IngestReport) -> str:
     there = f" ({report.unchanged:,} were there)" if report.unchanged else ""
-    return f"{report.documents:,} documents{there}, {pace.documents_per_second:,.0f}/s{left}"
+    return f"{report.documents:,} documents{there}"
 
 
 def _label(document: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from typing import Literal, TypedDict, Unpack
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput, ScorerFailed
-from boundarymorph.inference.concurrency import NEVER, Deadline, together
+from boundarymorph.inference.concurrency import Deadline, together
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
@@ -23,7 +23,6 @@ from boundarymorph.telemetry import metrics
 
 DESCRIPTION_TIMEOUT = 2.0  # seconds; a description involves no model
 CALLS = 3  # the first two may be wasted if the model changes during them
-PROBE = "probe"
 SHARE = 4  # one call uses at most 1/SHARE of all connections, unless each text takes a request
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
@@ -83,17 +82,20 @@ class _Server(Peer):
             self.description = None
 
 
-class Servers:
-    """One or more servers that serve the same model: calls within their time limits, each reported to an observer."""
+class RemoteModel:
+    """A model over HTTP, behind one or more servers that serve the same model.
 
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        role: Role,
-        probe: Callable[[_Server], Awaitable[object]],
-        **options: Unpack[Options],
-    ) -> None:
-        """probe: see `Balancer`. Raises InvalidConfiguration if the endpoints do not fit together."""
+    Each server is asked for its description before it is used, and again after each failure and each refusal on a new
+    connection.
+
+    Attributes:
+        partial: Whether results that arrived count if others failed, which are then NaN.
+    """
+
+    partial = False
+
+    def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
+        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
         connections = options.get("connections", 64)
         self._servers = [
             _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
@@ -109,52 +111,10 @@ class Servers:
             self._servers,
             role,
             requests=max(1, connections // max(1, len(endpoints))),
-            probe=probe,
             clock=self._clock,
             seed=options.get("seed", 0),
             on_change=options.get("on_change", ignore_change),
         )
-
-    def check_open(self) -> None:
-        """Raise RuntimeError after `close`."""
-        self._balancer.check_open()
-
-    async def close(self) -> None:
-        """Close the connections to all servers."""
-        await self._balancer.close()
-
-    def _deadline(self, moment: float | None) -> Deadline:
-        return Deadline(self._clock() + self._timeout if moment is None else moment, self._clock)
-
-    @contextmanager
-    def _observed(self, server: Peer) -> Iterator[None]:
-        """Report the outcome of the block, one request to a server, to the observer."""
-        started = self._clock()
-        outcome: Outcome = "ok"
-        try:
-            yield
-        except BaseException as error:
-            outcome = OUTCOMES.get(type(error), "failed")
-            raise
-        finally:
-            self._observe(server.base, outcome, self._clock() - started)
-
-
-class RemoteModel(Servers):
-    """A model over HTTP, behind one or more servers that serve the same model.
-
-    Each server is asked for its description before it is used, and again after each failure and each refusal on a new
-    connection.
-
-    Attributes:
-        partial: Whether results that arrived count if others failed, which are then NaN.
-    """
-
-    partial = False
-
-    def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
-        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
-        super().__init__(endpoints, role, self._probe, **options)
         self._connected = False
         for server in self._servers:
             if server.dialect.description_path is None:
@@ -166,11 +126,18 @@ class RemoteModel(Servers):
         if model is None:
             raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
         server.description = identified(dialect.configured(model), server.endpoint, self._servers[0].base)
-        self._balancer.serves(server, server.description.name)
         try:
-            self._balancer.check_model(server)
+            self._balancer.serves(server, server.description.name)
         except Mismatch as other:
             raise InvalidConfiguration(str(other)) from other
+
+    def check_open(self) -> None:
+        """Raise RuntimeError after `close`."""
+        self._balancer.check_open()
+
+    async def close(self) -> None:
+        """Close the connections to all servers."""
+        await self._balancer.close()
 
     @property
     def identity(self) -> str | None:
@@ -201,11 +168,7 @@ class RemoteModel(Servers):
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
 
-        async def describe(server: _Server) -> None:
-            await self._describe(server, moment)
-            self._balancer.check_model(server)
-
-        await self._balancer.ask_all(describe)
+        await self._balancer.ask_all(lambda server: self._describe(server, moment))
         self._connected = True
         if not self.descriptions:
             moment.remaining()
@@ -217,7 +180,7 @@ class RemoteModel(Servers):
         If the results may be partial, an error is raised only if no text has a result.
         Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role.
         """
-        moment = self._deadline(deadline)
+        moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
             async with asyncio.timeout(moment.remaining() + GRACE):
                 for _ in range(CALLS):
@@ -269,14 +232,8 @@ class RemoteModel(Servers):
         limits = (server.dialect.most_bytes for server in self._servers)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    async def _probe(self, server: _Server) -> None:
-        """Request the results of one short text."""
-        description = await self._describe(server, NEVER)
-        await self._attempt(server, description, Context(PROBE), [PROBE], NEVER)
-        self._balancer.check_model(server)
-
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
-        """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, and Mismatch.
+        """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, Mismatch, and OtherModel.
 
         confirm: fetch it again if a connection was opened since, as another model may be behind that connection.
         """
@@ -288,8 +245,8 @@ class RemoteModel(Servers):
                     body = await server.fetch(path, None, deadline.within(DESCRIPTION_TIMEOUT))
                     known = server.dialect.describe(body, server.endpoint.model)
                     known = identified(known, server.endpoint, self._servers[0].base)
-                except KeyRefused:
-                    raise
+                except KeyRefused as failure:
+                    raise Mismatch(str(failure)) from failure
                 except Refused as failure:
                     raise Mismatch(f"{failure}; {kind}") from failure
                 except Unusable as flaw:
@@ -307,7 +264,6 @@ class RemoteModel(Servers):
         again: whether to try again if the server turns out to serve another model.
         """
         description = await self._describe(server, deadline)
-        self._balancer.check_model(server)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         try:
             return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
@@ -316,6 +272,19 @@ class RemoteModel(Servers):
                 raise
             server.forget()
             return await self._ask(server, context, texts, deadline, again=False)
+
+    @contextmanager
+    def _observed(self, server: Peer) -> Iterator[None]:
+        """Report the outcome of the block, one request to a server, to the observer."""
+        started = self._clock()
+        outcome: Outcome = "ok"
+        try:
+            yield
+        except BaseException as error:
+            outcome = OUTCOMES.get(type(error), "failed")
+            raise
+        finally:
+            self._observe(server.base, outcome, self._clock() - started)
 
     async def _attempt(
         self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline

@@ -77,7 +77,7 @@ class Mismatch(Refused):
 
 
 class OtherModel(Mismatch):
-    """The server serves another model than most of them."""
+    """The server serves another model than the one in use."""
 
 
 class Flawed(Refused):

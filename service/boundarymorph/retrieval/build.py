@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 OF_PROCESS, OF_INDEX = 40, 4  # descriptors of a process without indexes, and of an open index that nobody searches
-BELONGINGS = ".belongings"  # in the data directory, of indexes that are stored elsewhere
+ARTIFACTS, EARLIER = ".artifacts", ".belongings/stores"  # in the data directory, of indexes in stores
 STORES = "boundarymorph.stores"  # the entry points of stores, named by the scheme of their URLs
 
 
@@ -103,8 +103,6 @@ def build_catalog(
             settings.data_directory / "indexes",
             make_mirror,
             warnings=warnings,
-            log_bytes=settings.index_log_bytes,
-            filter_bytes=settings.filter_bytes,
             most_open=most_open(settings.open_indexes),
         )
     except OSError as error:
@@ -128,7 +126,8 @@ def build_indexes(settings: Settings) -> Catalog:
             encoder=chosen.encoder,
             prefix=chosen.prefix,
             schema_seconds=chosen.schema_seconds,
-            directory=settings.data_directory / BELONGINGS / "stores" / name,
+            directory=settings.data_directory / ARTIFACTS / name,
+            earlier=settings.data_directory / EARLIER / name,
         )
         for name, chosen in settings.stores.items()
     }

@@ -15,10 +15,10 @@ import numpy as np
 import orjson
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Run
 from boundarymorph.reading import counted, has_content
+from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
@@ -26,6 +26,7 @@ from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
 VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
+NO_ARTIFACTS = Artifacts()
 STOP = 2**24  # bytes of documents after which a read stops
 FULL = STOP // 2  # bytes from which a read may have stopped: less, as two sides may measure differently
 FEW, MANY = 4, 16  # documents that are read at once, before they are measured: large ones, small ones
@@ -141,9 +142,8 @@ class Search:
     embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
     filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
     documents: how many of the candidates that are likely to be read to return with the pool, as far as they are not
-    long. calibration: the name of the one to return with it; None for the default of the index. directions: whether the
-    vectors' main directions are enough, if the index has learned them and has words. Scores are those of the whole
-    vectors.
+    long. directions: whether the vectors' main directions are enough, if the index has learned them and has words.
+    Scores are those of the whole vectors.
     """
 
     query: str
@@ -153,7 +153,6 @@ class Search:
     hybrid: bool = False
     documents: int = 0
     directions: bool = False
-    calibration: str | None = None
 
     @cached_property
     def condition(self) -> Filter | None:
@@ -169,30 +168,6 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCalibrations:
-    """The calibrations of a name, or the default of an index. known: the names that there are, each with its index or
-    None, unless the caller may use the first of the calibrations whoever it is. distinct: the field of the metadata by
-    which selections from the index are distinct by default."""
-
-    calibrations: Sequence[Calibration] = ()
-    known: Sequence[tuple[str, str | None]] = ()
-    distinct: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        made = [one.to_json() for one in self.calibrations]
-        return {"calibrations": made, "known": self.known, "distinct": self.distinct}
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> FoundCalibrations:
-        """Raises InvalidInput, KeyError, TypeError or ValueError for what is none."""
-        known = [(str(name), None if index is None else str(index)) for name, index in values["known"]]
-        by = values.get("distinct")
-        return cls(
-            [Calibration.of_json(made) for made in values["calibrations"]], known, None if by is None else str(by)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Retrieved:
     """A pool, and warnings about how it was found.
 
@@ -205,7 +180,7 @@ class Retrieved:
     warnings: Sequence[str] = ()
     vectors: VectorSource = "index"
     documents: Mapping[str, Document] = field(default_factory=dict)
-    calibrations: FoundCalibrations = FoundCalibrations()
+    artifacts: Artifacts = NO_ARTIFACTS
     halves: NDArray[np.float16] | None = None
 
 

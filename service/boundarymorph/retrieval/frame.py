@@ -17,7 +17,8 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from boundarymorph.errors import InvalidInput, MalformedFrame
-from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, VectorSource
+from boundarymorph.retrieval.artifacts import Artifacts
+from boundarymorph.retrieval.document import Document, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.ranking import TOLERANCE, halves_from_floats, unit_from_halves, unit_rows_of
 from boundarymorph.selection.pool import Pool, row_lengths
@@ -45,7 +46,7 @@ def encode_pool(retrieved: Retrieved) -> bytes:
         "query": pool.query,
         "scores": pool.scores,
         "ids": _json(list(pool.ids)),
-        "calibrations": _json(retrieved.calibrations.to_json()),
+        "artifacts": _json(retrieved.artifacts.to_json()),
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
     }
@@ -80,14 +81,14 @@ def decode_pool(frame: bytes) -> Retrieved:
             raise MalformedFrame(f"its terms are of {terms.shape} for {count} documents, or not all 0 or 1")
         terms = terms.view(np.bool_)
     documents = documents_of(_list(_bytes(tensors, "documents"), "documents")) if "documents" in tensors else {}
-    told = calibrations_of(_bytes(tensors, "calibrations")) if "calibrations" in tensors else FoundCalibrations()
+    artifacts = _artifacts(_bytes(tensors, "artifacts")) if "artifacts" in tensors else Artifacts()
     _check_used_up(tensors)
     source = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
     warnings = _texts(metadata.get("warnings", ""), "warnings")
     pool = Pool(ids, vectors, query, scores, features, terms)
-    return Retrieved(pool, warnings, cast(VectorSource, source), documents, told)
+    return Retrieved(pool, warnings, cast(VectorSource, source), documents, artifacts)
 
 
 def documents_of(records: Sequence[Any]) -> dict[str, Document]:
@@ -102,12 +103,11 @@ def documents_of(records: Sequence[Any]) -> dict[str, Document]:
     return documents
 
 
-def calibrations_of(text: bytes) -> FoundCalibrations:
-    """Read calibrations from JSON. Raises MalformedFrame."""
+def _artifacts(text: bytes) -> Artifacts:
     try:
-        return FoundCalibrations.of_json(orjson.loads(text))
-    except (InvalidInput, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MalformedFrame(f"its calibrations cannot be read: {error}") from error
+        return Artifacts.of_json(orjson.loads(text))
+    except (InvalidInput, orjson.JSONDecodeError) as error:
+        raise MalformedFrame(f"its artifacts cannot be read: {error}") from error
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:

@@ -1,37 +1,29 @@
-"""Retrieval from the indexes of a catalog, and their calibrations, which live with an index or, for pools, in a folder
-of their own."""
+"""Retrieval from the indexes of a catalog."""
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.belongings import Belongings, CalibrationFolder, checked_name
-from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.database import storage_errors
-from boundarymorph.errors import InvalidIndexName, InvalidInput, UnknownIndex
+from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import FairExecutor
-from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
 from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, observed
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.selection.pool import Pool
-from boundarymorph.settings import SERVICE, Settings
+from boundarymorph.settings import SERVICE
 
 ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
 BLOCK = 64  # documents read at a time
 LISTED = 3 / 4  # of the documents that come with a pool, the first of it; the others are the best by words
 CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
-MOST_NAMES = 1_000  # that are told of where there is none of a name
-_log = logging.getLogger(__name__)
-TROUBLE = "calibrations cannot be read or written"
+UNREADABLE_ARTIFACTS = "the calibration and the default 'distinct' of the index cannot be read, and were not used"
 OWN_VECTOR = "send a query_embedding, with each of several queries alone"
 
 
@@ -47,13 +39,10 @@ class IndexRetriever:
         catalog: Catalog,
         encoder: Encoder | None,
         *,
-        learned: Learned | None = None,
         threads: int = 4,
         share: float = 1.0,
     ) -> None:
-        """learned: calibrations, if there are any. share: of the threads that one caller gets, as in
-        `Shares`."""
-        self._learned = learned
+        """share: of the threads that one caller gets, as in `Shares`."""
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
@@ -81,9 +70,6 @@ class IndexRetriever:
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
         return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
 
-    async def calibrations(self, name: str) -> FoundCalibrations:
-        return FoundCalibrations() if self._learned is None else await self._executor.run(self._learned.find, name)
-
     @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query)
@@ -99,8 +85,12 @@ class IndexRetriever:
         """Return what a search of an index finds, and why that is nothing, as far as that can be said. found: the
         index, if it was looked up before."""
         found = self._catalog.get(name) if found is None else found
-        said = FoundCalibrations() if self._learned is None else self._learned.find(search.calibration, name)
-        retrieved = replace(_found(found, search), calibrations=said)
+        artifacts = self._catalog.artifacts(name).read_if_sound()
+        retrieved = _found(found, search)
+        if artifacts is None:
+            retrieved = replace(retrieved, warnings=(*retrieved.warnings, UNREADABLE_ARTIFACTS))
+        else:
+            retrieved = replace(retrieved, artifacts=artifacts)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
         reasons = mismatches(found, search)
@@ -201,74 +191,3 @@ def _comparisons(condition: Condition) -> Iterator[Compare]:
             yield from _comparisons(part)
         case Compare():
             yield condition
-
-
-class Learned:
-    """The calibrations of a catalog and of pools. Methods block, and raise StorageUnavailable or
-    StorageFull."""
-
-    def __init__(self, catalog: Catalog, settings: Settings) -> None:
-        self._catalog, self._pools = catalog, pools_of(settings)
-
-    def find(self, name: str | None, index: str | None = None) -> FoundCalibrations:
-        """Return the calibrations of a name, first that of the index; without a name the default of the index, if it
-        has one. Raises UnknownIndex, and as `CalibrationSource.calibrations` does."""
-        with storage_errors(TROUBLE):
-            own = None if index is None else self._catalog.belongings(index)
-            found = self._found(name, index, own)
-            return found if own is None else replace(found, distinct=own.distinct())
-
-    def keep(self, made: Calibration) -> None:
-        """Write a calibration in place of an earlier one of its name. Raises UnknownIndex."""
-        with storage_errors(TROUBLE):
-            if made.index is None:
-                self._pools.keep(made)
-            else:
-                held = self._catalog.belongings(made.index)
-                held.keep(replace(made, name=held.index) if made.name == made.index else made)
-
-    def _found(self, name: str | None, index: str | None, own: Belongings | None) -> FoundCalibrations:
-        """own: what belongs to the index."""
-        if name is None:
-            made = None if own is None else _readable(own, None)
-            return FoundCalibrations([made] if made else [])
-        if own is not None:
-            if name != own.index:
-                checked_name(name)
-            if (made := own.calibration(name)) is not None:
-                return FoundCalibrations([replace(made, index=index)])  # by the name that the caller knows it by
-        with suppress(InvalidIndexName, UnknownIndex, InvalidInput):
-            if (found := _readable(self._catalog.belongings(name), None)) is not None:
-                return FoundCalibrations([found], list(self._names()))
-        checked_name(name)
-        pooled = self._pools.get(name)
-        if pooled is not None and pooled.index is None:  # earlier versions kept those of indexes here, too
-            return FoundCalibrations([pooled])
-        others = [made for held in self._catalog.all_belongings() if (made := _readable(held, name))]
-        return FoundCalibrations(others, list(self._names()))
-
-    def _names(self) -> Iterator[tuple[str, str | None]]:
-        for name in self._pools.names()[:MOST_NAMES]:
-            try:
-                made = self._pools.get(name)
-            except InvalidInput:
-                continue
-            if made is not None and made.index is None:
-                yield name, None
-        for held in self._catalog.all_belongings():
-            for name in held.names()[:MOST_NAMES]:
-                yield name, held.index
-
-
-def pools_of(settings: Settings) -> CalibrationFolder:
-    """Return the folder of the calibrations of pools."""
-    return CalibrationFolder(settings.calibration.directory or settings.data_directory / ".calibrations")
-
-
-def _readable(held: Belongings, name: str | None) -> Calibration | None:
-    """Return a calibration for which nobody asked by index and name; one that cannot be read is logged."""
-    try:
-        return held.calibration(name)
-    except InvalidInput as error:
-        _log.warning("the index %r is searched without its calibration: %s", held.index, error)
-        return None

@@ -1,12 +1,11 @@
-"""The interfaces of retrieval: the indexes that a retriever searches, wherever they are stored, and catalogs of these;
-and the sources of what was learned about them."""
+"""The interfaces of retrieval: the indexes that a retriever searches, wherever they are stored, and their catalogs."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -16,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from boundarymorph.calibration.belongings import Belongings
-from boundarymorph.database import storage_errors
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import STOP, Document, FoundCalibrations, Retrieved, Search
+from boundarymorph.retrieval.artifacts import ArtifactFile
+from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.telemetry import metrics, tracing
 
@@ -138,7 +136,7 @@ class IndexDescription(BaseModel):
 def described(catalog: Catalog, name: str) -> IndexDescription:
     """Return the description of an index, with what somebody has said about its documents.
 
-    Raises what `Catalog.describe` and `Catalog.belongings` raise.
+    Raises what `Catalog.describe` and `Catalog.artifacts` raise.
     """
     return _with_words(catalog, catalog.describe(name))
 
@@ -157,9 +155,9 @@ def all_described(
 
 
 def _with_words(catalog: Catalog, index: IndexDescription) -> IndexDescription:
-    with storage_errors("the description cannot be read"), suppress(UnknownIndex):
-        held = catalog.belongings(index.name)
-        index.description, index.distinct = held.description(), held.distinct()
+    with suppress(UnknownIndex):
+        if (found := catalog.artifacts(index.name).read_if_sound()) is not None:
+            index.description, index.distinct = found.description, found.distinct
     return index
 
 
@@ -303,18 +301,8 @@ class Catalog(Protocol):
     def delete(self, name: str) -> None:
         """Remove an index with all that belongs to it, or nothing. Raises InvalidIndexName or UnknownIndex."""
 
-    def belongings(self, name: str) -> Belongings:
-        """Return what belongs to an index besides its documents. Raises InvalidIndexName or UnknownIndex."""
-
-    def all_belongings(self) -> Iterator[Belongings]:
-        """Yield what belongs to each index that has judgements or calibrations."""
+    def artifacts(self, name: str) -> ArtifactFile:
+        """Return the file of the artifacts of an index. Raises InvalidIndexName or UnknownIndex."""
 
     def close(self) -> None:
         """Close files and connections."""
-
-
-class CalibrationSource(Protocol):
-    """Where calibrations are found: in this process, or at a retriever."""
-
-    async def calibrations(self, name: str) -> FoundCalibrations:
-        """Return those of a name. Raises InvalidInput for what is no name or a calibration that cannot be read."""

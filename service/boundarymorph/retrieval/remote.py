@@ -42,10 +42,10 @@ from boundarymorph.remote.peer import (
     pause_of,
     tells_of_server,
 )
-from boundarymorph.remote.urls import parse_plain
+from boundarymorph.remote.urls import parse_plain, segment
 from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mapping, parsed
 from boundarymorph.retrieval import frame
-from boundarymorph.retrieval.document import Document, FoundCalibrations, Retrieved, Search
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.interfaces import observed
 from boundarymorph.selection.pool import unit_rows
@@ -55,7 +55,6 @@ INLINE = 2**19  # bytes of an answer that are read at once, in about a milliseco
 PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
-MOST_CALIBRATIONS = 2**26  # bytes of those of one name
 ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
 AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
@@ -93,7 +92,7 @@ class RemoteRetriever:
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
         self._budget = Budget(timeout, last=False)
         self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
-        self._balancer = Balancer(peers, _ROLE, requests=2**31, probe=self._probe, clock=clock, on_change=on_change)
+        self._balancer = Balancer(peers, _ROLE, requests=2**31, clock=clock, on_change=on_change)
 
     @property
     def identity(self) -> str | None:
@@ -110,12 +109,10 @@ class RemoteRetriever:
             "hybrid": search.hybrid,
             "documents": search.documents,
             "directions": search.directions,
-            "calibration": search.calibration,
         }
         if search.embedding is not None:
             body |= _vector(search.embedding)
         most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
-        most += MOST_CALIBRATIONS if search.calibration else 0
         return await self._call("/retrieve", body, frame.decode_pool, most)
 
     @observed
@@ -133,12 +130,16 @@ class RemoteRetriever:
 
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
-    async def calibrations(self, name: str) -> FoundCalibrations:
-        return await self._call("/calibrations", {"name": name}, frame.calibrations_of, MOST_CALIBRATIONS)
+    async def set_calibration(self, index: str, made: Calibration) -> None:
+        """Replace the calibration of an index. Raises UnknownIndex."""
+        content, target = encoded({"calibration": made.to_json()}), f"/indexes/{segment(index)}/artifacts"
 
-    async def keep(self, made: Calibration) -> None:
-        """Have a calibration kept, by one of the retrievers. Raises what `Learned.keep` does."""
-        await self._call("/calibrations/keep", {"calibration": made.to_json()}, lambda answer: None, SMALL)
+        async def write(peer: Peer) -> None:
+            answer = await peer.send("PATCH", target, budget=self._budget, content=content, headers=JSON, most=SMALL)
+            if not answer.is_success:
+                raise _refusal(peer, target, answer)
+
+        await self._balancer.call(write)
 
     @observed
     async def embed_query(self, query: str) -> NDArray[np.float32]:
@@ -170,9 +171,9 @@ class RemoteRetriever:
         """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
 
         target: path, made of `remote.urls.segment`s, and query of the request. A request that only reads has a time
-        limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other is sent once, to
-        a working retriever, without a time limit. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or if
-        the retriever rejects our key, which the caller cannot change.
+        limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other has no time
+        limit, and is sent to another retriever only if the first one could not be reached. Raises RetrieverUnavailable,
+        and RetrieverFailed for a redirect or if the retriever rejects our key, which the caller cannot change.
         """
 
         async def read(peer: Peer) -> Response:
@@ -194,7 +195,7 @@ class RemoteRetriever:
 
         if method == "GET" and body is None:
             return await self._balancer.call(read)
-        return await self._balancer.call_once(write)
+        return await self._balancer.call(write, repeatable=False)
 
     async def check(self) -> None:
         """Have a query encoded, which also checks the key, and check the readiness of the retriever.
@@ -223,12 +224,11 @@ class RemoteRetriever:
             raise _unusable(peer, error) from error
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int) -> Embeddings:
-        """Raises OtherModel if the retriever has another encoder than most."""
+        """Raises OtherModel if the retriever has another encoder than the one in use."""
         most = SMALL + count * self._vector
         embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most)
         if embeddings.encoder is not None:
             self._balancer.serves(peer, embeddings.encoder)
-            self._balancer.check_model(peer)
         return embeddings
 
     async def _probe(self, peer: Peer) -> bool:

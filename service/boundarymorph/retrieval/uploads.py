@@ -1,21 +1,19 @@
-"""Uploads: cutting them into lines as they arrive, parsing these into documents, reporting what is wrong with malformed
-ones, and writing the documents into an index in batches."""
+"""Uploads: parsing their lines into documents as they arrive, saying what is wrong with malformed ones, and writing the
+documents into an index in batches."""
 
 from __future__ import annotations
 
-import re
 import tempfile
-import time
 from codecs import BOM_UTF8
-from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, count
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from boundarymorph import reading
 from boundarymorph.database import storage_errors
@@ -27,23 +25,30 @@ from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.interfaces import Index
 
 MAX_LINE_BYTES = 4 * 2**20
-MAX_ID_LENGTH = 512
-ARRAY_BYTES = 64 * 2**20  # of a JSON array, which is parsed whole
-AT_A_TIME = 256  # elements
+AT_A_TIME = 256  # elements of an array
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
 MAX_FIELDS_NAMED = 5  # in the message about a missing one
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # or the beginning of an unterminated one
-_NOT_A_NUMBER = re.compile(rb"\b(NaN|Infinity)\b")
-BLANK = b" \t\r\n"  # of JSON
-HEAD_BYTES = 2**12  # within which an array must show itself
-_ARRAY = re.compile(rb"\[[ \t\r\n]*[{\]]")
+MAX_HEADER = 1_000  # bytes of a line that may name the columns of a table
 MAX_PROBLEMS = 100
 MAX_FIELD_NAMES = 100  # unknown fields counted by name
 ENCODED_AT_A_TIME = 32
 WRITTEN_AT_A_TIME = 256  # if nothing has to be encoded
 BATCH_BYTES = 8 * 2**20  # of the upload, after which a batch is complete
-WINDOW_SECONDS = 30.0
+
+
+class UploadedDocument(BaseModel):
+    """A document of an upload. Other fields are counted in the report, and refused by a strict upload."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: reading.Id = Field(validation_alias=AliasChoices("id", "_id"), description="unique in the index")
+    text: str = Field(description="what the models read, after the title")
+    title: str | None = Field(None, description="read by the models before the text")
+    metadata: dict[str, Any] | None = Field(None, description="used by filters")
+    embedding: Annotated[list[float], Field(fail_fast=True)] | None = Field(
+        None, description="encoded by the service if absent"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,66 +74,120 @@ class BadLine:
     reason: str
 
 
+class Line(NamedTuple):
+    """A line that is not blank. number: from 1; text: of a line that is too long, only limit + 1 bytes; end: the offset
+    in bytes of its end."""
+
+    number: int
+    text: bytes
+    end: int
+
+
 async def parse_ndjson(
     chunks: AsyncIterable[bytes],
     dimension: int,
     *,
     max_line_bytes: int = MAX_LINE_BYTES,
-    array_bytes: int = ARRAY_BYTES,
     run: Run = in_default_thread,
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse one JSON object per line, in UTF-8, keeping no more than a chunk and a document in memory, or the elements
-    of a JSON array. Ignores blank lines. Raises InvalidInput and LimitExceeded as `pieces` does.
+    """Parse an `UploadedDocument` per line, in UTF-8, keeping no more than a chunk and a document in memory.
 
-    Fields: id (string or integer; or `_id`, as in BEIR), text, title, metadata (object), embedding (`dimension`
-    numbers); the names of others are reported. The lines of each chunk are parsed by `run`.
+    Ignores blank lines; the names of unknown fields are reported. The lines of each chunk are parsed by `run`.
     """
-    async for found in pieces(chunks, max_line_bytes, array_bytes, run):
-        for entry in await run(_parse_pieces, found, dimension, max_line_bytes):
+
+    def parsed(found: Sequence[Line]) -> list[ParsedDocument | BadLine]:
+        return [_parsed(line, dimension, max_line_bytes) for line in found]
+
+    async for found in lines(chunks, max_line_bytes):
+        for entry in await run(parsed, found):
             yield entry
 
 
 async def parse_array(
     body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse a JSON array of objects with the fields of `parse_ndjson`, by `run`.
+    """Parse a JSON array of `UploadedDocument`s, by `run`.
 
-    Raises InvalidInput if it is not a JSON array, before the first entry.
+    Raises InvalidInput if it is not a JSON array, before the first entry, and LimitExceeded as `reading.parse` does.
     """
-    for found in await run(_elements, body):
-        for entry in await run(_parse_pieces, found, dimension, max_line_bytes):
+    end = 0
+
+    def parsed(start: int) -> list[ParsedDocument | BadLine]:
+        nonlocal end
+        entries = []
+        for number, record in enumerate(islice(records, start, start + AT_A_TIME), start=start + 1):
+            size = len(orjson.dumps(record))
+            end += size
+            too_long = size > max_line_bytes
+            entries.append(
+                _too_long(number, max_line_bytes) if too_long else parse_record(record, number, dimension, end)
+            )
+        return entries
+
+    records = await run(reading.parse, body)
+    if not isinstance(records, list):
+        raise InvalidInput("the documents must be a JSON array of objects")
+    for start in range(0, len(records), AT_A_TIME):
+        for entry in await run(parsed, start):
             yield entry
 
 
-def parse_record(record: object, line: int, dimension: int, end: int = 0) -> ParsedDocument | BadLine:
+async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[Line]]:
+    """Yield the lines that end in each chunk, without blank ones. Keeps no more than a chunk and a line in memory."""
+    number, end, kept = 1, 0, bytearray()
+
+    def ended() -> list[Line]:
+        text = bytes(kept).removeprefix(BOM_UTF8)  # also between files that were joined
+        return [Line(number, text, end)] if text.strip() else []
+
+    async for chunk in chunks:
+        found = []
+        *whole, rest = chunk.split(b"\n")
+        for part in whole:
+            kept += part[: limit + 1 - len(kept)]
+            end += len(part) + 1
+            found += ended()
+            number += 1
+            kept.clear()
+        kept += rest[: limit + 1 - len(kept)]
+        end += len(rest)
+        if found:
+            yield found
+    if last := ended():
+        yield last
+
+
+def parse_record(record: Any, line: int, dimension: int, end: int = 0) -> ParsedDocument | BadLine:
     """Convert a decoded JSON value to a document, or say what is wrong with it."""
     try:
-        if not isinstance(record, dict):
-            raise InvalidInput("a document must be a JSON object")
-        document, embedding = _document(record), _embedding(record.get("embedding"), dimension)
-        unknown = tuple(name[:MAX_FIELD_NAME] for name in record if name not in FIELDS)
-        return ParsedDocument(line, document, embedding, end, unknown)
+        given = UploadedDocument.model_validate(record)
+        if not has_content(given.text) and not has_content(given.title or ""):
+            raise InvalidInput("text: has nothing to read, and there is no title")
+        orjson.dumps(given.metadata)
+        embedding = None if given.embedding is None else _embedding(given.embedding, dimension)
+    except ValidationError as error:
+        return BadLine(line, _mistake(error, record))
+    except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
+        return BadLine(line, f"metadata: cannot be stored: {error}")
     except InvalidInput as problem:
         return BadLine(line, str(problem))
+    unknown = tuple(name[:MAX_FIELD_NAME] for name in record if name not in FIELDS)
+    return ParsedDocument(
+        line, Document(given.id, given.text, given.title, given.metadata or {}), embedding, end, unknown
+    )
 
 
-def _parse_pieces(found: Sequence[Piece], dimension: int, limit: int) -> list[ParsedDocument | BadLine]:
-    return [_parse(text, number, dimension, limit, end) for number, text, end in found]
-
-
-def _parse(line: bytes, number: int, dimension: int, limit: int, end: int = 0) -> ParsedDocument | BadLine:
-    if len(line) > limit:
-        return BadLine(number, f"longer than {limit} bytes")
+def _parsed(line: Line, dimension: int, limit: int) -> ParsedDocument | BadLine:
+    number, text, end = line
+    if len(text) > limit:
+        return _too_long(number, limit)
     try:
-        return parse_record(_loaded(line), number, dimension, end)
+        return parse_record(_loaded(text), number, dimension, end)
     except orjson.JSONDecodeError as error:
-        if _NOT_A_NUMBER.search(_STRINGS.sub(b"", line)):
-            return BadLine(
-                number, "not JSON: NaN and Infinity are no numbers of JSON; write null, or leave the field out"
-            )
-        return BadLine(number, reading.complaint(line) or f"not JSON: {error}")
-    except InvalidInput as error:
-        return BadLine(number, str(error))
+        hint = "JSON has no NaN or Infinity" if b"NaN" in text or b"Infinity" in text else reading.ONE_A_LINE
+        if reading.is_table(text[:MAX_HEADER].decode(errors="replace")):
+            hint = reading.AS_LINES
+        return BadLine(number, reading.complaint(text) or f"not JSON: {error}; {hint}")
 
 
 def _loaded(line: bytes) -> Any:
@@ -141,156 +200,33 @@ def _loaded(line: bytes) -> Any:
         return orjson.loads(repaired)
 
 
-def _elements(body: bytes) -> list[list[Piece]]:
-    """Return the elements of a JSON array, AT_A_TIME together. Raises InvalidInput for anything else."""
-    body = reading.without_mark(body, "the array")
-    reading.check_memory(body)
-    try:
-        values = reading.parse(body) if body.count(b",") > reading.MOST_VALUES else _loaded(body)
-        if not isinstance(values, list):
-            raise InvalidInput("the documents must be a JSON array of objects")
-        texts = [orjson.dumps(value) for value in values]
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
-        raise InvalidInput(f"the array is not JSON: {reading.complaint(body) or error}") from error
-    found = [Piece(*each) for each in zip(count(1), texts, accumulate(map(len, texts)), strict=False)]
-    return [found[start : start + AT_A_TIME] for start in range(0, len(found), AT_A_TIME)]
+def _too_long(line: int, limit: int) -> BadLine:
+    return BadLine(line, f"longer than {limit} bytes")
 
 
-def _document(record: dict[str, Any]) -> Document:
-    """Return what a JSON object has besides an embedding. Raises InvalidInput."""
-    id, text, title = record.get("id", record.get("_id")), record.get("text"), record.get("title")
-    metadata = {} if record.get("metadata") is None else record["metadata"]
-    for needed, names in (("id", {"id", "_id"}), ("text", {"text"})):
-        if not names & record.keys():
-            there = ", ".join(name[:MAX_FIELD_NAME] for name in list(record)[:MAX_FIELDS_NAMED]) or "nothing"
-            raise InvalidInput(f"{needed} is missing: a document has id and text; this one has {there}")
-    if isinstance(id, bool) or not isinstance(id, str | int):
-        raise InvalidInput("id must be a string or an integer of at most 64 bits")
-    if not 1 <= len(str(id)) <= MAX_ID_LENGTH:
-        raise InvalidInput(f"id must have 1 to {MAX_ID_LENGTH} characters")
-    if not isinstance(text, str):
-        raise InvalidInput("text must be a string")
-    if not has_content(text) and not has_content(str(title or "")):
-        raise InvalidInput("text has nothing to read and there is no title")
-    if title is not None and not isinstance(title, str):
-        raise InvalidInput("title must be a string")
-    if not isinstance(metadata, dict):
-        raise InvalidInput("metadata must be an object")
-    try:
-        orjson.dumps(metadata)
-    except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
-        raise InvalidInput(f"metadata cannot be stored: {error}") from None
-    return Document(str(id), text, title, metadata)
+def _mistake(error: ValidationError, record: Any) -> str:
+    """Describe the first mistake in a record."""
+    mistake = error.errors(include_url=False)[0]
+    where = ".".join(map(str, mistake["loc"]))
+    if not where:
+        return "a document must be a JSON object; send an array of them as application/json"
+    if mistake["type"] == "missing":
+        there = ", ".join(name[:MAX_FIELD_NAME] for name in islice(record, MAX_FIELDS_NAMED)) or "nothing"
+        return f"{where} is missing: a document has id and text; this one has {there}"
+    return f"{where}: {reading.in_words(mistake, error.title)}"
 
 
-def _embedding(value: object, dimension: int) -> NDArray[np.float32] | None:
-    if value is None:
-        return None
+def _embedding(value: Sequence[float], dimension: int) -> NDArray[np.float32]:
     if not dimension:
-        raise InvalidInput("it has an embedding, but the index has no vectors; leave it out")
-    if not isinstance(value, list) or not all(type(component) in (int, float) for component in value):
-        raise InvalidInput("embedding must be a list of numbers")
+        raise InvalidInput("embedding: the index has no vectors; leave it out")
     if len(value) != dimension:
-        raise InvalidInput(f"embedding has {len(value)} dimensions and the index {dimension}")
+        raise InvalidInput(f"embedding: it has {len(value)} dimensions and the index {dimension}")
     vector = np.array(value, dtype=np.float64)
     with np.errstate(over="ignore"):
         length = np.linalg.norm(vector)
     if not 0 < length < np.inf:
-        raise InvalidInput("embedding has no direction: its length is zero or not finite")
+        raise InvalidInput("embedding: it has no direction, as its length is zero or not finite")
     return (vector / length).astype(np.float32)
-
-
-class Piece(NamedTuple):
-    """A line or an element. number: from 1; text: of a line that is too long, only limit + 1 bytes; end: the offset in
-    bytes of its end, of an element without white space."""
-
-    number: int
-    text: bytes
-    end: int
-
-
-async def pieces(
-    chunks: AsyncIterable[bytes], limit: int, array_bytes: int = ARRAY_BYTES, run: Run = in_default_thread
-) -> AsyncIterator[list[Piece]]:
-    """Yield the lines that end in each chunk, without blank ones, keeping no more than a chunk and one of them in
-    memory; or the elements if the upload is a JSON array, which `run` parses whole.
-
-    Raises InvalidInput for another encoding than UTF-8, for CSV, and for a malformed array, before the first; and
-    LimitExceeded for an array of more than `array_bytes`.
-    """
-    arriving = aiter(chunks)
-    head = b""
-    async for chunk in arriving:
-        head += chunk
-        if len(head) >= HEAD_BYTES or _tells(head):
-            break
-    if _is_array(head[:HEAD_BYTES]):
-        body = bytearray(head)
-        async for chunk in arriving:
-            body += chunk
-            if len(body) > array_bytes:
-                raise LimitExceeded(
-                    f"a JSON array may have {array_bytes:,} bytes here; for more send NDJSON, one object a line"
-                )
-        for found in await run(_elements, bytes(body)):
-            yield found
-        return
-    lines = _Lines(limit)
-    if found := lines.feed(head):
-        yield found
-    async for chunk in arriving:
-        if found := lines.feed(chunk):
-            yield found
-    if found := lines.finish():
-        yield found
-
-
-def _tells(head: bytes) -> bool:
-    """Whether the head has its first line and, if that begins an array, also what comes first in it."""
-    text = head.removeprefix(BOM_UTF8).lstrip(BLANK)
-    return b"\n" in text and (not text.startswith(b"[") or bool(text[1:].strip(BLANK)))
-
-
-def _is_array(head: bytes) -> bool:
-    """Whether an upload is an array. Raises InvalidInput if it begins like CSV or in another encoding than UTF-8."""
-    text = reading.without_mark(head, "the upload").lstrip(BLANK)
-    first = text.splitlines()[0] if text else b""
-    if reading.complaint(first) is None and reading.is_table(first.decode()):
-        raise InvalidInput(reading.AS_LINES)
-    return _ARRAY.match(text) is not None
-
-
-class _Lines:
-    """Cuts at line feeds, carriage returns, or both."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._number, self._line, self._end, self._held = 1, bytearray(), 0, b""
-
-    def feed(self, chunk: bytes) -> list[Piece]:
-        """Return the lines that end in the chunk, without blank ones."""
-        chunk = self._held + chunk
-        self._held = chunk[-1:] if chunk.endswith(b"\r") else b""  # the first half of a line's end, or all of it
-        found = []
-        for part in chunk[: len(chunk) - len(self._held)].splitlines(keepends=True):
-            text = part.rstrip(b"\r\n")
-            self._line += text[: self._limit + 1 - len(self._line)]
-            self._end += len(part)
-            if len(text) < len(part):
-                found += self._ended()
-        return found
-
-    def finish(self) -> list[Piece]:
-        """Return the last line, unless it is blank."""
-        self._end += len(self._held)
-        return self._ended()
-
-    def _ended(self) -> list[Piece]:
-        text = bytes(self._line).removeprefix(BOM_UTF8)  # also between files that were joined
-        piece = Piece(self._number, text, self._end)
-        self._number += 1
-        self._line.clear()
-        return [piece] if len(text) > self._limit or text.strip() else []
 
 
 @dataclass(slots=True)
@@ -479,34 +415,3 @@ async def _all_valid(
             number, vector, end, *parts = orjson.loads(line)
             embedding = None if vector is None else np.frombuffer(bytes.fromhex(vector), dtype=np.float32)
             yield ParsedDocument(number, Document(*parts), embedding, end)
-
-
-class UploadSpeed:
-    """The recent speed: unchanged documents are processed many times faster than those to be embedded."""
-
-    def __init__(self, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """total: bytes of the upload, None if unknown."""
-        self._total = total
-        self._clock = clock
-        self._seen = deque([(clock(), 0, 0)])
-
-    def observe(self, documents: int, position: int) -> None:
-        """Record how many documents, and bytes of the upload, have been processed."""
-        now = self._clock()
-        self._seen.append((now, documents, position))
-        while self._seen[1][0] <= now - WINDOW_SECONDS:
-            self._seen.popleft()
-
-    @property
-    def documents_per_second(self) -> float:
-        """Speed over the last WINDOW_SECONDS; 0 before anything was measured."""
-        (start, before, _), (end, after, _) = self._seen[0], self._seen[-1]
-        return (after - before) / (end - start) if end > start else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Remaining seconds at the recent speed; None if unknown."""
-        (start, _, before), (end, _, after) = self._seen[0], self._seen[-1]
-        if self._total is None or after <= before:
-            return None
-        return max(0, self._total - after) * (end - start) / (after - before)

@@ -165,21 +165,11 @@ class Infinity(RerankServer):
     advice = "update it to one that honours raw_scores: false"
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        rerankers = []
-        for card in cards(body):
-            capabilities = card.get("capabilities")
-            if not isinstance(capabilities, list) or "rerank" in capabilities:
-                rerankers.append(card)
+        rerankers = [card for card in cards(body) if "rerank" in _list(card.get("capabilities"), ["rerank"])]
         card = chosen(rerankers, model)
-        served = word(card, "id")
-        revision = card.get("revision")
-        return Description(
-            full_name(served, revision, card.get("dtype"), None),
-            served,
-            self.most_texts,
-            revision=optional_word(revision),
-            weights=served,
-        )
+        served, revision = word(card, "id"), card.get("revision")
+        name = full_name(served, revision, card.get("dtype"), None)
+        return Description(name, served, self.most_texts, revision=optional_word(revision), weights=served)
 
 
 class Cohere(RerankServer):
@@ -242,21 +232,15 @@ class SystemOne(Dialect):
     characters = 8_000  # of a document
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        state = {"query": context.query}
-        if context.instruction is not None:
-            state["what counts as an answer"] = context.instruction
-        questions = {
-            str(place): {"type": "noul", "instructions": f"{QUESTION}\n\n{text[: self.characters]}"}
-            for place, text in enumerate(texts)
-        }
-        cut = sum(len(text) > self.characters for text in texts)
-        return Request(self.path, {"model": model, "state": state, "questions": questions}, cut)
+        asked = [f"{QUESTION}\n\n{text[: self.characters]}" for text in texts]
+        questions = {str(place): {"type": "noul", "instructions": question} for place, question in enumerate(asked)}
+        body: dict[str, object] = {"model": model, "state": {"query": context.query}, "questions": questions}
+        return Request(self.path, body, sum(len(text) > self.characters for text in texts))
 
     def read(self, body: bytes, count: int) -> Answer:
-        answer = mapping(parsed(body))
-        answers = mapping(answer.get("answers"))
-        asked = ((place, mapping(answers.get(str(place), {})).get("noul")) for place in range(count))
-        return Answer(_ordered(asked, count, "a decision model answers with probabilities"))
+        answers = mapping(mapping(parsed(body)).get("answers"))
+        found = ((place, mapping(answers.get(str(place), {})).get("noul")) for place in range(count))
+        return Answer(_ordered(found, count, "a decision model answers with probabilities"))
 
 
 class Decisions(SystemOne):
@@ -282,6 +266,10 @@ FOREIGN: tuple[Dialect, ...] = (
 
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
     return body if context.instruction is None else body | {"instruction": context.instruction}
+
+
+def _list(value: object, default: list[object]) -> list[object]:
+    return value if isinstance(value, list) else default
 
 
 def _of_cosine(score: object) -> object:

@@ -88,7 +88,7 @@ class TrendConfig:
     below. Scored documents get no bonus.
 
     weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people,
-    by_witnesses, told, noise, prior: as in `TrendPosterior`.
+    by_witnesses, noise, prior: as in `TrendPosterior`.
     """
 
     kernel: str = "vmf"
@@ -97,7 +97,6 @@ class TrendConfig:
     acquisition: Acquisition = field(default_factory=Explore)
     to_people: bool = False
     by_witnesses: float = READ_BY_WITNESSES
-    told: float | None = None
     noise: float = NOISE
     prior: TrendPrior = DEFAULT_PRIOR
 
@@ -111,7 +110,6 @@ class TrendConfig:
             noise=self.noise,
             to_people=self.to_people,
             by_witnesses=self.by_witnesses,
-            told=self.told,
             prior=self.prior,
         )
 

@@ -259,8 +259,6 @@ class TrendPosterior:
     instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
     score counts as what its document is believed to have, given the noise of scores. by_witnesses: what they add, in
     standard deviations of the scorer's log-odds over the pool; `READ_BY_WITNESSES` to a scorer with a few grades.
-    told: instead, if scores are told as what people find: the weight of the similarity in their log-odds, to which
-    nearness to the best documents is then added.
     """
 
     def __init__(
@@ -273,7 +271,6 @@ class TrendPosterior:
         weight: float = LINEAR_WEIGHT,
         to_people: bool = False,
         by_witnesses: float = READ_BY_WITNESSES,
-        told: float | None = None,
         prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
@@ -294,7 +291,7 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._people, self._by_witnesses, self._told = pool if to_people else None, by_witnesses, told
+        self._people, self._by_witnesses = pool if to_people else None, by_witnesses
         self._mixture: Mixture | None = None  # not yet made since the last score
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -348,10 +345,6 @@ class TrendPosterior:
         pool, scale = self._people, mixture.scale
         centre = mixture.weights @ mixture.means
         continuous = replace(scale, levels=(), cuts=())
-        if self._told is not None:
-            added = self._told * (_nearness(pool, centre) - similarity(pool))
-            told = scale.log_odds(mixture.scores) + added[mixture.observed]
-            return Judged(added, 1.0, continuous.scores(told), continuous)
         unknown = (mixture.weights @ mixture.own).mean()
         middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
         share = spread * (READ_BY_WITNESSES if scale.levels else self._by_witnesses)

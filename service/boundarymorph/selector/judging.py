@@ -7,37 +7,40 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from boundarymorph.calibration.judgments import JudgedQuery, worth_judging
+from boundarymorph.calibration.judgments import worth_judging
+from boundarymorph.calibration.learning import JudgedQuery
 from boundarymorph.inference.concurrency import NEVER
-from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Document, Retriever, VectorSource, in_awaited_pieces
-from boundarymorph.scoring.scorer import Scorer, by_witnesses, of_content
+from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A judged query. ids: the judged documents in its pool, in the order of `query`; missing: how many judged
-    documents are not in it, or have no score; vectors: the source of the pool's."""
+    """A judged query.
+
+    Attributes:
+        query: What is known of its judged documents.
+        ids: The ids of the judged documents that are in its pool and have a score, in the order of `query`.
+        vectors: The source of the vectors of its pool.
+    """
 
     query: JudgedQuery
     ids: Sequence[str]
-    missing: int
     vectors: VectorSource
 
 
 class Judging:
-    """Tasks without calibration: their budget is spent on finding the best by the scorer."""
+    """Judging for tasks without a calibration, whose deadlines do not count. Methods raise what a selection raises."""
 
     def __init__(self, selector: Selector, retriever: Retriever, scorer: Scorer) -> None:
         self._selector, self._retriever, self._scorer = selector, retriever, scorer
 
     async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
-        """At most `count` documents, shuffled, so that their order says nothing. Raises what a selection does."""
-        wanted = replace(
-            task, k=count, goal="set", accepts="complete", deadline=NEVER, calibration=None, to_people=False
-        )
+        """Return at most `count` documents that are worth judging, in random order. The budget of the task is spent on
+        finding those that the scorer finds best."""
+        wanted = replace(task, k=count, goal="set", accepts="complete", deadline=NEVER, to_people=False)
         result = await self._selector.select(wanted)
         positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
         ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]
@@ -45,24 +48,21 @@ class Judging:
         return [documents[id] for id in ids if id in documents]
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
-        """Score the documents with these ids that are in the pool. Raises what a selection does."""
-        wanted = replace(task, budget=0, k=1, accepts="complete", deadline=NEVER, calibration=None)
-        pooled = await self._selector.select(wanted)
-        pool = pooled.pool
-        positions = [position for position, id in enumerate(pool.ids) if id in grades]
-        documents = await self._read(task, [pool.ids[position] for position in positions])
-        there = np.array([position for position in positions if pool.ids[position] in documents], dtype=np.intp)
-        texts = [documents[pool.ids[position]].content for position in there]
+        """Score the judged documents that are in the pool. grades: by id."""
+        bare = replace(task, budget=0, k=1, accepts="complete", deadline=NEVER, reuse=False, to_people=True)
+        pool = (await self._selector.select(bare)).pool
+        documents = await self._read(task, [id for id in pool.ids if id in grades])
+        texts = [document.content for document in documents.values()]
         found = await of_content(texts, lambda texts: self._scorer.score(task.query, texts))
         if found.failure is not None:
             raise found.failure
-        known = ~np.isnan(found.values)
-        there, scores = there[known], found.values[known]
-        given = np.array([grades[pool.ids[position]] for position in there], dtype=np.float64)
-        added = by_witnesses(identity_of(self._scorer), texts)
-        query = JudgedQuery.of(pool, there, scores, given, added)
-        ids = [pool.ids[position] for position in there]
-        return Judged(query, ids, len(grades) - len(there), pooled.vectors)
+        scores = {id: score for id, score in zip(documents, found.values.tolist(), strict=True) if not np.isnan(score)}
+        ranked = await self._selector.select(replace(bare, goal="ranking", known=scores))
+        positions = ranked.selection.documents.tolist()
+        people = {ranked.pool.ids[at]: value for at, value in zip(positions, ranked.selection.relevance, strict=True)}
+        ids = [id for id in ranked.pool.ids if id in scores and id in people]
+        columns = (np.array([values[id] for id in ids], dtype=np.float64) for values in (scores, people, grades))
+        return Judged(JudgedQuery(*columns), ids, ranked.vectors)
 
     async def _read(self, task: SelectionTask, ids: Sequence[str]) -> dict[str, Document]:
         pieces = in_awaited_pieces(task.candidates(self._retriever).documents, ids)

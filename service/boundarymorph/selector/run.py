@@ -145,7 +145,7 @@ class SelectionRun:
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
-            self._task = self._task.complete(self._task, retrieved.calibrations)
+            self._task = self._task.complete(self._task, retrieved.artifacts)
         if self._task.goal != "scores":
             self._task.room.charge(footprint(self.pool, self._task.budget + len(self._task.known)))
         run = self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else at_once
@@ -222,7 +222,7 @@ class SelectionRun:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
         models = self.scores.model, self._encoder
-        self.calibrated = CalibratedScores.of(self._task, self.pool, self.vectors, *models, self.documents.first_texts)
+        self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self.documents.first_texts)
         self.warnings += self.calibrated.warnings
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.known, set(self._blank.tolist())
@@ -415,7 +415,7 @@ class SelectionRun:
             explained=await self._explained(),
             tokens=scores.tokens,
             trips=scores.requests,
-            calibration=self.calibrated.name,
+            calibration=self.calibrated.created,
             to_people=self.calibrated.to_people,
             scores=self.calibrated.original(self.documents.texts),
             proposals=self._proposals,

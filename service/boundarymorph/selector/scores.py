@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.calibration import Calibrated
+from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.scorer import by_witnesses
 from boundarymorph.selection import Observation
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
-from boundarymorph.selection.pool import Pool
 from boundarymorph.selector.task import SelectionTask
 
 WORDS = "words"  # in place of an encoder's name, for vectors that were made from words
@@ -27,14 +26,16 @@ SHARE = 0.5  # of the remaining time that a round is expected to take at most
 
 @dataclass
 class CalibratedScores:
-    """The scorer's scores of a task's documents, and what its session gets in their place.
+    """The scorer's scores of a task's documents, and how relevance is read as a probability.
 
-    calibration: on the task's pool, None for scores as they are. warnings: about it. ranking_only: whether the session
-    only sorts, so that it can get probabilities in any case. witnesses: what these add, if the session makes of scores
-    what people are expected to find. scores: the scorer's own, by position.
+    reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
+    warnings: about it. ranking_only: whether the session only sorts, so that it can get probabilities in place of
+    scores. witnesses: what these add, if relevance is what people are expected to find. scores: the scorer's own, by
+    position.
     """
 
-    calibration: Calibrated | None = None
+    reading: ProbabilityMap | None = None
+    created: str | None = None
     warnings: Sequence[str] = ()
     ranking_only: bool = False
     witnesses: float | None = None
@@ -42,74 +43,44 @@ class CalibratedScores:
 
     @classmethod
     def of(
-        cls,
-        task: SelectionTask,
-        pool: Pool,
-        vectors: VectorSource,
-        scorer: str | None,
-        encoder: str | None,
-        texts: Sequence[str],
+        cls, task: SelectionTask, vectors: VectorSource, scorer: str | None, encoder: str | None, texts: Sequence[str]
     ) -> CalibratedScores:
-        """Apply the calibration of a task to its pool, or say in a warning why not.
+        """Take the map of the task's calibration, or say in a warning why not.
 
         scorer, encoder: names of the models in use, None if they are not known. texts: the first of the pool.
         """
-        calibration, witnesses = task.calibration, by_witnesses(scorer, texts) if task.to_people else None
-        if calibration is None or calibration.form == "none":  # whose judgements were too few to tell
-            return cls(witnesses=witnesses)
+        witnesses, calibration = by_witnesses(scorer, texts) if task.to_people else None, task.calibration
+        ranking_only = task.goal == "scores"
+        if calibration is None:
+            return cls(witnesses=witnesses, ranking_only=ranking_only)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
-            return cls(warnings=[f"the calibration {calibration.name!r} was not used: {why}"], witnesses=witnesses)
-        on_pool = calibration.on(pool)
-        warnings = []
-        if on_pool.missing:
-            lacking = ", ".join(on_pool.missing)
-            warnings = [f"the calibration {calibration.name!r} went by the scores alone, as this pool has no {lacking}"]
-        return cls(on_pool, warnings, ranking_only=task.goal == "scores", witnesses=witnesses)
+            warning = f"the calibration was not used: {why}"
+            return cls(warnings=[warning], witnesses=witnesses, ranking_only=ranking_only)
+        reading = calibration.maps.get("people" if task.to_people else "scorer")
+        return cls(reading, calibration.created if reading else None, (), ranking_only, witnesses)
 
     def config(self, method: str) -> Config:
         """Return the configuration of a session by the method of this name."""
-        told = self.calibration.near if self.calibration is not None and self.calibration.told else None
-        if self.witnesses is None or told == 0.0:
-            return METHODS[method]
-        return replace(TO_PEOPLE, by_witnesses=self.witnesses, told=told)
-
-    @property
-    def told(self) -> bool:
-        """Whether the session gets probabilities instead of scores."""
-        return self.calibration is not None and (self.calibration.told or self.ranking_only)
+        return METHODS[method] if self.witnesses is None else replace(TO_PEOPLE, by_witnesses=self.witnesses)
 
     @property
     def to_people(self) -> bool:
         """Whether relevance is what people are expected to find."""
-        return self.witnesses is not None or (self.calibration is not None and self.calibration.told)
-
-    @property
-    def name(self) -> str | None:
-        """The name of the calibration in use."""
-        return None if self.calibration is None else self.calibration.name
-
-    @property
-    def reading(self) -> Callable[[NDArray[np.float64]], NDArray[np.float64]] | None:
-        """How a session is to read the scores that it gets; None if as they are."""
-        return None if self.calibration is None or self.calibration.told else self.calibration.read
+        return self.witnesses is not None
 
     def threshold(self, relevance: float) -> float:
-        """Convert a minimum relevance to the scale of what the session gets."""
-        if self.calibration is None or self.calibration.told:
-            return relevance
-        return self.calibration.reaching(relevance)
+        """Convert a minimum relevance, as callers know it, to the scale of the session."""
+        return relevance if self.reading is None else self.reading.inverse(relevance)
 
     def add(self, documents: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Keep the scores (n,) of n documents, by position, and return (n,) what the session gets."""
         self.scores.update(zip(documents.tolist(), scores.tolist(), strict=True))
-        if self.calibration is None or not self.told:
-            return scores
-        return self.calibration.probability(scores, documents)
+        return self.reading(scores) if self.reading is not None and self.ranking_only else scores
 
     def original(self, texts: NDArray[np.intp]) -> dict[int, float]:
         """Return the scorer's own scores by position. texts: (N,) numbers, equal for documents that share a score."""
-        if self.calibration is None and self.witnesses is None:
+        if self.reading is None and self.witnesses is None:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
         positions = np.flatnonzero(np.isin(texts, list(by_text)))
@@ -117,7 +88,7 @@ class CalibratedScores:
 
     def history(self, history: Sequence[Observation]) -> Sequence[Observation]:
         """Return the calls of a session with the scorer's own scores."""
-        if self.calibration is None:
+        if self.reading is None:
             return history
         return [replace(observation, score=self.scores[observation.document]) for observation in history]
 

@@ -30,7 +30,8 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
 from boundarymorph.remote.wire import TokenCounts
-from boundarymorph.retrieval.document import Candidates, Document, FoundCalibrations, Retriever, VectorSource
+from boundarymorph.retrieval.artifacts import Artifacts
+from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT
@@ -56,7 +57,7 @@ class WeightedQuery:
     candidates: Callable[[Retriever], Candidates]
 
 
-def _as_it_is(task: SelectionTask, found: FoundCalibrations) -> SelectionTask:
+def _as_it_is(task: SelectionTask, found: Artifacts) -> SelectionTask:
     return task
 
 
@@ -111,7 +112,7 @@ class SelectionTask:
     proposals: int = 0
     queries: Sequence[WeightedQuery] = ()
     room: Room = FREE
-    complete: Callable[[SelectionTask, FoundCalibrations], SelectionTask] = _as_it_is
+    complete: Callable[[SelectionTask, Artifacts], SelectionTask] = _as_it_is
 
     @property
     def ranks_all(self) -> bool:
@@ -209,7 +210,7 @@ class SelectionResult:
     is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
     scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
     read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
-    task asks for it and anything was believed. calibration: the name of that in use; to_people: whether relevance is
+    task asks for it and anything was believed. calibration: when that in use was made; to_people: whether relevance is
     what people are expected to find; scores: the scorer's own, by position, where relevance is something else.
     answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
     probability to reach `min_relevance`.

@@ -52,7 +52,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
     Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
     """
-    from boundarymorph.retrieval.index_retriever import IndexRetriever, Learned
+    from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
@@ -62,7 +62,6 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     retriever = IndexRetriever(
         catalog,
         encoder,
-        learned=Learned(catalog, settings),
         threads=settings.search_threads,
         share=settings.limits.key_share,
     )
@@ -95,7 +94,6 @@ def _selecting(
         parts.caches.scores,
         trips=trips_to(settings.scorer, scorer),
         encoder=encoder,
-        threads=settings.selector_threads,
         share=settings.limits.key_share,
     )
     probes = dict(parts.probes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import orjson
@@ -313,19 +312,10 @@ class PolicySettings(BaseModel, extra="forbid"):
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     deadline_ms: float | None = Field(None, gt=0)
     relevance: Literal["people", "scorer"] | None = None
-    calibration: str | Literal[False] | None = None
+    calibration: bool | None = None
     min_relevance: float | None = Field(None, ge=0, le=1)
     distinct: bool | str | dict[str, Any] | None = None
     instruction: str | None = Field(None, min_length=1)
-
-
-class CalibrationSettings(BaseModel, extra="forbid"):
-    """Calibrations, by which relevance is a probability."""
-
-    directory: Path | None = Field(
-        None, description="where those of pools are kept; .calibrations in data_directory if unset"
-    )
-    keys: dict[str, str] = Field(default_factory=dict, description="the default calibration by the name of a key")
 
 
 class CacheSettings(BaseModel, extra="forbid"):

@@ -246,10 +246,10 @@ class TestDecisionModels(ScorerContract):
         self, server: Server, scorer: RemoteScorer
     ) -> None:
         texts = [f"text {index}" for index in range(30)]
-        scores = await scorer.score(QUERY, texts, instruction="the year counts")
+        scores = await scorer.score(QUERY, texts)
         [asked] = server.asked
         assert asked["model"] == MODEL
-        assert asked["state"] == {"query": QUERY, "what counts as an answer": "the year counts"}
+        assert asked["state"] == {"query": QUERY}
         assert [question["type"] for question in asked["questions"].values()] == ["noul"] * 30
         np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
         await scorer.score(QUERY, [*texts, "one more"])

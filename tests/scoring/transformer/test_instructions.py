@@ -146,6 +146,7 @@ async def test_servers_of_others() -> None:
 
 async def test_a_language_model_reads_it() -> None:
     async with running(Chat()) as [server], scoring(server) as scorer:
+        assert scorer.takes_instruction
         await scorer.score(QUERY, ["a text"], instruction=FIND)
         [asked] = server.asked
     system, user = asked["messages"]

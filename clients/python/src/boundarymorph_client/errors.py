@@ -82,10 +82,6 @@ class UnknownPolicy(NotFound):
     """No policy has the name in the path."""
 
 
-class UnknownCalibration(NotFound):
-    pass
-
-
 class UnknownDocument(NotFound):
     pass
 
@@ -164,7 +160,6 @@ KINDS: dict[str, type[ProblemError]] = {
     "body-too-large": InvalidInput,
     "unsupported-media-type": InvalidInput,
     "not-found": NotFound,
-    "unknown-calibration": UnknownCalibration,
     "unknown-policy": UnknownPolicy,
     "unknown-index": UnknownIndex,
     "unknown-document": UnknownDocument,

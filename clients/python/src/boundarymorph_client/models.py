@@ -75,8 +75,8 @@ class SelectOptions(TypedDict, total=False):
         its words) or `encoder`.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
     k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
-        what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration: by
-        which relevance is a probability; False for none, by default that of the key or of the index.
+        what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration:
+        False for relevance that is not turned into a probability by the calibration of the index, or of pools.
     objective: find the share `find` of all that reaches `min_relevance`, and stop when that has the probability `in`;
         `next`: documents to read next that the answer names at most. With a budget of 0 you answer, by known_scores: of
         documents by id, evidence that costs no call.
@@ -113,7 +113,7 @@ class SelectOptions(TypedDict, total=False):
     objective: Mapping[str, float]
     known_scores: Mapping[str, float]
     relevance: Literal["people", "scorer"]
-    calibration: str | Literal[False]
+    calibration: bool
     instruction: str
     distinct: bool | str | Distinct
     diversity: float

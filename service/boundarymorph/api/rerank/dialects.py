@@ -1,217 +1,54 @@
-"""The dialects of rerank requests: what each asks, answers, and says of errors."""
+"""The dialects of rerank requests: rows of a table, each with its paths, its request, its answer and its errors.
+
+A request and an answer are declared by pydantic models with the names of the dialect. Aliases say which of the common
+values each field has: of `RerankRequest` for what is asked, and of `Ranking` for what is answered.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-import time
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, RootModel
-from pydantic_core import to_json
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
 
 from boundarymorph import errors
-from boundarymorph.api.schemas import Array, DistinctBy, LanguageModelUsage, Problem, QueryText, Relevance
-from boundarymorph.api.select_schemas import CalibrationName, ListBudget, Rounds
-from boundarymorph.errors import InvalidInput
-from boundarymorph.selection import StopReason
-from boundarymorph.selector.task import Interruption, Status
+from boundarymorph.api.rerank.ranking import (
+    CHARACTERS_PER_TOKEN,
+    TEXT,
+    Answer,
+    Diagnosed,
+    LaxBool,
+    LaxDocument,
+    LaxInt,
+    LaxText,
+    NoDocuments,
+    Ranking,
+    RerankRequest,
+    names_of,
+    text_of,
+    texts_of,
+)
+from boundarymorph.api.schemas import Array, Problem, QueryText
 
-CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
-HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata")  # fields that leave an answer as it is
-CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
-UNIT = 100  # documents that Cohere counts as one search
-NAME_SHOWN, NAMES_SHOWN = 64, 8  # of unknown fields: characters of a name, and names in a warning
-TEXT = "text"  # the field to read by default if a document is an object
-VOYAGE_MODEL = re.compile(r"rerank-(lite-)?\d")  # Cohere's names have a word or a v there
-
-
-def _as_text(value: object) -> object:
-    if value is None:
-        return ""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _no_boolean(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("must be an integer")
-    return value
+NESTED = ("input", "parameters")  # objects of DashScope whose fields count as those of the request
 
 
-LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
-LaxInt = Annotated[int, BeforeValidator(_no_boolean), Field(strict=False)]  # some clients send 2.0 or "2"
-LaxText = Annotated[str, BeforeValidator(_as_text)]  # some clients send null for no text, and numbers
-LaxDocument = Annotated[str | dict[str, Any], BeforeValidator(_as_text)]
-
-
-class NoDocuments(InvalidInput):
-    """The list of documents is empty."""
-
-
-class RerankRequest(BaseModel):
-    """Our own fields, which every dialect takes. Unknown fields are ignored, as in other servers, with a warning."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    budget: ListBudget | None = Field(
-        None,
-        description='B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default',
-    )
-    rounds: Rounds | None = Field(
-        None,
-        description="with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best "
-        "by words, are scored, and the scores of all others are expected ones",
-    )
-    k: LaxInt | None = Field(
-        None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
-    )
-    min_relevance: float | None = Field(
-        None, ge=0, le=1, description="leave out results with a lower score, known or expected"
-    )
-    distinct: DistinctBy = Field(
-        None,
-        validation_alias=AliasChoices("distinct", "group_by"),
-        description="true: no two results with the same text. The name of a field of the documents, which are then "
-        "objects: the best result for each of its values. An object: as many as it says",
-    )
-    relevance: Relevance = Field(
-        "scorer", description="what scores are: the scorer's, or what 'people' are expected to find, as in POST /select"
-    )
-    calibration: CalibrationName = Field(
-        None, description="by which scores are probabilities; by default that of the key, if it has one; false: none"
-    )
-    instruction: str | None = Field(
-        None,
-        validation_alias=AliasChoices("instruction", "instruct"),
-        description="what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so",
-    )
-    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
-    on_failure: Literal["error", "degrade"] = Field(
-        "error", description="if not all scores can be had: answer with an error, or with expected scores for the rest"
-    )
-
-    @abstractmethod
-    def wanted(self) -> Wanted:
-        """Return the request in the common terms of all dialects. Raises InvalidInput."""
-
-    @abstractmethod
-    def answer(self, ranking: Ranking) -> BaseModel:
-        """Return the answer of this dialect."""
-
-
-def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> list[str]:
-    """Return a warning that names the fields without an effect, if there are any. given: the body."""
-    known = set(HARMLESS)
-    for name, field in request.model_fields.items():
-        alias = field.validation_alias
-        known |= {str(choice) for choice in alias.choices} if isinstance(alias, AliasChoices) else {name}
-    unknown = [name for name, value in given.items() if value is not None and name not in known]
-    return without_effect("fields", unknown)
-
-
-def without_effect(what: str, names: Sequence[str]) -> list[str]:
-    """Return a warning, if there are any names. what: the names are of fields, for example."""
-    if not names:
-        return []
-    shown = ", ".join(repr(name[:NAME_SHOWN]) for name in names[:NAMES_SHOWN])
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return [f"{what} that are not known here had no effect: {shown}{more}"]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a request asks for. texts: of the documents, in their order. top_n: the number of results, None or 0 for
-    all. cut: whether texts that are too long for the model are cut instead of refused. ignored: warnings about fields
-    that have no effect here. objects: the documents, where they are objects, whose fields may tell their groups.
-    whole: whether the number of results stays: what a policy would leave out comes last, with a score of 0."""
-
-    query: str
-    texts: Sequence[str]
-    top_n: int | None = None
-    cut: bool = True
-    ignored: Sequence[str] = ()
-    objects: Sequence[Mapping[str, Any]] = ()
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A document by its position in the request, its score in [0, 1], and with `distinct` by a field its value."""
-
-    index: int
-    score: float
-    group: Any = None
-
-    @property
-    def log_odds(self) -> float:
-        """The raw score, of which the score is the sigmoid."""
-        score = min(max(self.score, CERTAIN), 1 - CERTAIN)
-        return math.log(score / (1 - score))
-
-
-class Diagnostics(BaseModel):
-    """How a ranking was made."""
-
-    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
-        description='partial and retrieval_only: with "on_failure": "degrade", not all scores could be had'
-    )
-    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
-        description="why no more calls were made"
-    )
-    documents: int = Field(description="in the request")
-    budget: int = Field(description="B in force")
-    cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
-    cached_scores: int = Field(description="from the cache, or computed for another request at the same time")
-    reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
-    trips: int = Field(description="calls of the scorer")
-    inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
-    expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
-    calibration: str | None = Field(None, description="by which scores are probabilities")
-    policy: str = Field(description="the policy in force, whose defaults the request has")
-    timings_ms: dict[str, float] = Field(description="by stage, and in total")
-    language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")
-    warnings: list[str] = Field(description="what a caller should know, in words")
-
-
-class TokenUsage(BaseModel):
-    """Tokens that the cross-encoder read, estimated at four characters each."""
-
-    prompt_tokens: int = Field(description="of queries and documents")
-    total_tokens: int = Field(description="the same")
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The requested results, best first. model: that scored them; tokens: an estimate of what it read."""
-
-    id: str
-    model: str
-    results: Sequence[Ranked]
-    tokens: int
-    diagnostics: Diagnostics
-
-    @property
-    def usage(self) -> TokenUsage:
-        """The tokens in the format of most dialects."""
-        return TokenUsage(prompt_tokens=self.tokens, total_tokens=self.tokens)
+# The shape of Cohere: a list of documents, and an object with results.
 
 
 class DocumentsRequest(RerankRequest):
-    """A request in the format of Cohere (v1 and v2), Jina, Infinity, vLLM or Voyage."""
+    """A request in the format of Cohere v1, Jina or vLLM."""
 
-    query: QueryText = Field(description="the information need, in plain words")
     documents: Array[LaxDocument] = Field(
         description="one or more texts, or objects with a 'text' or with the rank_fields"
     )
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
-    top_n: LaxInt | None = Field(None, ge=0, description="how many results to return; null and 0: all")
-    top_k: LaxInt | None = Field(None, ge=1, description="Voyage's name for top_n")
+    top_k: LaxInt | None = Field(None, ge=1, description="another name for top_n")
     truncation: LaxBool | None = Field(
-        None, description="Voyage's: false: texts that are too long for the model are an error; they are cut by default"
+        None, description="false: texts that are too long for the model are an error; they are cut by default"
     )
     return_documents: LaxBool | None = Field(None, description="return each document with its result")
     rank_fields: Array[str] | None = Field(
@@ -224,54 +61,32 @@ class DocumentsRequest(RerankRequest):
     use_activation: LaxBool | None = Field(None, description="vLLM's name for it: false is the same as raw_scores true")
 
     api_version: ClassVar[str] = "1"
-    _bare: ClassVar[bool] = (
-        False  # Infinity returns documents as strings; its clients send raw_scores with each request
-    )
-
-    def wanted(self) -> Wanted:
-        wanted = wanted_of(self.query, self.documents, "documents", self.rank_fields, self.top_n or self.top_k)
-        longest = None if self.max_tokens_per_doc is None else CHARACTERS_PER_TOKEN * self.max_tokens_per_doc
-        texts = [text[:longest] for text in wanted.texts]
-        return replace(wanted, texts=texts, cut=self.truncation is not False)
+    bare: ClassVar[bool] = False  # whether documents come back as strings
 
     @property
-    def _voyage(self) -> bool:
-        """Whether this is from a client of Voyage, as far as its fields and the name of the model tell."""
-        named = self.model is not None and VOYAGE_MODEL.match(self.model)
-        return bool(named) or self.top_k is not None or self.truncation is not None
+    def most(self) -> int | None:
+        return self.top_n or self.top_k
 
-    def answer(self, ranking: Ranking) -> RerankAnswer:
-        results = [self._result(ranked) for ranked in ranking.results]
-        return RerankAnswer(
-            id=ranking.id,
-            model=ranking.model,
-            created=int(time.time()),
-            results=results,
-            data=results if self._voyage else None,
-            meta=Meta(
-                api_version=ApiVersion(version=self.api_version),
-                billed_units=BilledUnits(search_units=math.ceil(len(self.documents) / UNIT)),
-                tokens=Tokens(input_tokens=ranking.tokens, output_tokens=0),
-                warnings=ranking.diagnostics.warnings or None,
-            ),
-            usage=ranking.usage,
-            boundarymorph=ranking.diagnostics,
-        )
+    @property
+    def cut(self) -> bool:
+        return self.truncation is not False
 
-    def _result(self, ranked: Ranked) -> RerankResult:
-        raw = self.raw_scores or self.use_activation is False
-        document = self._document(ranked.index) if self.return_documents else None
-        score = ranked.log_odds if raw else ranked.score
-        return RerankResult(index=ranked.index, relevance_score=score, document=document, group=ranked.group)
+    @property
+    def raw(self) -> bool:
+        return bool(self.raw_scores) or self.use_activation is False
 
-    def _document(self, index: int) -> dict[str, Any] | str:
+    @property
+    def returns(self) -> bool:
+        return bool(self.return_documents)
+
+    def texts(self) -> list[str]:
+        longest = None if self.max_tokens_per_doc is None else CHARACTERS_PER_TOKEN * self.max_tokens_per_doc
+        return [text[:longest] for text in texts_of(self.documents, "documents", self.rank_fields)]
+
+    def document(self, index: int) -> Any:
         document = self.documents[index]
-        if self._bare or self._voyage or self.raw_scores is not None:
-            return (
-                document
-                if isinstance(document, str)
-                else text_of(document, f"documents.{index}", self.rank_fields or [TEXT])
-            )
+        if self.bare:
+            return text_of(document, f"documents.{index}", self.rank_fields or [TEXT])
         return {TEXT: document} if isinstance(document, str) else document
 
 
@@ -282,30 +97,24 @@ class CohereV2Request(DocumentsRequest):
 
     api_version: ClassVar[str] = "2"
 
-    def wanted(self) -> Wanted:
-        spans = ["relevant_spans has no effect: no spans are found here"] if self.relevant_spans else []
-        return replace(super().wanted(), ignored=spans)
-
-
-class InfinityRequest(DocumentsRequest):
-    """A request of Infinity, answered in its format whatever fields it has."""
-
-    _bare: ClassVar[bool] = True
-
-
-class VoyageRequest(DocumentsRequest):
-    """A request of Voyage, answered in its format whatever fields it has."""
-
     @property
-    def _voyage(self) -> bool:
-        return True
+    def ignored(self) -> list[str]:
+        return ["relevant_spans has no effect: no spans are found here"] if self.relevant_spans else []
 
 
-class RerankResult(BaseModel):
+class BareRequest(DocumentsRequest):
+    """A request of Infinity or Voyage, whose documents come back as strings."""
+
+    bare: ClassVar[bool] = True
+
+
+class RerankResult(Answer):
     """One document."""
 
     index: int = Field(description="of the document in the request, from 0")
-    relevance_score: float = Field(description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores")
+    relevance_score: float = Field(
+        validation_alias="score", description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores"
+    )
     document: dict[str, Any] | str | None = Field(
         None, description="with return_documents; Infinity's and Voyage's is the bare text"
     )
@@ -340,7 +149,7 @@ class Meta(BaseModel):
     warnings: list[str] | None = Field(None, description="what a caller should know, in words")
 
 
-class RerankAnswer(BaseModel):
+class RerankAnswer(Diagnosed):
     """The results, best first, with the fields that clients of each dialect expect."""
 
     id: str = Field(description="of this answer")
@@ -348,10 +157,33 @@ class RerankAnswer(BaseModel):
     model: str = Field(description="the cross-encoder, with everything that its scores depend on")
     created: int = Field(description="seconds since 1970")
     results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
-    data: list[RerankResult] | None = Field(None, description="the same, for clients of Voyage")
     meta: Meta = Field(description="for clients of Cohere")
-    usage: TokenUsage = Field(description="for clients of Jina, Infinity, vLLM and Voyage")
-    boundarymorph: Diagnostics = Field(description="how the ranking was made")
+
+
+class VoyageAnswer(RerankAnswer):
+    """The results, best first, also under the name that clients of Voyage read."""
+
+    data: list[RerankResult] = Field(description="the results once more")
+
+
+class AliyunOutput(Answer):
+    """What DashScope puts its results into."""
+
+    results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
+
+
+class AliyunAnswer(Diagnosed):
+    """The results, best first."""
+
+    output: AliyunOutput = Field(description="the results")
+    request_id: str = Field(validation_alias="id", description="of this answer")
+
+
+def flattened(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body of DashScope with the fields of its objects beside its own."""
+    inner = [data[name] for name in NESTED if isinstance(data.get(name), dict)]
+    own = {name: value for name, value in data.items() if name not in NESTED}
+    return {name: value for fields in (own, *inner) for name, value in fields.items()}
 
 
 class RerankError(BaseModel):
@@ -372,86 +204,49 @@ def documents_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
     return status, body.model_dump()
 
 
-def wanted_of(
-    query: str,
-    documents: Sequence[str | Mapping[str, Any]],
-    place: str,
-    rank_fields: Sequence[str] | None,
-    top_n: int | None,
-) -> Wanted:
-    """Return what is asked of documents that are texts or objects. place: the name of their field. Raises
-    InvalidInput."""
-    fields = list(dict.fromkeys(rank_fields or [TEXT]))
-    texts = [text_of(document, f"{place}.{number}", fields) for number, document in enumerate(documents)]
-    return Wanted(query, texts, top_n, objects=[{} if isinstance(each, str) else each for each in documents])
-
-
-def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]) -> str:
-    """Return the text of a document: for an object its fields, one per line. Raises InvalidInput."""
-    if isinstance(document, str):
-        return document
-    found = [document[field] for field in fields if document.get(field) is not None]
-    if not any(field in document for field in fields):
-        raise InvalidInput(
-            f"{place}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
-            "'rank_fields'"
-        )
-    return "\n".join(value if isinstance(value, str) else to_json(value).decode() for value in found)
+# The shape of lists: objects in `data`.
 
 
 class MixedbreadRequest(RerankRequest):
     """A request in the format of Mixedbread."""
 
-    query: QueryText = Field(description="the information need, in plain words")
-    input: Array[LaxDocument] = Field(description="one or more texts, or objects with a 'text' or with the rank_fields")
+    documents: Array[LaxDocument] = Field(
+        alias="input", description="one or more texts, or objects with a 'text' or with the rank_fields"
+    )
+    top_n: LaxInt | None = Field(None, alias="top_k", ge=0, description="how many results; null and 0: all")
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
-    top_k: LaxInt | None = Field(None, ge=0, description="how many results to return; null and 0: all")
     return_input: LaxBool = Field(False, description="return each document with its result")
     rank_fields: Array[str] | None = Field(
         None, max_length=64, description="for documents that are objects: the fields to read, in this order"
     )
 
-    def wanted(self) -> Wanted:
-        return wanted_of(self.query, self.input, "input", self.rank_fields, self.top_k)
+    @property
+    def returns(self) -> bool:
+        return self.return_input
 
-    def answer(self, ranking: Ranking) -> MixedbreadAnswer:
-        return MixedbreadAnswer(
-            model=ranking.model,
-            data=[
-                MixedbreadRank(
-                    index=ranked.index,
-                    score=ranked.score,
-                    input=self.input[ranked.index] if self.return_input else None,
-                    group=ranked.group,
-                )
-                for ranked in ranking.results
-            ],
-            top_k=len(ranking.results),
-            return_input=self.return_input,
-            usage=ranking.usage,
-            boundarymorph=ranking.diagnostics,
-        )
+    def texts(self) -> list[str]:
+        return texts_of(self.documents, "input", self.rank_fields)
 
 
-class MixedbreadRank(BaseModel):
+class MixedbreadRank(Answer):
     """One document."""
 
     index: int = Field(description="of the document in the request, from 0")
     score: float = Field(description="in [0, 1], the cross-encoder's or expected")
-    input: str | dict[str, Any] | None = Field(None, description="with return_input")
+    input: str | dict[str, Any] | None = Field(None, validation_alias="document", description="with return_input")
     group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
 
 
-class MixedbreadAnswer(BaseModel):
+class MixedbreadAnswer(Diagnosed):
     """The results, best first."""
 
     object: Literal["list"] = Field("list", description="list")
     model: str = Field(description="the cross-encoder, with everything that its scores depend on")
-    data: list[MixedbreadRank] = Field(description="best first; equal scores in the order of the request")
-    top_k: int = Field(description="the number of results")
-    return_input: bool = Field(description="as in the request")
-    usage: TokenUsage = Field(description="estimated")
-    boundarymorph: Diagnostics = Field(description="how the ranking was made")
+    data: list[MixedbreadRank] = Field(
+        validation_alias="results", description="best first; equal scores in the order of the request"
+    )
+    top_k: int = Field(validation_alias="count", description="the number of results")
+    return_input: bool = Field(validation_alias="returns", description="as in the request")
 
 
 class NimText(BaseModel):
@@ -471,36 +266,37 @@ class NimQuery(NimText):
 class NimRequest(RerankRequest):
     """A request in the format of a reranking NIM."""
 
-    query: NimQuery = Field(description="the query")
-    passages: Array[NimText] = Field(description="one or more to rank")
+    query: Annotated[NimQuery, AfterValidator(attrgetter("text"))] = Field(description="the query")  # type: ignore[assignment]
+    documents: Array[Annotated[NimText, AfterValidator(attrgetter("text"))]] = Field(
+        alias="passages", description="one or more to rank"
+    )
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"
     )
-    top_n: LaxInt | None = Field(None, ge=0, description="not in NIM's API: how many results; null and 0: all")
 
-    def wanted(self) -> Wanted:
-        texts = [passage.text for passage in self.passages]
-        return Wanted(self.query.text, texts, top_n=self.top_n, cut=self.truncate != "NONE")
+    @property
+    def cut(self) -> bool:
+        return self.truncate != "NONE"
 
-    def answer(self, ranking: Ranking) -> NimAnswer:
-        rankings = [NimRank(index=ranked.index, logit=ranked.log_odds) for ranked in ranking.results]
-        return NimAnswer(rankings=rankings, usage=ranking.usage, boundarymorph=ranking.diagnostics)
+    @property
+    def raw(self) -> bool:
+        return True
 
 
-class NimRank(BaseModel):
+class NimRank(Answer):
     """One passage."""
 
     index: int = Field(description="of the passage in the request, from 0")
-    logit: float = Field(description="log-odds of its score in [0, 1], which is the sigmoid of the logit")
+    logit: float = Field(validation_alias="score", description="log-odds of a score, which is the sigmoid of the logit")
 
 
-class NimAnswer(BaseModel):
+class NimAnswer(Diagnosed):
     """All passages, best first."""
 
-    rankings: list[NimRank] = Field(description="best first; equal logits in the order of the request")
-    usage: TokenUsage = Field(description="estimated")
-    boundarymorph: Diagnostics = Field(description="how the ranking was made")
+    rankings: list[NimRank] = Field(
+        validation_alias="results", description="best first; equal logits in the order of the request"
+    )
 
 
 class NimError(BaseModel):
@@ -518,6 +314,71 @@ def nim_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
     return problem.status, NimError(message=problem.detail, detail=problem.detail, type=kind).model_dump()
 
 
+# The shape of Text Embeddings Inference: a list of texts, and a bare list of scores.
+
+
+class TeiRequest(RerankRequest):
+    """A request in TEI's format."""
+
+    documents: Array[LaxText] = Field(alias="texts", description="one or more to rank")
+    raw_scores: LaxBool = Field(False, description="return log-odds instead of scores in [0, 1]")
+    return_text: LaxBool = Field(False, description="return each text with its score")
+    truncate: LaxBool | None = Field(None, description="false: texts that are too long for the model are an error")
+    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
+        "Right", description="the end of a text is cut; with Left, texts that are too long for the model are an error"
+    )
+
+    @property
+    def cut(self) -> bool:
+        return self.truncate is not False and self.truncation_direction.lower() == "right"
+
+    @property
+    def raw(self) -> bool:
+        return self.raw_scores
+
+    @property
+    def returns(self) -> bool:
+        return self.return_text
+
+
+class TeiRank(Answer):
+    """One text."""
+
+    index: int = Field(description="of the text in the request, from 0")
+    score: float = Field(description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores")
+    text: str | None = Field(None, validation_alias="document", description="with return_text")
+
+
+class TeiAnswer(RootModel[list[TeiRank]]):
+    """All texts, best first; equal scores in the order of the request."""
+
+
+class WeaviateRequest(RerankRequest):
+    """A request of Weaviate's module, which sends up to 32 documents."""
+
+    documents: Array[LaxText] = Field(description="one or more texts")
+
+    @property
+    def returns(self) -> bool:
+        return True
+
+
+class WeaviateScore(Answer):
+    """One document."""
+
+    document: str = Field(description="its text")
+    score: float = Field(
+        description="in [0, 1], the cross-encoder's or expected; 0 if min_relevance or distinct left it out"
+    )
+
+
+class WeaviateAnswer(Answer):
+    """The scores of all documents in the order of the request, by which the module reads them."""
+
+    query: str = Field(description="as in the request")
+    scores: list[WeaviateScore] = Field(validation_alias="in_order", description="one for each document")
+
+
 ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 ERROR_TYPES: dict[int, ErrorType] = {
     HTTPStatus.BAD_REQUEST: "Empty",
@@ -530,52 +391,6 @@ STATUS = {
     HTTPStatus.BAD_GATEWAY: HTTPStatus.FAILED_DEPENDENCY,
     HTTPStatus.GATEWAY_TIMEOUT: HTTPStatus.FAILED_DEPENDENCY,
 }
-
-
-class TeiRequest(RerankRequest):
-    """A request in TEI's format."""
-
-    query: QueryText = Field(description="the information need, in plain words")
-    texts: Array[LaxText] = Field(description="one or more to rank")
-    raw_scores: LaxBool = Field(False, description="return log-odds instead of scores in [0, 1]")
-    return_text: LaxBool = Field(False, description="return each text with its score")
-    truncate: LaxBool | None = Field(None, description="false: texts that are too long for the model are an error")
-    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
-        "Right", description="the end of a text is cut; with Left, texts that are too long for the model are an error"
-    )
-    top_n: LaxInt | None = Field(None, ge=0, description="not in TEI's API: how many results; null and 0: all")
-
-    def wanted(self) -> Wanted:
-        return Wanted(
-            self.query,
-            self.texts,
-            top_n=self.top_n,
-            cut=self.truncate is not False and self.truncation_direction.lower() == "right",
-        )
-
-    def answer(self, ranking: Ranking) -> TeiAnswer:
-        return TeiAnswer(
-            [
-                TeiRank(
-                    index=ranked.index,
-                    score=ranked.log_odds if self.raw_scores else ranked.score,
-                    text=self.texts[ranked.index] if self.return_text else None,
-                )
-                for ranked in ranking.results
-            ]
-        )
-
-
-class TeiRank(BaseModel):
-    """One text."""
-
-    index: int = Field(description="of the text in the request, from 0")
-    score: float = Field(description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores")
-    text: str | None = Field(None, description="with return_text")
-
-
-class TeiAnswer(RootModel[list[TeiRank]]):
-    """All texts, best first; equal scores in the order of the request."""
 
 
 class TeiError(BaseModel):
@@ -593,3 +408,62 @@ def tei_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
     status = STATUS.get(status, status)
     kind = ERROR_TYPES.get(status, "Backend" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "Validation")
     return status, TeiError(error=problem.detail, error_type=kind).model_dump()
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One wire format.
+
+    Attributes:
+        name: Whose format it is.
+        paths: Where it is spoken. Another dialect at one of these has another name for the list of documents.
+        request: The model of a request.
+        answer: The model of an answer.
+        error: The model of an error.
+        refusal: Returns status and body of the response to a request that has a problem.
+        content: Returns what the answer is made of.
+        flat: Returns a body whose query and documents are not within other objects.
+    """
+
+    name: str
+    paths: Sequence[str]
+    request: type[RerankRequest]
+    answer: type[BaseModel]
+    error: type[BaseModel] = RerankError
+    refusal: Callable[[Problem], tuple[int, Mapping[str, Any]]] = documents_refusal
+    content: Callable[[Ranking], Any] = lambda ranking: ranking
+    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda data: data
+
+    @property
+    def documents(self) -> str:
+        """The name of the list of documents."""
+        return names_of(self.request)["documents"][0]
+
+    @property
+    def takes_warnings(self) -> bool:
+        """Whether answers have a place for warnings."""
+        return issubclass(self.answer, Diagnosed)
+
+
+RERANKING = ("/v1/reranking", "/reranking")
+TEI = Dialect(
+    "Text Embeddings Inference", ["/rerank"], TeiRequest, TeiAnswer, TeiError, tei_refusal, attrgetter("results")
+)
+DIALECTS = (
+    Dialect("Cohere v1, Jina, vLLM", ["/v1/rerank", "/rerank", *RERANKING], DocumentsRequest, RerankAnswer),
+    Dialect("Cohere v2", ["/v2/rerank"], CohereV2Request, RerankAnswer),
+    TEI,
+    Dialect("Infinity", ["/infinity/rerank"], BareRequest, RerankAnswer),
+    Dialect("Voyage AI", ["/voyage/v1/rerank"], BareRequest, VoyageAnswer),
+    Dialect("Weaviate", ["/weaviate/rerank"], WeaviateRequest, WeaviateAnswer, TeiError, tei_refusal),
+    Dialect("NVIDIA NIM", ["/v1/ranking", *RERANKING], NimRequest, NimAnswer, NimError, nim_refusal),
+    Dialect("Mixedbread", RERANKING, MixedbreadRequest, MixedbreadAnswer),
+    Dialect(
+        "Alibaba Cloud's DashScope",
+        ["/api/v1/services/rerank/text-rerank/text-rerank"],
+        DocumentsRequest,
+        AliyunAnswer,
+        flat=flattened,
+    ),
+)
+PATHS = {path: [dialect for dialect in DIALECTS if path in dialect.paths] for one in DIALECTS for path in one.paths}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import repeat
 from operator import or_
 from typing import Any, Literal
 from uuid import uuid4
@@ -20,7 +18,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
 from boundarymorph import __version__
-from boundarymorph.access.callers import Policy, share_of
+from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, operations, problems
 from boundarymorph.api.dependencies import (
@@ -29,45 +27,27 @@ from boundarymorph.api.dependencies import (
     BuiltOf,
     CallerOf,
     ReadyOf,
-    calibrated,
     permitted,
     selected,
 )
 from boundarymorph.api.lifecycle import Parts
-from boundarymorph.api.rerank.dialects import (
+from boundarymorph.api.rerank.dialects import DIALECTS, PATHS, TEI, Dialect, RerankError, TeiError
+from boundarymorph.api.rerank.ranking import (
     CHARACTERS_PER_TOKEN,
-    CohereV2Request,
     Diagnostics,
-    DocumentsRequest,
-    InfinityRequest,
-    MixedbreadAnswer,
-    MixedbreadRequest,
-    NimAnswer,
-    NimError,
-    NimRequest,
     NoDocuments,
     Ranked,
     Ranking,
-    RerankAnswer,
-    RerankError,
     RerankRequest,
-    TeiAnswer,
-    TeiError,
-    TeiRequest,
-    VoyageRequest,
-    Wanted,
-    documents_refusal,
-    nim_refusal,
-    tei_refusal,
+    log_odds,
     unknown_fields,
     without_effect,
 )
-from boundarymorph.api.rerank.frameworks import AliyunAnswer, AliyunRequest, WeaviateAnswer, WeaviateRequest, flattened
-from boundarymorph.api.schemas import Problem
 from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
 from boundarymorph.api.translate import grouping_of, task_of, usage_of
-from boundarymorph.errors import InvalidInput, LimitExceeded, TextTooLong
+from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
+from boundarymorph.reading import bound
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.task import SelectionResult, SelectionTask
@@ -75,70 +55,31 @@ from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.tracing import Stopwatch
 
-RETURNING = ("return_documents", "return_input", "return_text")  # fields by which an answer has the texts
 LEAVING_OUT = ("min_relevance", "distinct", "group_by")  # by these a request asks for fewer results than documents
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
 BY_POLICY = "/p/{policy}"
+WEAVIATE = "/weaviate"  # whose module asks for more below the same address
 ALIASES = {"/reranking"}  # of documented routes
-_POOL = re.compile(r"^pool(?:\.documents)?(\.\d+)?(?:\.text)?")  # in messages: the documents, or one of them
 REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
 RERANKER: dict[str, dict[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """A wire format.
+class Asked:
+    """A request that was read. policy: the name of the one in force; texts: of the documents; ignored: warnings about
+    fields that have no effect here; whole: whether the number of results stays: what a policy would leave out comes
+    last, with a score of 0."""
 
-    documents: the name of their field. answer, error: models of its responses. refusal: returns status and body of its
-    response to a request that has a problem. mark: another field, which every request has and which tells it from those
-    of another dialect with the same documents. flat: returns a body whose documents are not in an object.
-    """
+    request: RerankRequest
+    texts: Sequence[str]
+    policy: str
+    ignored: Sequence[str]
+    whole: bool
 
-    documents: str
-    request: type[RerankRequest]
-    answer: type[BaseModel]
-    error: type[BaseModel]
-    refusal: Callable[[Problem], tuple[int, Mapping[str, Any]]]
-    mark: str | None = None
-    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda data: data
-
-    def fits(self, data: Mapping[str, Any]) -> bool:
-        """Whether a body is of this dialect, or of one without a mark."""
-        return self.flat(data).get(self.documents) is not None and (self.mark is None or self.mark in data)
-
-
-COHERE_V1 = Dialect("documents", DocumentsRequest, RerankAnswer, RerankError, documents_refusal)
-COHERE_V2 = replace(COHERE_V1, request=CohereV2Request)
-INFINITY = replace(COHERE_V1, request=InfinityRequest)
-VOYAGE = replace(COHERE_V1, request=VoyageRequest)
-TEI = Dialect("texts", TeiRequest, TeiAnswer, TeiError, tei_refusal)
-NIM = Dialect("passages", NimRequest, NimAnswer, NimError, nim_refusal)
-MIXEDBREAD = Dialect("input", MixedbreadRequest, MixedbreadAnswer, RerankError, documents_refusal)
-WEAVIATE = Dialect("documents", WeaviateRequest, WeaviateAnswer, TeiError, tei_refusal, mark="property")
-ALIYUN = replace(COHERE_V1, request=AliyunRequest, answer=AliyunAnswer, flat=flattened)
-ROUTES: Mapping[str, tuple[Dialect, ...]] = {
-    "/v1/rerank": (COHERE_V1,),
-    "/v2/rerank": (COHERE_V2,),
-    "/rerank": (COHERE_V1, TEI, WEAVIATE),
-    "/infinity/rerank": (INFINITY,),
-    "/voyage/v1/rerank": (VOYAGE,),
-    "/v1/ranking": (NIM,),
-    "/reranking": (COHERE_V1, NIM, MIXEDBREAD),
-    "/v1/reranking": (COHERE_V1, NIM, MIXEDBREAD),
-    "/api/v1/services/rerank/text-rerank/text-rerank": (ALIYUN,),
-}
-
-FORMATS = {  # by path of ROUTES: whose format it is
-    "/v1/rerank": "Cohere v1, Jina, Voyage AI, vLLM",
-    "/v2/rerank": "Cohere v2",
-    "/rerank": "Cohere, Text Embeddings Inference, Weaviate",
-    "/infinity/rerank": "Infinity",
-    "/voyage/v1/rerank": "Voyage AI",
-    "/v1/ranking": "NVIDIA NIM",
-    "/reranking": "Mixedbread, NVIDIA NIM",
-    "/v1/reranking": "Mixedbread, NVIDIA NIM",
-    "/api/v1/services/rerank/text-rerank/text-rerank": "Alibaba Cloud's DashScope",
-}
+    @property
+    def objects(self) -> list[Mapping[str, Any]]:
+        """The documents that are objects, whose fields may tell their groups; an empty one for each text."""
+        return [each if isinstance(each, dict) else {} for each in self.request.documents]
 
 
 class ModelCard(BaseModel):
@@ -184,7 +125,7 @@ class DialectRoute(APIRoute):
     def refusal(self) -> problems.Refusal:
         """What makes status and body of a refusal."""
         path = self.path.removeprefix(BY_POLICY)
-        return (TEI if path in ("/info", "/meta") else ROUTES.get(path, [COHERE_V1])[0]).refusal
+        return (TEI if path in ("/info", f"{WEAVIATE}/meta") else PATHS.get(path, DIALECTS)[0]).refusal
 
 
 router = APIRouter(tags=["reranking"], route_class=DialectRoute)
@@ -201,36 +142,33 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
         data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
         dialect = _dialect(data, path)
         request.state.refusal = dialect.refusal
-        policy, asked, wanted, task = await bodies.off_loop(
+        asked, task = await bodies.off_loop(
             access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
         )
-        choice = access.calibration(asked.calibration, permitted(request))
-        task = await calibrated(task, choice, parts.retriever)
-        if task.goal == "scores" and task.calibration is None:  # which has other evidence
+        if task.goal == "scores":  # which needs no other evidence
             task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
         task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
     turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
     result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    ranking = await bodies.off_loop(
-        access, body, lambda: _ranking(result, wanted, task, asked, parts.scorer.name, policy.name)
-    )
-    if any(getattr(asked, name, None) for name in RETURNING):
-        task.room.check_answer(sum(len(wanted.texts[ranked.index]) for ranked in ranking.results))
-    large = len(body) >= bodies.LARGE
-    content = await bodies.made(
-        access, lambda: asked.answer(ranking).model_dump_json(exclude_none=True).encode(), large=large
-    )
+    ranking = await bodies.off_loop(access, body, lambda: _ranking(result, asked, task, parts.scorer.name))
+    if asked.request.returns:
+        task.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
+
+    def answer() -> bytes:
+        return dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True).encode()
+
+    content = await bodies.made(access, answer, large=len(body) >= bodies.LARGE)
     count = int(result.selection.scored.sum())
     metrics.rerank_documents.labels(path, "scored").inc(count)
-    metrics.rerank_documents.labels(path, "inferred").inc(len(wanted.texts) - count)
+    metrics.rerank_documents.labels(path, "inferred").inc(len(asked.texts) - count)
     headers = {STATUS_HEADER: result.status.value}
-    if dialect in (TEI, WEAVIATE) and ranking.diagnostics.warnings:  # whose answers have no place for them
+    if ranking.diagnostics.warnings and not dialect.takes_warnings:
         headers[WARNINGS_HEADER] = json.dumps(ranking.diagnostics.warnings)
     return Response(content, media_type="application/json", headers=headers)
 
 
-@router.get(f"{BY_POLICY}/meta", include_in_schema=False)
-@router.get("/meta", include_in_schema=False)
+@router.get(f"{BY_POLICY}{WEAVIATE}/meta", include_in_schema=False)
+@router.get(f"{WEAVIATE}/meta", include_in_schema=False)
 @router.get(f"{BY_POLICY}/info", include_in_schema=False)
 @router.get(
     "/info",
@@ -267,18 +205,18 @@ async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
 
 
 def _dialect(data: object, path: str) -> Dialect:
-    """Return the dialect of a body at a path, by its fields. Raises InvalidInput, which names the path
-    of another dialect."""
+    """Return the dialect of a path whose list of documents a body has. Raises InvalidInput, which names the path of
+    another dialect."""
     if not isinstance(data, dict):
         raise InvalidInput("the body is not a JSON object")
-    if fitting := [dialect for dialect in ROUTES[path] if dialect.fits(data)]:
-        return max(fitting, key=lambda dialect: dialect.mark is not None)
-    missing = f"there is no {' or '.join(map(repr, dict.fromkeys(dialect.documents for dialect in ROUTES[path])))}"
-    for elsewhere, others in ROUTES.items():
-        for other in others:
-            if data.get(other.documents) is not None:
-                raise InvalidInput(f"{missing}; a list of {other.documents!r} goes to {elsewhere}")
-    return ROUTES[path][0]  # its model reports what is missing
+    for dialect in PATHS[path]:
+        if dialect.flat(data).get(dialect.documents) is not None:
+            return dialect
+    missing = f"there is no {' or '.join(repr(dialect.documents) for dialect in PATHS[path])}"
+    for other in DIALECTS:
+        if data.get(other.documents) is not None:
+            raise InvalidInput(f"{missing}; a list of {other.documents!r} goes to {other.paths[0]}")
+    return PATHS[path][0]  # its model reports what is missing
 
 
 def _read(
@@ -289,94 +227,102 @@ def _read(
     caller: str,
     arrival: float,
     parts: Parts,
-) -> tuple[Policy, RerankRequest, Wanted, SelectionTask]:
-    """Return the policy, the request, what it wants, and its task. data: the body. Raises InvalidInput and
-    pydantic's ValidationError."""
+) -> tuple[Asked, SelectionTask]:
+    """Return what a request asks for, and its task. data: the body. Raises InvalidInput and pydantic's
+    ValidationError."""
     policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
-    asked = dialect.request.model_validate(applied)
-    wanted = asked.wanted()
+    wanted = dialect.request.model_validate(applied)
     ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
     ignored += without_effect("query parameters", sorted(request.query_params))
-    instruction = asked.instruction or None
+    instruction = wanted.instruction or None
     if instruction and not parts.scorer.takes_instruction:
         ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
-    wanted = replace(wanted, ignored=ignored, whole=whole)
-    task = _task(asked, wanted, access.settings, arrival, dialect.documents)
-    return policy, asked, wanted, replace(task, instruction=instruction)
+    asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
+    return asked, replace(_task(asked, access, arrival, dialect.documents), instruction=instruction)
 
 
-def _task(asked: RerankRequest, wanted: Wanted, settings: Settings, arrival: float, field: str) -> SelectionTask:
+def _task(asked: Asked, access: Access, arrival: float, field: str) -> SelectionTask:
     """Return the task of ranking a pool of all documents. field: the name of theirs, for messages. Raises NoDocuments
     and LimitExceeded."""
-    count = len(wanted.texts)
+    settings, wanted, count = access.settings, asked.request, len(asked.texts)
+    limits = settings.limits
     if not count:
         raise NoDocuments(f"{field}: the list is empty; give at least one")
+    bound(field, count, limits.pool, "documents")
+    for number, text in enumerate(asked.texts):
+        bound(f"{field}.{number}", len(text), limits.text_characters, "characters")
     documents = [
         PoolDocument.model_construct(text=text, metadata=dict(metadata))
-        for text, metadata in zip(wanted.texts, wanted.objects or repeat({}), strict=False)
+        for text, metadata in zip(asked.texts, asked.objects, strict=True)
     ]
     selecting = SelectRequest.model_construct(
-        query=wanted.query[: settings.limits.query_characters] if wanted.cut else wanted.query,
+        query=wanted.query[: limits.query_characters] if wanted.cut else wanted.query,
         pool=PoolBody.model_construct(documents=documents),
         ranked=True,  # documents mostly come in retrieval order
-        budget=None if isinstance(asked.budget, float) else asked.budget,
-        k=asked.k,
-        rounds=asked.rounds,
-        deadline_ms=asked.deadline_ms,
-        on_failure=asked.on_failure,
-        instruction=asked.instruction,
-        relevance=asked.relevance,
+        budget=None if isinstance(wanted.budget, float) else wanted.budget,
+        k=wanted.k,
+        rounds=wanted.rounds,
+        deadline_ms=wanted.deadline_ms,
+        on_failure=wanted.on_failure,
+        instruction=wanted.instruction,
+        relevance=wanted.relevance,
+        calibration=wanted.calibration,
     )
-    try:
-        task = task_of(selecting, settings, arrival)
-    except LimitExceeded as error:  # of a field of the pool
-        raise LimitExceeded(_POOL.sub(rf"{field}\1", str(error))) from None
-    budget = _budget(asked, count, settings)
-    exhaustive = budget >= count and asked.on_failure == "error" and not task.to_people  # it needs only the scores
+    task = task_of(selecting, settings, arrival, access.calibration)
+    budget = _budget(wanted, count, settings)
+    exhaustive = budget >= count and wanted.on_failure == "error" and not task.to_people  # it needs only the scores
     return replace(
         task,
         budget=budget,
-        k=min(asked.k or count, count),
+        k=min(wanted.k or count, count),
         goal="scores" if exhaustive else "ranking",
-        distinct=grouping_of(asked.distinct, wanted.top_n or count, settings),
+        distinct=grouping_of(wanted.distinct, wanted.most or count, settings),
     )
 
 
-def _ranking(
-    result: SelectionResult, wanted: Wanted, task: SelectionTask, request: RerankRequest, model: str, policy: str
-) -> Ranking:
-    """Return the requested results with their warnings. policy: the name of the one in force. Raises TextTooLong."""
+def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: str) -> Ranking:
+    """Return the requested results with their warnings. Raises TextTooLong."""
+    wanted, texts = asked.request, asked.texts
     if result.truncated and not wanted.cut:
         raise TextTooLong(
             f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"
         )
-    selection, count = result.selection, len(wanted.texts)
+    selection, count = result.selection, len(texts)
     index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
     results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
-    results = [ranked for ranked in results if ranked.score >= (request.min_relevance or 0.0)]
-    returned = wanted.top_n or count
-    results = results[:returned] if task.distinct is None else _distinct(results, wanted, task.distinct, returned)
-    if wanted.whole:
+    results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
+    returned = wanted.most or count
+    results = results[:returned] if task.distinct is None else _distinct(results, asked, task.distinct, returned)
+    if asked.whole:
         kept = {ranked.index for ranked in results}
         results = [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     inferred = {ranked.index for ranked in results} - set(scored)
-    read = sum(len(wanted.query) + len(wanted.texts[number]) for number in scored)
-    warnings = [*result.warnings, *wanted.ignored]
+    read = sum(len(wanted.query) + len(texts[number]) for number in scored)
+    warnings = [*result.warnings, *asked.ignored]
     if len(task.query) < len(wanted.query):
         warnings.append(f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)")
-    if request.budget is None and task.budget < count:
+    if wanted.budget is None and task.budget < count:
         warnings.append(
             f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, by "
             "the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
     return Ranking(
+        request=wanted,
+        texts=texts,
         id=uuid4().hex,
         model=model,
-        results=results,
+        results=[
+            replace(
+                ranked,
+                score=log_odds(ranked.score) if wanted.raw else ranked.score,
+                document=wanted.document(ranked.index) if wanted.returns else None,
+            )
+            for ranked in results
+        ],
         tokens=math.ceil(read / CHARACTERS_PER_TOKEN),
         diagnostics=Diagnostics(
             status=result.status.value,
@@ -390,7 +336,7 @@ def _ranking(
             inferred=sorted(inferred),
             expected_loss=result.outlook.loss,
             calibration=result.calibration,
-            policy=policy,
+            policy=asked.policy,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
             language_model=usage_of(result.tokens),
             warnings=warnings,
@@ -398,16 +344,17 @@ def _ranking(
     )
 
 
-def _distinct(results: Sequence[Ranked], wanted: Wanted, grouping: Grouping, returned: int) -> list[Ranked]:
+def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, returned: int) -> list[Ranked]:
     """Return the best results that the grouping allows: so many or, if groups count, those of so many groups."""
+    objects = asked.objects
     kept: list[Ranked] = []
     taken = Counter[object]()
     for ranked in results:
         if not grouping.counts_groups and len(kept) == returned:
             break
-        objects = wanted.objects[ranked.index] if wanted.objects else {}
-        [value] = grouping.value(Document("", wanted.texts[ranked.index], metadata=objects)) or [None]
-        group: object = wanted.texts[ranked.index] if grouping.path is None else ranked.index
+        document = Document("", asked.texts[ranked.index], metadata=objects[ranked.index])
+        [value] = grouping.value(document) or [None]
+        group: object = asked.texts[ranked.index] if grouping.path is None else ranked.index
         if value is not None:
             group = group_key(value)
         if taken[group] < grouping.at_most and (taken[group] or len(taken) < returned):
@@ -437,13 +384,13 @@ def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:
 
 
 for _prefix in ("", BY_POLICY):
-    router.add_api_route(f"{_prefix}/.well-known/ready", operations.readyz, include_in_schema=False)
-    for _path, _dialects in ROUTES.items():
+    router.add_api_route(f"{_prefix}{WEAVIATE}/.well-known/ready", operations.readyz, include_in_schema=False)
+    for _path, _dialects in PATHS.items():
         router.add_api_route(
             f"{_prefix}{_path}",
             rerank,
             methods=["POST"],
-            summary=f"Rerank in the format of {FORMATS[_path]}",
+            summary=f"Rerank in the format of {', '.join(dialect.name for dialect in _dialects)}",
             openapi_extra=openapi.body(*(dialect.request for dialect in _dialects)),
             responses=_responses(_dialects),
             include_in_schema=not _prefix and _path not in ALIASES,

@@ -30,7 +30,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.belongings import FOLDER, Belongings, is_one_of_them
 from boundarymorph.database import foreign_thing, storage_errors, sync
 from boundarymorph.errors import (
     BoundaryMorphError,
@@ -40,6 +39,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
+from boundarymorph.retrieval.artifacts import EARLIER, EARLIER_FILES, FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -523,7 +523,8 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
         try:
             temporary.mkdir(parents=True)
             count = store.copy_to(temporary / _STORE)
-            Belongings(store.path.parent / FOLDER, name).copy_to(temporary / FOLDER)
+            folder = store.path.parent
+            ArtifactFile(folder, name, earlier=folder / EARLIER).copy_to(temporary / FILE)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             facts = {"name": name, "store": store.path.name, "count": count, "created": created}
             seal(temporary, {"format": BACKUP_FORMAT, **facts})
@@ -548,7 +549,7 @@ def unpack(source: Path, folder: Path, store: str) -> None:
         raise InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
     if not isinstance(manifest.get("name"), str) or _STORE not in manifest["files"]:
         raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
-    files = {name: file for name, file in manifest["files"].items() if name == _STORE or is_one_of_them(name)}
+    files = {name: file for name, file in manifest["files"].items() if name in {_STORE, FILE, *EARLIER_FILES}}
     folder.mkdir()
     try:
         for name, expected in files.items():

@@ -18,7 +18,6 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.belongings import FOLDER, Belongings
 from boundarymorph.database import bytes_of, exists, storage_errors, sync
 from boundarymorph.errors import (
     BoundaryMorphError,
@@ -31,6 +30,7 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.inference.concurrency import CALLER, computing
+from boundarymorph.retrieval.artifacts import EARLIER, ArtifactFile
 from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
 from boundarymorph.retrieval.interfaces import (
     NAME,
@@ -436,18 +436,12 @@ class LocalCatalog:
             sync(self._directory)
         shutil.rmtree(remains, ignore_errors=True)
 
-    def belongings(self, name: str) -> Belongings:
-        """See `Catalog.belongings`. Also raises StorageUnavailable."""
+    def artifacts(self, name: str) -> ArtifactFile:
+        """See `Catalog.artifacts`. Also raises StorageUnavailable."""
         folder = self._folder(name)
         if not exists(folder):
             raise unknown(name)
-        return Belongings(folder / FOLDER, name)
-
-    def all_belongings(self) -> Iterator[Belongings]:
-        """See `Catalog.all_belongings`. Raises StorageUnavailable if the directory cannot be read."""
-        for name in self._names():
-            if (folder := self._directory / name / FOLDER).exists():
-                yield Belongings(folder, name)
+        return ArtifactFile(folder, name, earlier=folder / EARLIER)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexDescription:
         """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote.

@@ -7,15 +7,14 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import orjson
 
-from boundarymorph.calibration.belongings import Belongings
 from boundarymorph.errors import (
     BoundaryMorphError,
     CorruptIndex,
@@ -24,6 +23,7 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     UnknownIndex,
 )
+from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.interfaces import (
     NAME,
     Catalog,
@@ -64,11 +64,13 @@ class StoreCatalog(Catalog):
         prefix: str = "boundarymorph_",
         schema_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
-        directory: Path = Path(".belongings"),
+        directory: Path = Path(".artifacts"),
+        earlier: Path = Path(".belongings"),
     ) -> None:
         """encoder: of guessed tables. schema_seconds: how long a table in use is not described again, unless a call
-        to it fails. directory: for what belongs to the tables besides their documents; need not exist."""
-        self._directory = directory
+        to it fails. directory: for the artifacts of the tables; earlier: for those of version 0.1; neither need
+        exist."""
+        self._directory, self._earlier = directory, earlier
         self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
         self._seconds, self._clock = schema_seconds, clock
         self._lock = threading.Lock()
@@ -129,19 +131,11 @@ class StoreCatalog(Catalog):
         names = sorted(filter(wanted, {*self._described, *made, *others}))
         return listed(names, self.describe, named=True)
 
-    def belongings(self, name: str) -> Belongings:
-        """See `Catalog.belongings`. An index of the same name that was created later has others."""
+    def artifacts(self, name: str) -> ArtifactFile:
+        """See `Catalog.artifacts`. An index of the same name that was created later has others."""
         created = self.get(name).info.created
         folder = quote(name, safe="") + (f"@{quote(created, safe='')}" if created else "")
-        return Belongings(self._directory / folder, name, within_index=False)
-
-    def all_belongings(self) -> Iterator[Belongings]:
-        for folder in sorted(self._directory.glob("*")):
-            name, made_here, _ = folder.name.partition("@")
-            found = Belongings(folder, unquote(name), within_index=False)
-            with suppress(UnknownIndex):  # of one that was deleted elsewhere
-                if not made_here or self.get(found.index).info.created == unquote(folder.name.partition("@")[2]):
-                    yield found
+        return ArtifactFile(self._directory / folder, name, earlier=self._earlier / folder, create=True)
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""
@@ -150,8 +144,9 @@ class StoreCatalog(Catalog):
             raise InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
         self._store.drop(self._table(name))
         self._forget(name)
-        for belongings in self._directory.glob(f"{quote(name, safe='')}@*"):
-            shutil.rmtree(belongings, ignore_errors=True)
+        for directory in (self._directory, self._earlier):
+            for folder in directory.glob(f"{quote(name, safe='')}@*"):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         self._store.close()
@@ -263,17 +258,11 @@ class Catalogs(Catalog):
         catalog, inner = self._of(name)
         return catalog.describe(inner).model_copy(update={"name": self._called(catalog, inner)})
 
-    def belongings(self, name: str) -> Belongings:
+    def artifacts(self, name: str) -> ArtifactFile:
         catalog, inner = self._of(name)
-        found = catalog.belongings(inner)
+        found = catalog.artifacts(inner)
         found.index = self._called(catalog, inner)
         return found
-
-    def all_belongings(self) -> Iterator[Belongings]:
-        for catalog in dict.fromkeys((self._base, *self._stores.values())):
-            for found in catalog.all_belongings():
-                found.index = self._called(catalog, found.index)
-                yield found
 
     def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
         """See `Catalog.list`. A store that is away is listed by its name."""

@@ -167,7 +167,6 @@ def _studied(
             *grid,
             call_seconds=evaluation.call_seconds,
             jobs=evaluation.jobs,
-            calibrate=None if evaluation.calibrate is None else (evaluation.calibrate, evaluation.calibrate_splits),
             promise=evaluation.promise,
             watch=_watch(stages, table.name),
         )

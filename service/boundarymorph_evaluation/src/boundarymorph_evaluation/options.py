@@ -51,14 +51,6 @@ class Evaluation:
         typer.Option(min=0, help="Time of one call, for the latency table.", show_default="as in the table"),
     ] = None
     jobs: Annotated[int, typer.Option(min=1, help="Queries at a time, a process each.")] = 1
-    calibrate: Annotated[
-        int | None,
-        typer.Option(
-            min=3,
-            help="Calibrate by the grades of so many queries of each table, and report the others with and without.",
-        ),
-    ] = None
-    calibrate_splits: Annotated[int, typer.Option(min=1, help="How often, each time with other queries.")] = 10
     promise: Annotated[
         float | None,
         typer.Option(

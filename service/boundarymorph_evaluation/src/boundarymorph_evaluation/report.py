@@ -11,7 +11,7 @@ import orjson
 import pandas as pd
 
 from boundarymorph.selection.methods import DEFAULT, PAPER, PEOPLE
-from boundarymorph_evaluation import calibrated, plots, promised
+from boundarymorph_evaluation import plots, promised
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.methods.baselines import MIPS, SINGLE_STAGE
 from boundarymorph_evaluation.methods.morph import PRODUCT
@@ -61,11 +61,8 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     """Return the figures for machines: means over tables, each counting as much; ncg and ndcg_10 are null without human
     labels.
 
-    A method that could not run on every table is not in it. In a study of calibrations the means are over the judged
-    tables' queries that no calibration was learned from, and each row says whether it is calibrated.
+    A method that could not run on every table is not in it.
     """
-    if made := [found.calibrated for found in studies if found.calibrated is not None]:
-        return {"default": PEOPLE, "paper": PAPER, "rows": calibrated.rows(made)}
     scored = quality_by_table(studies, "ce_ncg")
     rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
     for metric in ("ncg", "ndcg_10"):
@@ -105,8 +102,6 @@ def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) ->
         parts += [f"## {found.name}", _cross_encoder_itself(found.outcome), *_latencies(found)]
         parts += images.get(found.name, ())
     parts += ["## What was left out, and what to keep in mind", _notes(studies)]
-    if made := {one.name: one.calibrated for one in studies if one.calibrated is not None}:
-        parts += ["## Calibrated by a few judgements", *calibrated.section(made)]
     if kept := {one.name: one.promised for one in studies if one.promised is not None}:
         parts += ["## Promised", *promised.section(kept)]
     return "\n\n".join(part for part in parts if part) + "\n"

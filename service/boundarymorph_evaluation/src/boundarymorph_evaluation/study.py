@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, wilcoxon
 
 from boundarymorph.selection.methods import DEFAULT, PEOPLE
-from boundarymorph_evaluation.calibrated import CalibratedStudy, calibrated_study
 from boundarymorph_evaluation.methods import Contestant
 from boundarymorph_evaluation.promised import Kept, promised_study
 from boundarymorph_evaluation.run import Outcome, Watch, experiment, near_50
@@ -33,7 +32,6 @@ class Study:
     reference: str
     comparisons: pd.DataFrame
     latencies: pd.DataFrame
-    calibrated: CalibratedStudy | None = None
     promised: Mapping[int, Kept] | None = None
 
     @property
@@ -49,21 +47,18 @@ def study(
     *,
     call_seconds: float | None = None,
     jobs: int = 1,
-    calibrate: tuple[int, int] | None = None,
     promise: float | None = None,
     watch: Watch = lambda *_: None,
 ) -> Study:
-    """Run and analyse, `jobs` queries at a time. calibrate: judged queries and splits of the study of calibrations;
-    promise: the loss of that of promises."""
+    """Run and analyse, `jobs` queries at a time. promise: the loss of the study of promises."""
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
     reference = next((name for name in (PEOPLE, DEFAULT) if name in names), (ours or names[-1:])[0])
     compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has(metric)]
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
-    calibrated = calibrated_study(outcome, *calibrate, jobs, watch) if calibrate and outcome.judged else None
     promised = promised_study(table, promise, ks, jobs=jobs, watch=watch) if promise else None
-    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, calibrated, promised)
+    return Study(outcome, reference, pd.concat(compared, ignore_index=True), timed, promised)
 
 
 def quality_by_table(studies: Sequence[Study], metric: str) -> dict[str, pd.DataFrame]:

@@ -1,0 +1,295 @@
+"""Rerank requests and their rankings in common terms, which the dialects have under names of their own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import to_json
+
+from boundarymorph.api.schemas import DistinctBy, LanguageModelUsage, QueryText, Relevance
+from boundarymorph.api.select_schemas import ListBudget, Rounds
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection import StopReason
+from boundarymorph.selector.task import Interruption, Status
+
+CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
+# Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
+HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata", "property")
+CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
+UNIT = 100  # documents that Cohere counts as one search
+NAME_SHOWN, NAMES_SHOWN = 64, 8  # of unknown fields: characters of a name, and names in a warning
+TEXT = "text"  # the field to read by default if a document is an object
+
+
+def _as_text(value: object) -> object:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be an integer")
+    return value
+
+
+LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
+LaxInt = Annotated[int, BeforeValidator(_no_boolean), Field(strict=False)]  # some clients send 2.0 or "2"
+LaxText = Annotated[str, BeforeValidator(_as_text)]  # some clients send null for no text, and numbers
+LaxDocument = Annotated[str | dict[str, Any], BeforeValidator(_as_text)]
+
+
+class NoDocuments(InvalidInput):
+    """The list of documents is empty."""
+
+
+class RerankRequest(BaseModel):
+    """What every dialect takes. Unknown fields are ignored, as in other servers, with a warning."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    query: QueryText = Field(description="the information need, in plain words")
+    documents: Any = Field(description="one or more texts")
+    top_n: LaxInt | None = Field(None, ge=0, description="how many results to return; null and 0: all")
+    budget: ListBudget | None = Field(
+        None,
+        description='B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default',
+    )
+    rounds: Rounds | None = Field(
+        None,
+        description="with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best "
+        "by words, are scored, and the scores of all others are expected ones",
+    )
+    k: LaxInt | None = Field(
+        None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
+    )
+    min_relevance: float | None = Field(
+        None, ge=0, le=1, description="leave out results with a lower score, known or expected"
+    )
+    distinct: DistinctBy = Field(
+        None,
+        validation_alias=AliasChoices("distinct", "group_by"),
+        description="true: no two results with the same text. The name of a field of the documents, which are then "
+        "objects: the best result for each of its values. An object: as many as it says",
+    )
+    relevance: Relevance = Field(
+        "scorer", description="what scores are: the scorer's, or what 'people' are expected to find, as in POST /select"
+    )
+    calibration: bool | None = Field(
+        None, description="whether scores are probabilities by the service's calibration of pools, if it has one"
+    )
+    instruction: str | None = Field(
+        None,
+        validation_alias=AliasChoices("instruction", "instruct"),
+        description="what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so",
+    )
+    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
+    on_failure: Literal["error", "degrade"] = Field(
+        "error", description="if not all scores can be had: answer with an error, or with expected scores for the rest"
+    )
+
+    @property
+    def most(self) -> int | None:
+        """The number of results; None or 0 for all."""
+        return self.top_n
+
+    @property
+    def cut(self) -> bool:
+        """Whether texts that are too long for the model are cut instead of refused."""
+        return True
+
+    @property
+    def raw(self) -> bool:
+        """Whether results have log-odds in place of scores."""
+        return False
+
+    @property
+    def returns(self) -> bool:
+        """Whether results have their documents."""
+        return False
+
+    def texts(self) -> list[str]:
+        """Return what is read of each document. Raises InvalidInput."""
+        return list(self.documents)
+
+    def document(self, index: int) -> Any:
+        """Return a document as results have it."""
+        return self.documents[index]
+
+    @property
+    def ignored(self) -> list[str]:
+        """Warnings about known fields that have no effect here."""
+        return []
+
+
+def names_of(request: type[RerankRequest]) -> dict[str, list[str]]:
+    """Return the names under which a body may have each field."""
+    return {
+        name: [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [str(alias or name)]
+        for name, alias in ((name, field.validation_alias) for name, field in request.model_fields.items())
+    }
+
+
+def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> list[str]:
+    """Return a warning that names the fields without an effect, if there are any. given: the body."""
+    known = {*HARMLESS, *(name for names in names_of(request).values() for name in names)}
+    return without_effect("fields", [name for name, value in given.items() if value is not None and name not in known])
+
+
+def without_effect(what: str, names: Sequence[str]) -> list[str]:
+    """Return a warning, if there are any names. what: the names are of fields, for example."""
+    if not names:
+        return []
+    shown = ", ".join(repr(name[:NAME_SHOWN]) for name in names[:NAMES_SHOWN])
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return [f"{what} that are not known here had no effect: {shown}{more}"]
+
+
+def texts_of(documents: Sequence[str | Mapping[str, Any]], place: str, rank_fields: Sequence[str] | None) -> list[str]:
+    """Return the texts of documents. place: the name of their list. Raises InvalidInput."""
+    fields = list(dict.fromkeys(rank_fields or [TEXT]))
+    return [text_of(document, f"{place}.{number}", fields) for number, document in enumerate(documents)]
+
+
+def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]) -> str:
+    """Return the text of a document: for an object its fields, one per line. Raises InvalidInput."""
+    if isinstance(document, str):
+        return document
+    found = [document[field] for field in fields if document.get(field) is not None]
+    if not any(field in document for field in fields):
+        raise InvalidInput(
+            f"{place}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
+            "'rank_fields'"
+        )
+    return "\n".join(value if isinstance(value, str) else to_json(value).decode() for value in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document by its position in the request, its score in [0, 1] or the log-odds of that, with `distinct` by a
+    field its value, and the document itself if the request asks for it."""
+
+    index: int
+    score: float
+    group: Any = None
+    document: Any = None
+
+
+def log_odds(score: float) -> float:
+    """Return the raw score, of which the score is the sigmoid."""
+    score = min(max(score, CERTAIN), 1 - CERTAIN)
+    return math.log(score / (1 - score))
+
+
+class Diagnostics(BaseModel):
+    """How a ranking was made."""
+
+    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
+        description='partial and retrieval_only: with "on_failure": "degrade", not all scores could be had'
+    )
+    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
+        description="why no more calls were made"
+    )
+    documents: int = Field(description="in the request")
+    budget: int = Field(description="B in force")
+    cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
+    cached_scores: int = Field(description="from the cache, or computed for another request at the same time")
+    reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
+    trips: int = Field(description="calls of the scorer")
+    inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
+    expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
+    calibration: str | None = Field(None, description="when the calibration was made by which scores are probabilities")
+    policy: str = Field(description="the policy in force, whose defaults the request has")
+    timings_ms: dict[str, float] = Field(description="by stage, and in total")
+    language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")
+    warnings: list[str] = Field(description="what a caller should know, in words")
+
+
+class TokenUsage(BaseModel):
+    """Tokens that the cross-encoder read, estimated at four characters each."""
+
+    prompt_tokens: int = Field(description="of queries and documents")
+    total_tokens: int = Field(description="the same")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What answers are made of. model: that scored the documents; results: those asked for, best first; tokens: an
+    estimate of what the model read."""
+
+    request: RerankRequest
+    texts: Sequence[str]
+    id: str
+    model: str
+    results: Sequence[Ranked]
+    tokens: int
+    diagnostics: Diagnostics
+
+    @property
+    def usage(self) -> TokenUsage:
+        """The tokens in the format of most dialects."""
+        return TokenUsage(prompt_tokens=self.tokens, total_tokens=self.tokens)
+
+    @property
+    def query(self) -> str:
+        """That of the request."""
+        return self.request.query
+
+    @property
+    def returns(self) -> bool:
+        """Whether results have their documents."""
+        return self.request.returns
+
+    @property
+    def output(self) -> dict[str, Any]:
+        """What DashScope puts its results into."""
+        return {"results": self.results}
+
+    @property
+    def data(self) -> Sequence[Ranked]:
+        """The results under Voyage's name."""
+        return self.results
+
+    @property
+    def created(self) -> int:
+        """In seconds since 1970."""
+        return int(time.time())
+
+    @property
+    def count(self) -> int:
+        """Of the results."""
+        return len(self.results)
+
+    @property
+    def in_order(self) -> list[Ranked]:
+        """All documents in the order of the request, with a score of 0 if they are not among the results."""
+        scores = {ranked.index: ranked.score for ranked in self.results}
+        return [Ranked(index, scores.get(index, 0.0), document=text) for index, text in enumerate(self.texts)]
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What clients of Cohere read besides the results."""
+        return {
+            "api_version": {"version": getattr(self.request, "api_version", "1")},
+            "billed_units": {"search_units": math.ceil(len(self.texts) / UNIT)},
+            "tokens": {"input_tokens": self.tokens, "output_tokens": 0},
+            "warnings": self.diagnostics.warnings or None,
+        }
+
+
+class Answer(BaseModel):
+    """An answer, or a part of one, whose fields are read of a `Ranking`, or of what that has."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Diagnosed(Answer):
+    """An answer with a place for what is said of it."""
+
+    usage: TokenUsage = Field(description="estimated")
+    boundarymorph: Diagnostics = Field(validation_alias="diagnostics", description="how the ranking was made")

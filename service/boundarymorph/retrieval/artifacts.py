@@ -1,0 +1,154 @@
+"""The artifacts of an index: what is kept of it besides its documents, in one JSON file."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.database import storage_errors
+from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
+
+FILE = "artifacts.json"
+EARLIER = "belongings"  # the folder in which version 0.1 kept them
+EARLIER_DESCRIPTION, EARLIER_DISTINCT, EARLIER_CALIBRATION = "description.txt", "distinct.txt", "calibration.json"
+EARLIER_FILES = {f"{EARLIER}/{file}" for file in (EARLIER_DESCRIPTION, EARLIER_DISTINCT, EARLIER_CALIBRATION)}
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """What is kept of an index besides its documents.
+
+    Attributes:
+        description: What its documents are, for people and language models who choose among indexes.
+        distinct: The field of the metadata by which selections are distinct, unless a request says otherwise.
+        calibration: By which relevance is a probability.
+    """
+
+    description: str | None = None
+    distinct: str | None = None
+    calibration: Calibration | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, values: Any) -> Artifacts:
+        """Raises InvalidInput for anything else."""
+        match values:
+            case {"description": str() | None, "distinct": str() | None, "calibration": calibration, **others} if (
+                not others
+            ):
+                made = None if calibration is None else Calibration.of_json(calibration)
+                return cls(values["description"], values["distinct"], made)
+        raise InvalidInput("these are not the artifacts of an index")
+
+
+class ArtifactFile:
+    """The file of the artifacts of one index. Methods block, and raise StorageUnavailable or StorageFull."""
+
+    def __init__(self, folder: Path, index: str, *, earlier: Path, create: bool = False) -> None:
+        """
+        Args:
+            folder: The folder of the file.
+            index: The name of the index, for messages.
+            earlier: The folder with files of version 0.1, which are read as long as the file does not exist.
+            create: Whether the first write makes the folder. If not, the index was deleted if there is no folder.
+        """
+        self.index = index
+        self._folder, self._path, self._earlier, self._create = folder, folder / FILE, earlier, create
+
+    def read(self) -> Artifacts:
+        """Return the artifacts. Raises CorruptIndex, naming the file, if it is damaged."""
+        with storage_errors(str(self._path)):
+            try:
+                return Artifacts.of_json(orjson.loads(self._path.read_bytes()))
+            except FileNotFoundError:
+                return _of_earlier(self._earlier)
+            except (orjson.JSONDecodeError, InvalidInput) as error:
+                raise CorruptIndex(
+                    f"{self._path} is damaged: {error}; put back a copy of it, or remove it to go on without"
+                ) from None
+
+    def read_if_sound(self) -> Artifacts | None:
+        """Return the artifacts. Returns None, and logs the reason, if the file is damaged."""
+        try:
+            return self.read()
+        except CorruptIndex as error:
+            _log.warning("the index %r is used without its artifacts: %s", self.index, error)
+            return None
+
+    def change(self, **changes: object) -> None:
+        """Replace some of the artifacts. On return they are on the disk.
+
+        Raises:
+            CorruptIndex: The file is damaged. It stays as it is.
+            UnknownIndex: The index was deleted.
+        """
+        with storage_errors(str(self._path)), self._alone():
+            self._write(self._path, replace(self.read(), **changes))  # type: ignore[arg-type]
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy, if there are any artifacts. Raises CorruptIndex if the file is damaged."""
+        if (found := self.read()) != Artifacts():
+            self._write(path, found)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold a lock on the folder, so that no change of another thread or process is lost."""
+        if self._create:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder = os.open(self._folder, os.O_RDONLY)
+        except FileNotFoundError:
+            raise UnknownIndex(f"there is no index {self.index!r}") from None
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        except FileNotFoundError:  # the index was deleted meanwhile
+            raise UnknownIndex(f"there is no index {self.index!r}") from None
+        finally:
+            os.close(folder)
+
+    def _write(self, path: Path, artifacts: Artifacts) -> None:
+        """Write a file whole or not at all, in place of an earlier one."""
+        scratch = path.with_name(f".{path.name}.{uuid4().hex}")
+        try:
+            with scratch.open("wb") as file:
+                file.write(orjson.dumps(artifacts.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def _of_earlier(folder: Path) -> Artifacts:
+    """Return what version 0.1 kept in a folder, without its calibrations."""
+    if (folder / EARLIER_CALIBRATION).exists():
+        _warn_of_earlier(folder / EARLIER_CALIBRATION)
+
+    def text(file: str) -> str | None:
+        try:
+            return (folder / file).read_text("utf-8", errors="replace").strip() or None
+        except FileNotFoundError:
+            return None
+
+    return Artifacts(text(EARLIER_DESCRIPTION), text(EARLIER_DISTINCT))
+
+
+@cache
+def _warn_of_earlier(calibration: Path) -> None:
+    """Log once that a calibration is of no use any more."""
+    _log.warning("%s was made by version 0.1 and is not used; run `boundarymorph calibrate` again", calibration)

@@ -1,0 +1,94 @@
+"""The file of the artifacts of an index: whole or not at all, damage is named, and files of version 0.1 are read."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import orjson
+import pytest
+
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
+from boundarymorph.errors import CorruptIndex, UnknownIndex
+from boundarymorph.retrieval.artifacts import FILE, ArtifactFile, Artifacts
+
+MADE = Calibration("scorer", None, {"people": ProbabilityMap(0.5, -1.0, 1e-6)}, created="2026-11-28T10:00:00+00:00")
+ALL = {"description": "Photos.", "distinct": "page", "calibration": MADE}
+
+
+def held(folder: Path, index: str = "photos") -> ArtifactFile:
+    return ArtifactFile(folder, index, earlier=folder / "belongings")
+
+
+def test_each_is_changed_by_itself(tmp_path: Path) -> None:
+    assert held(tmp_path).read() == Artifacts() and not list(tmp_path.iterdir())
+    for name, value in ALL.items():
+        held(tmp_path).change(**{name: value})
+    assert held(tmp_path).read() == Artifacts("Photos.", "page", MADE)
+    held(tmp_path).change(distinct=None)
+    assert held(tmp_path).read() == Artifacts("Photos.", None, MADE)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    for _ in range(20):
+        with ThreadPoolExecutor(3) as threads:
+            done = [threads.submit(held(tmp_path).change, **{name: value}) for name, value in ALL.items()]
+        for one in done:
+            one.result()
+        assert held(tmp_path).read() == Artifacts("Photos.", "page", MADE)
+        (tmp_path / FILE).unlink()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1", b"[]", b"{}", b'{"description": 7, "distinct": null, "calibration": null}',
+     b'{"description": null, "distinct": null, "calibration": {"version": 2}}',
+     b'{"description": null, "distinct": null, "calibration": null, "more": 1}'],
+)  # fmt: skip
+def test_a_damaged_file_is_named_and_left_as_it_is(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(CorruptIndex, match=f"{FILE} is damaged"):
+        held(tmp_path).read()
+    with pytest.raises(CorruptIndex, match=f"{FILE} is damaged"):
+        held(tmp_path).change(description="new")
+    with pytest.raises(CorruptIndex, match=f"{FILE} is damaged"):
+        held(tmp_path).copy_to(tmp_path / "copy.json")
+    assert held(tmp_path).read_if_sound() is None
+    assert "'photos'" in caplog.text and FILE in caplog.text
+    assert (tmp_path / FILE).read_bytes() == content and len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_index_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(UnknownIndex, match="'photos'"):
+        held(tmp_path / "gone").change(description="Photos.")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_a_table_in_a_store_is_made_when_it_is_needed(tmp_path: Path) -> None:
+    of_table = ArtifactFile(tmp_path / "new" / "table", "table", earlier=tmp_path / "old", create=True)
+    assert of_table.read() == Artifacts() and not list(tmp_path.iterdir())
+    of_table.change(description="Photos.")
+    assert of_table.read().description == "Photos."
+
+
+def test_files_of_version_0_1_are_read_until_something_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    earlier = tmp_path / "belongings"
+    earlier.mkdir()
+    (earlier / "description.txt").write_text("Photos.\n")
+    (earlier / "distinct.txt").write_text("page")
+    (earlier / "calibration.json").write_bytes(orjson.dumps({"version": 1}))
+    (earlier / "judgments.sqlite3").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert held(tmp_path).read() == Artifacts("Photos.", "page")
+    assert caplog.text.count("run `boundarymorph calibrate` again") == 1
+    held(tmp_path).change(distinct=None)
+    assert held(tmp_path).read() == Artifacts("Photos.")
+    held(tmp_path).copy_to(tmp_path / "copy.json")
+    assert (tmp_path / "copy.json").read_bytes() == (tmp_path / FILE).read_bytes()
