@@ -42,15 +42,9 @@ async def select_for_all(
 
     Each selection spends its calls on an equal share of the set. The pool has the candidates of all queries, by
     reciprocal rank, without vectors. Documents that turn out to be deleted when texts are read make room for others.
+    Raises what the runs raise.
 
-    Args:
-        task: The task of several queries.
-        runs: New runs of `parts_of(task)`.
-        observer: Records the result.
-        in_thread: Runs the mathematics.
-
-    Raises:
-        BoundaryMorphError: As the methods of `SelectionRun` do.
+    runs: new ones, of `parts_of(task)`.
     """
     k, weights = task.k, np.array([query.weight for query in task.queries])
     assert k is not None
@@ -80,16 +74,12 @@ async def select_for_all(
         selection, answered = await in_thread(_best, task, pool, runs, places)
 
     parts = [await run.result() for run in runs]
-    calls, scores = list[tuple[int, Observation]](), dict[int, float]()
+    calls, scores = _calls(parts, places), dict[int, float]()
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
-        for seen in part.history:
-            rival = None if seen.rival is None else int(own[seen.rival])
-            calls.append((number, replace(seen, document=int(own[seen.document]), rival=rival)))
         for column in np.flatnonzero(selection.scored & (answered.leading == number)).tolist():
             place = int(selection.documents[column])
             (position,) = np.flatnonzero(own == place).tolist()
             scores[place] = part.scores.get(position, float(answered.relevance[number, column]))
-    calls.sort(key=lambda call: call[1].round)
     incomplete = [part for part in parts if part.status != Status.COMPLETE]
     only_retrieved = all(part.status == Status.RETRIEVAL_ONLY for part in parts)
     reasons = [part.stop_reason for part in incomplete or parts]
@@ -123,6 +113,16 @@ async def select_for_all(
     )
     observer.finished(result, task, runs[0].scores.model)
     return result
+
+
+def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]]) -> list[tuple[int, Observation]]:
+    """Return all calls with the numbers of their queries, round by round. places: as for `_best`."""
+    calls = []
+    for number, (part, own) in enumerate(zip(parts, places, strict=True)):
+        for seen in part.history:
+            rival = None if seen.rival is None else int(own[seen.rival])
+            calls.append((number, replace(seen, document=int(own[seen.document]), rival=rival)))
+    return sorted(calls, key=lambda call: call[1].round)
 
 
 def _best(
