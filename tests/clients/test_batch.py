@@ -116,7 +116,7 @@ async def test_leaving_early_makes_no_further_request(connect: Connect, url: str
             assert isinstance(result, bm.Selection)
             break
     assert len(recorder.seen) <= 2
-    await until_async(lambda: recorder.app.state.access.admission.inside == 0)
+    await until_async(lambda: recorder.app.state.access.requests.total == 0)
 
 
 async def test_a_closed_asynchronous_batch_cancels_what_is_in_flight(
@@ -126,5 +126,5 @@ async def test_a_closed_asynchronous_batch_cancels_what_is_in_flight(
     async with bm.AsyncClient(url) as client, aclosing(client.select_batch(requests(10), concurrency=2)) as found:
         assert isinstance(await anext(found), bm.Selection)
         await until_async(lambda: len(held.order) > 1)
-    await until_async(lambda: recorder.app.state.access.admission.inside == 0)
+    await until_async(lambda: recorder.app.state.access.requests.total == 0)
     assert not held.open.is_set()

@@ -200,8 +200,8 @@ class TestStream:
             async for step in stream:
                 if isinstance(step, Round) and step.rounds == 3:
                     break
-        admission = recorder.app.state.access.admission
-        await until_async(lambda: admission.running == admission.inside == 0)
+        access = recorder.app.state.access
+        await until_async(lambda: access.admission.running == access.requests.total == 0)
         assert 3 <= len(asked) < 1_500
 
 

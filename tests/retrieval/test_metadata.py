@@ -10,13 +10,11 @@ import orjson
 import pytest
 
 from boundarymorph.inference.concurrency import Abandoned, awaited
-from boundarymorph.retrieval.build import build_catalog
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.metadata import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.settings import Settings
 from tests.patience import PATIENCE
 from tests.retrieval.test_store import matching
 
@@ -144,17 +142,6 @@ def test_remembered_answers_are_bounded(store: DocumentStore) -> None:
     assert kept(1, wide) == 0
     large = [Filter({"n": {"in": [f"{n}{'x' * 1_000}{each}" for each in range(200)]}}) for n in range(5)]
     assert kept(1_000_000, large) == 2, "a large filter counts, too"
-
-
-def test_the_setting_bounds_every_index(tmp_path: Path) -> None:
-    catalog = build_catalog(Settings(data_directory=tmp_path, filter_bytes=20_000))
-    index = catalog.create("a", encoder=None, dimension=4)
-    rows = [Document(str(number), "", metadata={"n": number}) for number in range(1_000)]
-    index.upsert(rows, np.tile(np.eye(1, 4), (1_000, 1)))
-    for number in range(5):
-        assert len(index.matching_sequences(Filter({"n": {"gte": -number}}))) == 1_000
-    assert len(index._matched._known) == 2
-    catalog.close()
 
 
 def test_a_filter_that_takes_long_ends_with_whoever_waits_for_it(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.interfaces import Catalog
     from boundarymorph.retrieval.remote import RemoteRetriever
 
+PROBE_SECONDS = 5.0  # that a part has to answer a probe
 RETRY_SECONDS = 1.0  # between probes while a part does not answer
 # What another process, or the disk, may still become ready for.
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, StorageUnavailable, Overloaded)
@@ -183,8 +184,8 @@ class Lifecycle:
         gc.freeze()
         self.ready = True
         log.info("ready")
-        interval, timeout = self.settings.ready_interval_seconds, self.settings.ready_timeout_seconds
-        self.readiness = Readiness(self.built.probes, interval=interval, timeout=timeout)
+        interval = self.settings.ready_interval_seconds
+        self.readiness = Readiness(self.built.probes, interval=interval, timeout=PROBE_SECONDS)
         await self.readiness.follow()
 
     def health(self) -> Ready:

@@ -103,8 +103,6 @@ def build_catalog(
             settings.data_directory / "indexes",
             make_mirror,
             warnings=warnings,
-            log_bytes=settings.index_log_bytes,
-            filter_bytes=settings.filter_bytes,
             most_open=most_open(settings.open_indexes),
         )
     except OSError as error:

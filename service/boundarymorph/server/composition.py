@@ -94,7 +94,6 @@ def _selecting(
         parts.caches.scores,
         trips=trips_to(settings.scorer, scorer),
         encoder=encoder,
-        threads=settings.selector_threads,
         share=settings.limits.key_share,
     )
     probes = dict(parts.probes)

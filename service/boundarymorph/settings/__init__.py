@@ -169,15 +169,10 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     data_directory: Path = Field(Path("data"), description="where the indexes live")
-    index_log_bytes: int = Field(
-        4 * 2**20, ge=2**16, description="size of an index's write-ahead log above which a write empties it"
-    )
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
     search_device: str = Field("cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="faiss, or faiss:N: FAISS on a GPU")
     search_threads: int = Field(16, ge=1, description="threads that search indexes")
     open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
-    filter_bytes: int = Field(64 * 2**20, ge=0, description="memory of each index for the matches of recent filters")
-    selector_threads: int = Field(2, ge=1, description="threads for the mathematics of all sessions")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     budget: int = Field(50, ge=0, description="B if a request names none")
@@ -240,17 +235,16 @@ class Settings(BaseSettings):
         description="where callers reach the service, with a proxy's path: for links to documents and /openapi.json; "
         "the address of each request if unset",
     )
-    metrics_seconds: float = Field(
-        1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all"
-    )
     log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: Path | None = Field(
         None, description="file of `boundarymorph calibrate --pools`: relevance in pools is then a probability"
     )
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
+    metrics_seconds: float = Field(
+        1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all"
+    )
     ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")
-    ready_timeout_seconds: float = Field(5.0, gt=0, description="timeout of such a probe")
     playground: bool = Field(True, description="serve /playground, a page for trying selections")
     agents: AgentSettings = Field(default_factory=AgentSettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
