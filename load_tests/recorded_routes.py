@@ -360,6 +360,10 @@ def apart() -> Iterator[Request | Kill]:
     for role in ("scorer", "retriever"):
         for path in ("/info", "/indexes", "/livez", "/readyz", "/select"):
             yield Request(f"{role}{path}", path, method="GET", role=role)
+    artifacts = f"/indexes/{INDEX}/artifacts"
+    yield Request("gateway/change artifacts", artifacts, {"calibration": CALIBRATION, "distinct": None}, "PATCH")
+    yield Request("gateway/change artifacts, a bad calibration", artifacts, {"calibration": {"version": 1}}, "PATCH")
+    yield Request("gateway/read artifacts", artifacts, method="GET")
     gateway = {name: INDEX_OPTIONS[name] for name in BY_GATEWAY} | OTHERS_BY_GATEWAY
     yield from rows("gateway/select", "/select", OF_INDEX, gateway)
     yield from rows("gateway/stream", "/select", OF_INDEX, {"plain": {}, "explain": {"explain": True}}, EVENTS)

@@ -479,7 +479,7 @@ class TestOwnVectors:
         outcome = run("index", "build", "own", "--from", str(source), "--dimension", "2")
         assert (outcome.code, outcome.err) == (index.SKIPPED, "")
         assert "3 added" in outcome.out and "2 skipped" in outcome.out
-        assert "line 4 skipped: no embedding" in outcome.out and "line 5 skipped: embedding has 3" in outcome.out
+        assert "line 4 skipped: no embedding" in outcome.out and "line 5 skipped: embedding: it has 3" in outcome.out
         told = told_of(run, "own")
         assert (told["dimension"], told["metric"], told["encoder"]) == ("2", "cosine", "own vectors")
         assert "2 dimensions" in refused(run("index", "build", "own", "--from", str(source), "--dimension", "3"))

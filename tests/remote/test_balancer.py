@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from boundarymorph.errors import Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
+from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable, TextTooLong
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.remote.balancer import BACKOFF, LONGEST_PAUSE, PAUSE, Balancer, Role
 from boundarymorph.remote.peer import Busy, Flawed, OtherModel, Peer, Unavailable
@@ -188,6 +188,18 @@ async def test_a_retry_goes_to_a_server_that_works() -> None:
     await bench.eject(1)
     bench.clock.now += BACKOFF
     assert await bench.call(dict.fromkeys(range(2), Unavailable("gone"))) == bench.peers[2].base
+
+
+async def test_a_server_that_does_not_answer_the_call_that_tries_it_is_left_alone_again() -> None:
+    bench = Bench(2)
+    await bench.eject(0)
+    bench.clock.now += BACKOFF
+    with pytest.raises(DeadlineExceeded):
+        await bench.call({0: DeadlineExceeded("late")})
+    for _ in range(3):
+        assert await bench.call({}) == bench.peers[1].base
+    bench.clock.now += 2 * BACKOFF
+    assert await bench.call({}) == bench.peers[0].base
 
 
 async def test_one_call_at_a_time_tries_a_server_that_returns() -> None:

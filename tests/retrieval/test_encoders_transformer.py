@@ -225,8 +225,11 @@ class TestVectors:
                 seen = torch.zeros(1, 1, *[features["input_ids"].shape[1]] * 2)
                 states = model(features["input_ids"], attention_mask=seen).last_hidden_state
                 rows.append(torch.nn.functional.normalize(states[0, -1].double(), dim=0).numpy())
-        vectors = documents(load(path), *TEXTS)
+        encoder = load(path)
+        vectors = documents(encoder, *TEXTS)
         np.testing.assert_allclose(vectors, np.array(rows), rtol=0, atol=1e-5)
+        unpadded = np.concatenate([documents(encoder, text) for text in TEXTS])
+        np.testing.assert_allclose(unpadded, np.array(rows), rtol=0, atol=1e-5)
         assert np.abs(vectors - by_hand(tiny_causal(path), "last", *TEXTS)).max() > 1e-2
 
     def test_special_tokens_in_a_text_are_plain_text(self, folder: Folder) -> None:

@@ -329,6 +329,14 @@ class TestIngesting:
 
 
 class TestArrays:
+    async def test_one_element_that_cannot_be_stored_is_skipped(self) -> None:
+        body = (
+            b'[{"id": "a", "text": "a", "metadata": {"n": 123456789012345678901234567890}}, {"id": "b", "text": "b"}]'
+        )
+        bad, good = [entry async for entry in parse_array(body, 2)]
+        assert isinstance(bad, BadLine) and bad.line == 1 and "64-bit" in bad.reason
+        assert good == ParsedDocument(2, Document("b", "b"))
+
     async def test_one_element_too_long_is_skipped(self) -> None:
         long = {"id": "long", "text": "t" * 100}
         body = orjson.dumps([{"id": "a", "text": "a"}, long, {"id": "b", "text": "b"}])

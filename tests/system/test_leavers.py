@@ -28,7 +28,7 @@ from tests.scoring.remote.servers import Server, slow
 from tests.stateful.profile import times
 from tests.system.service import Service, retriever
 
-CONNECTIONS = 8  # to the scorer, and to the retriever: few, so that one that is kept is missed
+CONNECTIONS = 8  # to the scorer: few, so that one that is kept is missed
 AT_A_TIME = 12  # callers
 LATENCY = 0.01  # seconds that the scorer takes
 IDLE = 3  # connections that probes and this test's own client may have open
@@ -38,8 +38,6 @@ event_seconds = 1.0
 head_seconds = 2.0
 body_pause_seconds = 2.0
 [scorer]
-connections = {connections}
-[retriever]
 connections = {connections}
 [cache]
 url = "{redis}"

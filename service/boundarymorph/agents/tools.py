@@ -139,10 +139,9 @@ async def select_documents(
     notes = [beginning(warning, NOTE) for warning in selection["warnings"]]
     if answerable is not None and answerable < LIKELY:
         notes.append(UNANSWERED)
-    if (filter and not found) or (
-        isinstance(distinct, str) and not any(distinct in each["metadata"] for each in found)
-    ):
-        fields = [f"{name} ({field['type']})" for name, field in (await _fields(service, index)).items()]
+    field = distinct.partition(".")[0] if isinstance(distinct, str) else None
+    if (filter and not found) or (field and not any(field in (each["metadata"] or {}) for each in found)):
+        fields = [f"{name} ({known['type']})" for name, known in (await _fields(service, index)).items()]
         notes.append(beginning(f"the fields of this index are {', '.join(fields) or 'none'}", NOTE))
     if cut := sum("next_offset" in document for document in documents):
         notes.append(CUT.format(count=cut))

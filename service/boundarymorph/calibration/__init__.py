@@ -1,1 +1,1 @@
-"""What people find relevant, learned from a few of their judgements: scorer, retriever and words as evidence."""
+"""The probability that a person agrees, learned from a few judgements."""

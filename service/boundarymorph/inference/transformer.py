@@ -77,7 +77,8 @@ class Repository:
     def config(self) -> PreTrainedConfig:
         self._require(("config.json",))
         with self._opening("configuration"):
-            config: PreTrainedConfig = AutoConfig.from_pretrained(self.location, **self._options)
+            # Nothing follows the tokens of an input, so keys and values need not be kept.
+            config: PreTrainedConfig = AutoConfig.from_pretrained(self.location, use_cache=False, **self._options)
             return config
 
     @cached_property
@@ -312,9 +313,7 @@ class PooledBody:
     def __call__(self, items: Sequence[TokenSequence]) -> torch.Tensor:
         features = padded(items, self.padding, self.body.device)
         mask = features["attention_mask"]
-        # Nothing follows these tokens, so keys and values need not be kept.
-        options = {"use_cache": False} if hasattr(self.body.config, "use_cache") else {}
-        states = self.body(**features, **options).last_hidden_state
+        states = self.body(**features).last_hidden_state
         if self.pooling == "mean":
             weights = (mask / mask.sum(dim=1, keepdim=True))[:, None]
             return self.head((weights @ states.float())[:, 0])
@@ -420,10 +419,6 @@ def open_body(
     model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here
-    if not getattr(model.config, "is_causal", True):  # a causal architecture that was trained bidirectional
-        for module in model.modules():
-            if hasattr(module, "is_causal"):
-                module.is_causal = False  # type: ignore[assignment]
     model.to(device=placement.device)  # type: ignore[call-arg]
     layers, width = open_dense(repository, dense, int(model.config.hidden_size))
     return PooledBody(model, pooling, padding_token(repository), layers.to(placement.device)), width

@@ -277,7 +277,7 @@ class Balancer(Generic[P]):
         """Send a request, and record what its outcome shows. Raises what `ask` does.
 
         An answer outdates the requests that began before its own, a fault all that are under way. A request that may
-        not be repeated may take any time, so it is no trial.
+        not be repeated may take any time, so it is no trial. A trial that ends without an outcome has failed.
         """
         replica.begun += 1
         number, trial = replica.begun, replica.fault is not None and repeatable
@@ -294,6 +294,10 @@ class Balancer(Generic[P]):
             raise
         except Relayed:
             self._answered(replica, number)
+            raise
+        except (DeadlineExceeded, asyncio.CancelledError):  # the caller's deadline passed, or it left
+            if trial and not replica.works:
+                self._change(replica, replica.fault)
             raise
         else:
             self._answered(replica, number)

@@ -114,14 +114,18 @@ async def parse_array(
 
     def parsed(start: int) -> list[ParsedDocument | BadLine]:
         nonlocal end
-        entries = []
-        for number, record in enumerate(islice(records, start, start + AT_A_TIME), start=start + 1):
-            size = len(orjson.dumps(record))
+        entries: list[ParsedDocument | BadLine] = []
+        for number, record in enumerate(records[start : start + AT_A_TIME], start=start + 1):
+            try:
+                size = len(orjson.dumps(record))
+            except orjson.JSONEncodeError as error:
+                entries.append(BadLine(number, f"cannot be stored: {error}"))
+                continue
             end += size
-            too_long = size > max_line_bytes
-            entries.append(
-                _too_long(number, max_line_bytes) if too_long else parse_record(record, number, dimension, end)
-            )
+            if size > max_line_bytes:
+                entries.append(_too_long(number, max_line_bytes))
+            else:
+                entries.append(parse_record(record, number, dimension, end))
         return entries
 
     records = await run(reading.parse, body)

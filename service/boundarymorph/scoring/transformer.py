@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any, Unpack, cast
 
@@ -29,7 +28,6 @@ from boundarymorph.inference.transformer import (
     LoadOptions,
     Placement,
     PooledBody,
-    Precision,
     Repository,
     chosen_length,
     on_device,
@@ -98,6 +96,7 @@ MXBAI = Template(
     yes="1",
     no="0",
 )
+_OWN_PROMPT = "chat"
 TEMPLATES: Mapping[str, Template] = {template.name: template for template in (QWEN3, ZERANK, MXBAI)}
 _FAMILIES = {"zerank": ZERANK, "qwen3-reranker": QWEN3, "mxbai-rerank-base-v2": MXBAI, "mxbai-rerank-large-v2": MXBAI}
 
@@ -338,42 +337,6 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
     return lambda states: label_logits(nn.functional.linear(states, weight, bias))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Labels:
-    """A `Forward` of a whole sequence classification model. padding: a token, which is masked."""
-
-    model: PreTrainedModel
-    padding: int
-
-    def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
-        return label_logits(self.model(**padded(pairs, self.padding, self.model.device)).logits.float())
-
-
-__all__ = ["Precision", "TransformerCrossEncoder"]
-_OWN_PROMPT = "chat"
-
-
-class RerankerRepository(Repository):
-    """A repository of a reranker. Raises InvalidConfiguration if it contains another kind of model."""
-
-    @cached_property
-    def generates(self) -> bool:
-        """Whether it is a causal language model rather than a sequence classification model."""
-        names = self.config.architectures or []
-        if any(name.endswith("ForCausalLM") for name in names):
-            return True
-        if any(name.endswith("ForSequenceClassification") for name in names):
-            return False
-        raise InvalidConfiguration(
-            f"{self.location} is a {' or '.join(names) or 'model of unknown kind'}: a reranker is a sequence "
-            "classification model, or a causal language model that answers yes or no"
-        )
-
-    def reranker(self, dtype: torch.dtype) -> PreTrainedModel:
-        """Load the model with its weights, on the CPU, ready to run."""
-        return self.open(AutoModelForCausalLM if self.generates else AutoModelForSequenceClassification, dtype=dtype)
-
-
 class TransformerCrossEncoder(DeviceModel[Pair]):
     """A `CrossEncoder` on one device, made by `load`.
 
@@ -415,18 +378,17 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         OutOfMemory and DeviceLost.
         """
         placement = Placement.of(options)
-        repository = RerankerRepository(
-            name_or_path,
-            revision=options.get("revision"),
-            trust_remote_code=options.get("trust_remote_code", False),
+        repository = Repository(
+            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
         )
-        length = chosen_length(repository, max_length, CAUSAL_MAX_LENGTH if repository.generates else None)
-        template = _template(repository, prompt, instruction)
+        generates = _generates(repository)
+        length = chosen_length(repository, max_length, CAUSAL_MAX_LENGTH if generates else None)
+        template = _template(repository, prompt, instruction, generates=generates)
         chat = None
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
         reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        forward = on_device(lambda: _open(repository, placement, chat))
+        forward = on_device(lambda: _open(repository, placement, chat, generates=generates))
         return cls(
             _name(repository, placement.precision, length, chat),
             forward,
@@ -453,10 +415,27 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         return sigmoid(logits / self._temperature)
 
 
-def _open(repository: RerankerRepository, placement: Placement, chat: ChatPrompt | None) -> Forward[Pair]:
-    model = repository.reranker(placement.weight_type)
+def _generates(repository: Repository) -> bool:
+    """Return whether the model is a causal language model rather than a sequence classification model.
+
+    Raises InvalidConfiguration if it is neither.
+    """
+    names = repository.config.architectures or []
+    if any(name.endswith("ForCausalLM") for name in names):
+        return True
+    if any(name.endswith("ForSequenceClassification") for name in names):
+        return False
+    raise InvalidConfiguration(
+        f"{repository.location} is a {' or '.join(names) or 'model of unknown kind'}: a reranker is a sequence "
+        "classification model, or a causal language model that answers yes or no"
+    )
+
+
+def _open(repository: Repository, placement: Placement, chat: ChatPrompt | None, *, generates: bool) -> Forward[Pair]:
+    kind = AutoModelForCausalLM if generates else AutoModelForSequenceClassification
+    model = repository.open(kind, dtype=placement.weight_type)
     model.to(device=placement.device)  # type: ignore[call-arg]
-    if repository.generates:
+    if generates:
         assert chat is not None
         no = chat.template.no
         head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
@@ -468,15 +447,18 @@ def _open(repository: RerankerRepository, placement: Placement, chat: ChatPrompt
         )
     if model.config.pad_token_id is None:
         model.config.pad_token_id = padding_token(repository)
-    return Labels(model, model.config.pad_token_id)
+    padding = model.config.pad_token_id
+    return lambda pairs: label_logits(model(**padded(pairs, padding, model.device)).logits.float())
 
 
-def _template(repository: RerankerRepository, prompt: str | None, instruction: str | None) -> Template | None:
+def _template(
+    repository: Repository, prompt: str | None, instruction: str | None, *, generates: bool
+) -> Template | None:
     """Return the template for a chat model, or None if the query and the document are simply joined."""
     if prompt is not None and prompt not in (*TEMPLATES, _OWN_PROMPT):
         raise InvalidConfiguration(f"there is no --prompt {prompt}; there are {_prompts()}")
     template = TEMPLATES.get(prompt) if prompt is not None else template_of_name(repository.model)
-    if template is None and (repository.generates or prompt == _OWN_PROMPT):
+    if template is None and (generates or prompt == _OWN_PROMPT):
         template = described_template(repository.tokenizer, repository.read_json, instructed=instruction is not None)
         if template is None:
             raise InvalidConfiguration(
@@ -491,7 +473,7 @@ def _prompts() -> str:
     return ", ".join([*TEMPLATES, _OWN_PROMPT])
 
 
-def _name(repository: RerankerRepository, precision: str, max_length: int, chat: ChatPrompt | None) -> str:
+def _name(repository: Repository, precision: str, max_length: int, chat: ChatPrompt | None) -> str:
     name = f"{repository.model}@{repository.revision[:12]}/{precision}/{max_length}"
     if chat is None:
         return name

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
+from boundarymorph.inference.transformer import Precision
+from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from tests.scoring.transformer.tiny import CLASSIFIERS, GENERATORS
 
 Folder = Callable[[str], Path]

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
 from boundarymorph.inference.concurrency import available_cores
 from boundarymorph.inference.models import DeviceLost, OutOfMemory
-from boundarymorph.inference.transformer import on_device
+from boundarymorph.inference.transformer import Precision, on_device
 from boundarymorph.scoring.scorer import CrossEncoder
-from boundarymorph.scoring.transformer import Precision, TransformerCrossEncoder
+from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder, Opened
 from tests.scoring.transformer.contract import CrossEncoderContract
