@@ -41,8 +41,21 @@ from load_tests.recorded_routes import Kill, Scene, scenes
 from load_tests.recorded_selections import EVENTS, NDJSON, Request, lines
 from tests.ports import free_port
 
-IGNORED: tuple[str, ...] = ("learned_from", "promise")  # fields that --ignore need not name
-LEFT_OUT: tuple[str, ...] = ()  # requests that --leave-out need not name
+IGNORED: tuple[str, ...] = (
+    "learned_from",
+    "promise",
+    "priority",
+    "pool.map",
+    "pool.first_relevance",
+    "pool.first_std",
+    "rounds.ids",
+)  # fields that --ignore need not name
+LEFT_OUT: tuple[str, ...] = (
+    "batch/*",
+    "*priority*",
+    "stream/explain=pool",
+    "stream/queries",
+)  # requests that --leave-out need not name
 VOLATILE = ("created", "timings_ms", "bytes", "since")  # fields that differ from run to run
 HEADERS = ("allow", "content-type", "location", "ratelimit-policy", "www-authenticate")
 OWN_HEADERS = "x-boundarymorph-"

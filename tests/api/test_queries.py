@@ -14,7 +14,7 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, fake_service, filled, problem, select, serving
+from tests.api.service import answer, fake_service, filled, problem, select, serving, streamed
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import score_of
 
@@ -100,12 +100,11 @@ async def test_where_everything_fits_calls_go_to_the_order_or_nowhere(client: ht
     assert spend == "order" or found["stop_reason"] == "nothing_to_decide"
 
 
-async def test_rounds_are_streamed(client: httpx.AsyncClient) -> None:
-    asked = {"queries": QUERIES, **SOURCES["index"], "budget": 30, "k": 5, "explain": True}
-    response = await client.post("/select", json=asked, headers={"accept": "text/event-stream"})
-    names = [line.removeprefix("event: ") for line in response.text.splitlines() if line.startswith("event")]
-    assert names[-1] == "selection" and names.count("round") > 2
-    assert '"query":2' in response.text  # of a call, beside those of the other queries
+async def test_a_stream_has_the_selection_alone(client: httpx.AsyncClient) -> None:
+    asked = {"queries": QUERIES, **SOURCES["index"], "budget": 30, "k": 5, "explain": True, "reuse": False}
+    (streamed_selection,) = await streamed(client, **asked)
+    assert streamed_selection["documents"] == (await select(client, **asked))["documents"]
+    assert {call["query"] for made in streamed_selection["rounds"] for call in made["calls"]} == {0, 1, 2}
 
 
 QUERY = "what is new"

@@ -347,13 +347,19 @@ def infinity() -> None:
     def answered(call: Call, **fields: Any) -> Any:
         top = {} if call.top is None else {"top_n": call.top}
         body = RerankInput(query=QUERY, documents=call.documents, **top, **fields)
-        with AuthenticatedClient(call.url, token=call.key, raise_on_unexpected_status=True) as client:
+        with AuthenticatedClient(f"{call.url}/infinity", token=call.key, raise_on_unexpected_status=True) as client:
             return rerank.sync(client=client, body=body)
 
     said = ("50 documents: 51", "401", "no scorer", "deadline")
-    row("infinity-client", "POST /rerank", lambda call: results_of(answered(call)), (UnexpectedStatus,) * 4, said)
+    row(
+        "infinity-client",
+        "POST /infinity/rerank",
+        lambda call: results_of(answered(call)),
+        (UnexpectedStatus,) * 4,
+        said,
+    )
 
-    @check("infinity-client", "POST /rerank", "raw_scores; documents as strings; model and usage")
+    @check("infinity-client", "POST /infinity/rerank", "raw_scores; documents as strings; model and usage")
     def more(servers: Servers) -> None:
         answer = answered(Call(servers, top=3), raw_scores=True, return_documents=True)
         assert answer.usage.total_tokens > 0 and answer.model and answer.id

@@ -19,7 +19,7 @@ from boundarymorph.errors import (
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.retrieval.document import Document, GivenCandidates, IndexedCandidates, Search
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask, WeightedQuery
+from boundarymorph.selector.task import SelectionResult, SelectionTask, WeightedQuery
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 from tests.scoring.fakes import SeededScorer
@@ -114,11 +114,16 @@ async def test_a_repeated_request_makes_no_call_and_a_larger_budget_the_differen
     assert (more.calls, more.reused) == (8, 12)
 
 
-async def test_progress_grows_to_the_result(selector_of: Callable[..., Selector]) -> None:
+async def test_everything_fits_by_the_candidates_of_all_queries(selector_of: Callable[..., Selector]) -> None:
+    """Not by those of one query, which may be fewer than k."""
+    pools = [[Document(id, id) for id in IDS[start : start + 4]] for start in (0, 4, 8)]
+    queries = [
+        WeightedQuery(query, 1.0, partial(GivenCandidates, query=query, given=pool, ranked=True))
+        for query, pool in zip(QUERIES, pools, strict=True)
+    ]
     selector = selector_of(FakeRetriever(), SeededScorer())
-    *steps, result = [step async for step in selector.steps(joint())]
-    assert isinstance(result, SelectionResult)
-    seen = [step for step in steps if isinstance(step, Progress)]
-    assert [step.rounds for step in seen] == list(range(result.rounds))
-    assert [call for step in seen for call in step.history] == list(result.history)[: seen[-1].calls]
-    assert seen[-1].calls < result.calls == 20
+    wanted = joint(6, 4, queries=queries, goal="set")
+    result = await selector.select(wanted)
+    assert (len(result.pool), result.calls) == (12, 6)
+    everything = await selector.select(replace(wanted, k=12))
+    assert everything.calls == 0

@@ -76,7 +76,7 @@ def install(app: FastAPI) -> None:
 
 
 async def refused(request: Request, error: Exception) -> JSONResponse:
-    """Return the response for what was raised for a request, or for a part of one. Logs what is unexpected."""
+    """Return the response for what was raised for a request. Logs what is unexpected."""
     match error:
         case errors.BoundaryMorphError():
             return _typed(request, error)

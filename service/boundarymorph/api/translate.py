@@ -354,7 +354,7 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         expected_gain=_gains(progress.outlook),
         ids=[progress.pool.ids[position] for position in progress.selected],
         language_model=usage_of(progress.tokens),
-        calls=_calls(progress.history, progress.pool, progress.asked) if explain else None,
+        calls=_calls(progress.history, progress.pool) if explain else None,
     )
 
 
@@ -429,7 +429,7 @@ def _rounds(result: SelectionResult) -> list[ExplainedRound]:
     ]
 
 
-def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None) -> list[ExplainedCall]:
+def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None = None) -> list[ExplainedCall]:
     """asked: of which of several queries each call was."""
     queries: Sequence[int | None] = asked or [None] * len(history)
     return [

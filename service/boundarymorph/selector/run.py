@@ -440,14 +440,20 @@ class SelectionRun:
             if not self._task.return_documents:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
-            try:
-                with self._observer.stage("fetch"):
-                    async with self._task.deadline.of_texts.enforced():
-                        changed = await self.read_for(session, np.union1d(selection.documents, proposed), answer=True)
-            except INTERRUPTING as error:
-                self.interrupt("not all texts could be read", error)
-                break
+            changed = await self.read_texts(np.union1d(selection.documents, proposed))
         return self._with_blank(selection), outlook
+
+    async def read_texts(self, positions: NDArray[np.intp]) -> bool:
+        """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
+        try:
+            with self._observer.stage("fetch"):
+                async with self._task.deadline.of_texts.enforced():
+                    if self.session is not None:
+                        return await self.read_for(self.session, positions, answer=True)
+                    await self.documents.read(positions, answer=True)
+        except INTERRUPTING as error:
+            self.interrupt("not all texts could be read", error)
+        return False
 
     def _with_blank(self, selection: Selection) -> Selection:
         """Return a selection with the documents without content behind all others, if there is room for them."""

@@ -10,7 +10,7 @@ from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.trips import Trips
-from boundarymorph.selector.queries import QueriesRun, parts_of
+from boundarymorph.selector.queries import parts_of, select_for_all
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
@@ -57,23 +57,24 @@ class Selector:
     async def steps(
         self, task: SelectionTask, watch: Stopwatch | None = None, *, progress: bool = True
     ) -> AsyncGenerator[Progress | SelectionResult, None]:
-        """As `select`, but yield the progress before each round, and finally the result."""
+        """As `select`, but yield the progress before each round, unless there are several queries, and finally the
+        result."""
         observer = Observer(watch or Stopwatch(self._clock))
-        run: SelectionRun | QueriesRun
-        if task.queries:
-            quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.queries]
-            run = QueriesRun(task, [*map(self._run, parts_of(task), quiet)], observer, self._shared.executor.run)
-        else:
-            run = self._run(task, observer)
         self._shared.running += 1
         try:
-            await run.retrieve()
-            await run.recall()
-            while run.batch.size:
-                if progress:
-                    yield await run.progress()
-                await run.score()
-            result = await run.result()
+            if task.queries:
+                quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.queries]
+                runs = [*map(self._run, parts_of(task), quiet)]
+                result = await select_for_all(task, runs, observer, self._shared.executor.run)
+            else:
+                run = self._run(task, observer)
+                await run.retrieve()
+                await run.recall()
+                while run.batch.size:
+                    if progress:
+                        yield await run.progress()
+                    await run.score()
+                result = await run.result()
         finally:
             self._shared.running -= 1
         yield result

@@ -165,8 +165,7 @@ class Progress:
     """The state of a task before a round.
 
     calls, cached, reused, tokens: as in `SelectionResult`; budget: the task's; outlook: of the current set;
-    selected: positions in the pool of the current set; history: the scores of the last round; asked: for each of the
-    history, of which query, if there are several.
+    selected: positions in the pool of the current set; history: the scores of the last round.
     """
 
     rounds: int
@@ -179,7 +178,6 @@ class Progress:
     selected: NDArray[np.intp]
     history: Sequence[Observation]
     tokens: TokenCounts | None = None
-    asked: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
