@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,10 +37,7 @@ def stages() -> dict[str, Stage]:
         match instruction:
             case "FROM":
                 parent, name = rest.split(" AS ")
-                known = found.get(parent, Stage())
-                stage = found[name] = Stage(
-                    list(known.requirements), dict(known.env), list(known.copies_from), known.command, list(known.ports)
-                )
+                stage = found[name] = deepcopy(found.get(parent, Stage()))
             case "RUN":
                 stage.requirements += [REQUIREMENTS / f"{name}.txt" for name in _INSTALL.findall(rest)]
             case "ENV":
