@@ -12,15 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
-from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.scorer import Scorer, Scores
+from boundarymorph.scoring.scorer import Scores
 from tests.caching.counted import Counted
 from tests.caching.fakes import Alone, GatedScorer, SlowScoreCache, begun, turns
-from tests.caching.servers import RedisServer
 from tests.contract.scorer import QUERY, ScorerContract
-from tests.ports import free_port
 from tests.scoring.fakes import SeededScorer, score_of
 
 
@@ -47,13 +44,7 @@ def expected(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class TestContract(ScorerContract):
-    @pytest.fixture(params=["memory", "redis", "nowhere"])
-    async def scorer(self, request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Scorer]:
-        link = RedisLink(f"redis://127.0.0.1:{free_port()}" if request.param == "nowhere" else server.url, timeout=10)
-        scorer = Alone(SeededScorer(), MemoryScoreCache() if request.param == "memory" else RedisScoreCache(link))
-        yield scorer
-        await scorer.close()
-        await link.close()
+    """With everything cached that was asked before."""
 
 
 class TestReadingThrough:
@@ -78,12 +69,6 @@ class TestReadingThrough:
         assert (await scorer.score(QUERY, ["b", long[1]])).truncated == 1
         assert (await scorer.score(QUERY, ["a", "b"])).truncated == 0
         assert (await scorer.score(QUERY, [*long, "z" * 101, long[0]])).truncated == 4
-
-    async def test_the_deadline_is_passed_on(self, scorer: Alone, inner: GatedScorer) -> None:
-        deadline = time.monotonic() + 100
-        await scorer.score(QUERY, ["a"], deadline=deadline)
-        await scorer.score(QUERY, ["b"])
-        assert inner.deadlines == [deadline, None]
 
     async def test_what_is_known_needs_no_time(self, scorer: Alone) -> None:
         await scorer.score(QUERY, ["a"])
@@ -224,8 +209,9 @@ class TestSingleFlight:
             calls = [await begun(scorer.score(QUERY, texts)) for texts in (["a", "b"], ["b", "c"], ["c", "a"])]
             assert inner.rounds == [["a", "b"], ["c"]]
             inner.gate.open()
-            for call, texts in zip(calls, (["a", "b"], ["b", "c"], ["c", "a"]), strict=True):
-                assert (await call).values.tolist() == expected(QUERY, texts)
+            for call, texts, cached in zip(calls, (["a", "b"], ["b", "c"], ["c", "a"]), (0, 1, 2), strict=True):
+                scores = await call
+                assert (scores.values.tolist(), scores.cached) == (expected(QUERY, texts), cached)
         assert counted.lookups == {"miss": 3}
 
     async def test_when_the_first_fails_the_second_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:
@@ -258,16 +244,6 @@ class TestSingleFlight:
         assert inner.rounds == [["a", "b"], ["c"], ["b"]]
         await scorer.close()
 
-    async def test_its_own_failure_is_its_own(self, scorer: Alone, inner: GatedScorer) -> None:
-        inner.gate.shut()
-        inner.failures = [ScorerUnavailable("one"), ScorerUnavailable("two")]
-        first = asyncio.ensure_future(scorer.score(QUERY, ["a"]))
-        second = await begun(scorer.score(QUERY, ["a"]))
-        inner.gate.open()
-        for call, message in ((first, "one"), (second, "two")):
-            with pytest.raises(ScorerUnavailable, match=message):
-                await call
-
     async def test_when_the_first_leaves_one_of_the_others_asks(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         calls = [await begun(scorer.score(QUERY, ["a", "b"])) for _ in range(5)]
@@ -280,16 +256,6 @@ class TestSingleFlight:
         for call in calls[2:]:
             assert (await call).values.tolist() == expected(QUERY, ["a", "b"])
         assert len(inner.rounds) == 3
-
-    async def test_a_follower_who_leaves_disturbs_nobody(self, scorer: Alone, inner: GatedScorer) -> None:
-        inner.gate.shut()
-        calls = [await begun(scorer.score(QUERY, ["a"])) for _ in range(3)]
-        calls[1].cancel()
-        await turns()
-        inner.gate.open()
-        for call in (calls[0], calls[2]):
-            assert (await call).values.tolist() == expected(QUERY, ["a"])
-        assert inner.rounds == [["a"]]
 
     async def test_who_is_in_a_greater_hurry_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
