@@ -109,25 +109,19 @@ class TestRecalling:
         assert task.reusable(documents) == {5: score_of(QUERY, "a"), 9: score_of(QUERY, "c")}
         assert await scorer.of_task("other").recall() == set()
 
-    async def test_reused_scores_of_truncated_pairs_are_counted(self, scorer: Alone) -> None:
-        await scorer.score(QUERY, ["x" * 101, "b"])
-        await turns()
-        task = scorer.of_task(QUERY)
-        await task.recall()
-        task.reusable({0: Document("id", "x" * 101), 1: Document("other", "b")})
-        assert task.truncated == 1
-
     async def test_after_it_the_cache_is_not_asked_again(self, scorer: Alone, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["x" * 101])
         await turns()
         task = scorer.of_task(QUERY)
         await task.recall()
+        task.reusable({0: Document("id", "x" * 101), 1: Document("other", "b")})
+        assert task.truncated == 1
         await scorer.score(QUERY, ["b"])
         await turns()
         with Counted("scores") as counted:
             scores = await task.score(["x" * 101, "b"])
         assert scores.tolist() == expected(QUERY, ["x" * 101, "b"])
-        assert (task.calls, task.cached, task.truncated) == (1, 1, 1)
+        assert (task.calls, task.cached, task.truncated) == (1, 1, 2)
         assert inner.rounds == [["x" * 101], ["b"], ["b"]]
         assert counted.lookups == {"hit": 1, "miss": 1}
 
@@ -301,7 +295,9 @@ class TestSingleFlight:
         inner.gate.open()
         await first
 
-    async def test_a_score_on_its_way_to_the_cache_is_not_asked_again(self, inner: GatedScorer) -> None:
+    async def test_a_score_on_its_way_to_the_cache_is_not_asked_again_and_arrives_before_the_end(
+        self, inner: GatedScorer
+    ) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
         scorer = Alone(inner, cache)
@@ -310,8 +306,11 @@ class TestSingleFlight:
             await turns()
         await scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100)
         assert inner.rounds == [["a"]]
+        assert await cache.recall("seeded", QUERY) == {}
+        closing = await begun(scorer.close())
+        assert not closing.done()
         cache.gate.open()
-        await scorer.close()
+        await closing
         assert len(await cache.recall("seeded", QUERY)) == 1
 
     @settings(max_examples=60, deadline=None)
@@ -361,18 +360,6 @@ class TestSingleFlight:
 
 
 class TestWriting:
-    async def test_nobody_waits_for_it_and_it_is_done_before_the_end(self, inner: GatedScorer) -> None:
-        cache = SlowScoreCache()
-        cache.gate.shut()
-        scorer = Alone(inner, cache)
-        await scorer.score(QUERY, ["a"])
-        assert await cache.recall("seeded", QUERY) == {}
-        closing = await begun(scorer.close())
-        assert not closing.done()
-        cache.gate.open()
-        await closing
-        assert len(await cache.recall("seeded", QUERY)) == 1
-
     async def test_what_is_too_much_is_dropped_and_asked_again(self, inner: GatedScorer) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
