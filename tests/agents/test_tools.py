@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -61,6 +62,13 @@ async def test_a_string_is_taken_for_what_it_has_in_json(service: Running) -> No
             assert len(found["documents"]) == count, given
         for query in ("3", "true", '["a"]', '{"a": 1}', '"quoted"'):
             assert (await structured(client, "search", query=query, index="papers"))["results"]
+
+
+async def test_requests_at_a_time_do_not_disturb_each_other(service: Running) -> None:
+    async with service.api() as client:
+        calls = [rpc.call(client, "fetch", id=f"papers/p{number}") for number in range(20)]
+        found = [result["structuredContent"]["id"] for result in await asyncio.gather(*calls)]
+    assert found == [f"papers/p{number}" for number in range(20)]
 
 
 async def test_a_mistake_is_refused_with_what_to_do(service: Running) -> None:

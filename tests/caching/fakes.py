@@ -52,11 +52,6 @@ class GatedScorer(SeededScorer):
         self.deadlines: list[float | None] = []
         self.failures: list[Exception] = []
         self.punctual = True
-        self.checks = 0
-        self.closed = False
-
-    async def check(self) -> None:
-        self.checks += 1
 
     async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
         self.deadlines.append(deadline)
@@ -66,9 +61,6 @@ class GatedScorer(SeededScorer):
         if failure is not None:
             raise failure
         return scores
-
-    async def close(self) -> None:
-        self.closed = True
 
 
 class GatedEncoder(SeededEncoder):

@@ -1,40 +1,13 @@
-"""All caches against their contracts, and what each does besides."""
-
-from collections.abc import AsyncIterator
+"""The cache of scores in this process, and what is stored of a score and of a text in any cache."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
-from boundarymorph.caching.build import build_caches
 from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
-from boundarymorph.caching.redis import RedisLink, RedisScoreCache, decoded, encoded, score_key
-from boundarymorph.settings import CacheSettings
-from tests.caching.servers import RedisServer
+from boundarymorph.caching.redis import decoded, encoded
 from tests.clocks import Clock
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
-
-
-@pytest.fixture
-async def link(server: RedisServer) -> AsyncIterator[RedisLink]:
-    link = RedisLink(server.url, timeout=10)
-    yield link
-    await link.close()
-
-
-async def test_caches_of_the_settings_are_closed_with_their_link(server: RedisServer) -> None:
-    caches = build_caches(
-        CacheSettings(url=SecretStr(server.url), timeout_seconds=10, seconds_to_live=60, namespace="blue")
-    )
-    assert caches.scores
-    await caches.scores.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
-    with server.admin() as admin:
-        keys = admin.keys("boundarymorph:blue:*")
-        assert len(keys) == 1 and all(0 < admin.ttl(key) <= 60 for key in keys)
-    assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [SCORES[0]]
-    await caches.close()
-    assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [None]
 
 
 class TestMemoryScoreCache(ScoreCacheContract):
@@ -72,51 +45,6 @@ class TestMemoryScoreCache(ScoreCacheContract):
         await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
         clock.now += 59
         assert await cache.recall(MODEL, QUERY) == {TEXTS[1]: SCORES[1]}
-
-
-class TestRedisScoreCache(ScoreCacheContract):
-    @pytest.fixture
-    def cache(self, link: RedisLink) -> RedisScoreCache:
-        return RedisScoreCache(link, seconds_to_live=24 * 3600)
-
-    async def test_a_later_write_does_not_prolong_the_life_of_scores(
-        self, cache: RedisScoreCache, server: RedisServer
-    ) -> None:
-        key = score_key(MODEL, QUERY)
-        with server.admin() as admin:
-            await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
-            assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
-            admin.expire(key, 100)
-            await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
-            assert admin.ttl(key) <= 100
-
-    async def test_what_has_no_end_or_too_late_a_one_gets_its_own(
-        self, cache: RedisScoreCache, server: RedisServer
-    ) -> None:
-        """As after a crash between the two commands, and after the setting was lowered."""
-        key = score_key(MODEL, QUERY)
-        with server.admin() as admin:
-            await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
-            for command in (("PERSIST", key), ("EXPIRE", key, 7 * 24 * 3600)):
-                admin.execute_command(*command)
-                await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
-                assert 24 * 3600 - 60 < admin.ttl(key) <= 24 * 3600
-
-    async def test_namespaces_are_apart(self, link: RedisLink, server: RedisServer) -> None:
-        caches = [RedisScoreCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
-        for cache, score in zip(caches, SCORES, strict=True):
-            await cache.write(MODEL, QUERY, {TEXTS[0]: score})
-        for cache, score in zip(caches, SCORES, strict=True):
-            assert await cache.recall(MODEL, QUERY) == {TEXTS[0]: score}
-            assert await cache.read(MODEL, QUERY, TEXTS[:1]) == [score]
-        with server.admin() as admin:
-            assert len(admin.keys("boundarymorph:blue:scores:2:*")) == 1
-
-    async def test_values_are_small(self, cache: RedisScoreCache, server: RedisServer) -> None:
-        scores = {digest(str(number)): CachedScore(number / 100) for number in range(100)}
-        await cache.write(MODEL, QUERY, scores)
-        with server.admin() as admin:
-            assert sum(map(len, admin.hvals(score_key(MODEL, QUERY)))) == 9 * 100
 
 
 names = st.none() | st.text(st.characters(codec="utf-8"), max_size=60)

@@ -71,7 +71,8 @@ def named_in(schema: Any) -> set[str]:
 
 
 def test_every_answer_has_a_model() -> None:
-    operations = [item.values() for path, item in DOCUMENT["paths"].items() if path.startswith(CALLED)]
+    called = [path for path in DOCUMENT["paths"] if path.startswith(CALLED) and not path.endswith("/artifacts")]
+    operations = [DOCUMENT["paths"][path].values() for path in called]
     answered = named_in([operation["responses"] for item in operations for operation in item])
     assert {NAMES.get(model.__name__, model.__name__) for model in ANSWERS} == answered | {"RoundEvent"}
 

@@ -40,7 +40,7 @@ DOCUMENTS, CHARACTERS = 40, 3_900_000
 MEBIBYTE = 2**20
 LIMITS = Limits(body_bytes=12 * MEBIBYTE, bytes_in_flight=32 * MEBIBYTE)
 AT_ONCE = 3
-# What docs/settings.md says: three times the bytes in hand, and 200 MiB for each search or reading at the same time.
+# What docs/settings.md says: three times the bytes in flight, and 200 MiB for each search or reading at the same time.
 MOST = 3 * LIMITS.bytes_in_flight + AT_ONCE * 200 * MEBIBYTE
 PAUSE = 1.0  # seconds
 OF_INDEX = {"query": "apple", "index": "large", "budget": 0}
@@ -72,7 +72,6 @@ SELECTING: list[Asked] = [
     ),
     ("POST", "/v1/reranking", {"query": "q", "input": LISTED["documents"], **RETURNED}),
     ("POST", "/v1/ranking", {"query": {"text": "q"}, "passages": [{"text": text} for text in LISTED["documents"]]}),
-    ("POST", "/retrieval", {"knowledge_id": "large", "query": "apple", "retrieval_setting": {"top_k": DOCUMENTS}}),
     ("POST", "/mcp", rpc.request("select_documents", query="apple", index="large", k=DOCUMENTS, budget=0)),
     ("POST", "/mcp", rpc.request("search", query="apple", index="large")),
     ("POST", "/mcp", rpc.request("list_indexes")),
@@ -87,7 +86,7 @@ INDEXES: list[Asked] = [
     ("GET", "/indexes/large/stats", None),
     PAGE,
     ("GET", "/indexes/large/documents/0001", None),
-    ("GET", "/indexes/large/learned", None),
+    ("GET", "/indexes/large/artifacts", None),
 ]
 OPERATIONS: list[Asked] = [("GET", path, None) for path in ("/livez", "/readyz", "/metrics")]
 REQUESTS: dict[App, list[Asked]] = {

@@ -71,8 +71,6 @@ def test_kinds_of_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert (first["calls"], chosen["calls"], at_once["calls"]) == (100, 20, 20)
         assert (first["trips"], at_once["trips"]) == (1, 1) and 1 <= chosen["trips"] <= 2
         assert 0 < first["wait_p50_ms"] < first["p50_ms"]
-        if first["scorer"] not in ("own GPU", "per search"):
-            assert 0 < at_once["dollars_of_1000"] < first["dollars_of_1000"] / 3
 
 
 @pytest.mark.usefixtures("tiny_weights")

@@ -160,7 +160,8 @@ async def test_the_server_with_the_fewest_requests_is_next_and_equals_are_drawn(
     assert min(drawn.values()) > 10
 
 
-async def test_a_failed_server_is_called_again_after_ever_longer_times() -> None:
+async def test_a_failed_server_is_called_again_after_ever_longer_times(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="boundarymorph")
     bench = Bench(2)
     gone = {0: Unavailable("still gone", carried_out=False)}
     await bench.eject(0)
@@ -177,6 +178,10 @@ async def test_a_failed_server_is_called_again_after_ever_longer_times() -> None
     bench.clock.now += 30
     assert await bench.call({}) == bench.peers[0].base
     assert bench.works == [True, True]
+    assert [record.message for record in caplog.records] == [
+        "a scorer does not work: gone",
+        "a scorer works again: http://0",
+    ]
     await bench.eject(0)
     bench.clock.now += BACKOFF
     assert await bench.call({}) == bench.peers[0].base, "the times begin anew"

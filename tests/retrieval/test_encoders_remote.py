@@ -286,15 +286,8 @@ class TestAddresses:
             ("openai://host", "needs the name of a model"),
             ("tei://host/embed", "leave /embed off the URL of an encoder"),
             ("openai://host/v1/embeddings?model=m", "leave /embeddings off"),
-            ("tei://user:secret@host", "contains credentials"),
-            ("tei://host?dimension=3", "not 'dimension'"),
         ],
     )
-    def test_a_malformed_url_is_refused_without_its_secret(self, url: str, message: str) -> None:
-        with pytest.raises(InvalidConfiguration, match=message) as error:
+    def test_a_malformed_url_is_refused(self, url: str, message: str) -> None:
+        with pytest.raises(InvalidConfiguration, match=message):
             parse(url)
-        assert "secret" not in str(error.value)
-
-    def test_settings_that_do_not_fit(self) -> None:
-        with pytest.raises(InvalidConfiguration, match="remote encoder needs the URL"):
-            RemoteEncoder([])

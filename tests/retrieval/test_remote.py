@@ -40,8 +40,10 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
-from boundarymorph.settings import Limits, Settings
+from boundarymorph.server.composition import build_gateway
+from boundarymorph.settings import Limits, RetrieverSettings, ScorerSettings, Settings
 from tests.api.service import client_of, fake_retrieval, on_socket, ready
+from tests.clocks import Clock
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder, vector_of
@@ -504,3 +506,48 @@ async def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:
         RemoteRetriever(url)
     assert "secret" not in str(raised.value)
+
+
+def encoded_by(name: str) -> Behaviour:
+    return answer(frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4"), encoder=name)))
+
+
+async def test_several_retrievers_must_run_one_encoder() -> None:
+    async with standing_in(Server(encoded_by("e/1")), Server(encoded_by("e/2")), clock=Clock()) as retriever:
+        encoders = {(await retriever.embed_documents(["t"])).encoder for _ in range(20)}
+        assert len(encoders) == 1
+        faults = [str(member.fault) for member in retriever._balancer.replicas.values()]
+        assert sum("serves e/" in fault for fault in faults) == 1
+
+
+async def test_one_of_several_retrievers_is_not_waited_for_as_long_as_the_only_one() -> None:
+    servers = [Server(hang), Server(hang)]
+    async with standing_in(*servers):
+        for urls, seconds in (([servers[0].url], "0.2"), ([server.url for server in servers], "0.05")):
+            settings = Settings(
+                retriever=RetrieverSettings(url=tuple(urls), timeout_seconds=0.2, attempt_seconds=0.05),
+                scorer=ScorerSettings(url=("http://127.0.0.1:1",)),
+            )
+            gateway = build_gateway(settings)
+            with pytest.raises(RetrieverUnavailable, match=f"did not answer within {seconds} s"):
+                await gateway.retriever.documents("i", ["a"])
+            await gateway.close()
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_writing_is_not_tried_twice(method: str) -> None:
+    servers = [Server(reset), Server(reset)]
+    async with standing_in(*servers) as retriever:
+        with pytest.raises(RetrieverUnavailable):
+            await retriever.forward(method, "/indexes/i/documents", {}, None)
+        assert sum(server.asked["/indexes/i/documents"] for server in servers) == 1
+
+
+@pytest.mark.parametrize("broken", [reset, hang, answer(b"away", 503), answer({}, 500), answer(RATE_LIMITED, 429)])
+async def test_reading_is_tried_elsewhere(broken: Behaviour) -> None:
+    servers = [Server(broken), Server(answer(b"[]"))]
+    async with standing_in(*servers, clock=Clock(), timeout=0.5 if broken is hang else UP_TO) as retriever:
+        for _ in range(20):
+            passed = await retriever.forward("GET", "/indexes", {}, None)
+            assert (passed.status_code, await passed.read()) == (200, b"[]")
+        assert servers[0].asked["/indexes"] == (2 if broken is reset else 1), "it is left alone then"

@@ -102,8 +102,9 @@ class Exchange(Response):
         most = self._service.settings.body_bytes
         server.streamable_http_app(stateless_http=True, max_request_body_size=most, transport_security=UNCHECKED)
         with suppress(ClientDisconnect):
-            async with server.session_manager.run():
-                await server.session_manager.handle_request(scope, replayed, send)
+            manager = server.session_manager  # of this request: the next one makes its own
+            async with manager.run():
+                await manager.handle_request(scope, replayed, send)
 
 
 @server.tool(

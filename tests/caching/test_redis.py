@@ -1,4 +1,4 @@
-"""What happens to Redis never happens to who asks."""
+"""The cache of scores in a real Redis: its contract, and what happens to Redis never happens to a caller."""
 
 import asyncio
 import logging
@@ -6,14 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from pydantic import SecretStr
 
+from boundarymorph.caching.build import build_caches
 from boundarymorph.caching.known import CachedScore, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache, State, score_key
 from boundarymorph.errors import InvalidConfiguration
+from boundarymorph.settings import CacheSettings
+from tests import metrics
 from tests.caching.counted import Counted
 from tests.caching.servers import RedisServer, speaking
 from tests.clocks import Clock
-from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS
+from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
 from tests.ports import free_port
 
 ALL = dict(zip(TEXTS, SCORES, strict=True))
@@ -49,6 +53,63 @@ class Bench:
         assert await self.read() == SCORES
         assert await self.scores.recall(MODEL, QUERY) == ALL
         assert self.states == (State.CLOSED, State.CLOSED)
+
+
+@pytest.fixture
+async def link(server: RedisServer) -> AsyncIterator[RedisLink]:
+    link = RedisLink(server.url, timeout=10)
+    yield link
+    await link.close()
+
+
+async def test_caches_of_the_settings_are_closed_with_their_link(server: RedisServer) -> None:
+    caches = build_caches(
+        CacheSettings(url=SecretStr(server.url), timeout_seconds=10, seconds_to_live=60, namespace="blue")
+    )
+    assert caches.scores
+    await caches.scores.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+    with server.admin() as admin:
+        keys = admin.keys("boundarymorph:blue:*")
+        assert len(keys) == 1 and all(0 < admin.ttl(key) <= 60 for key in keys)
+    assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [SCORES[0]]
+    await caches.close()
+    assert await caches.scores.read(MODEL, QUERY, TEXTS[:1]) == [None]
+
+
+class TestRedisScoreCache(ScoreCacheContract):
+    @pytest.fixture
+    def cache(self, link: RedisLink) -> RedisScoreCache:
+        return RedisScoreCache(link, seconds_to_live=24 * 3600)
+
+    async def test_scores_expire_a_day_after_the_first_write(self, cache: RedisScoreCache, server: RedisServer) -> None:
+        """Also after a crash between the two commands, and after the setting was lowered."""
+        key, day = score_key(MODEL, QUERY), 24 * 3600
+        with server.admin() as admin:
+            for before, most in [
+                (("TTL", []), day),
+                (("EXPIRE", [100]), 100),
+                (("PERSIST", []), day),
+                (("EXPIRE", [7 * day]), day),
+            ]:
+                admin.execute_command(before[0], key, *before[1])
+                await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
+                assert most - 60 < admin.ttl(key) <= most
+
+    async def test_namespaces_are_apart(self, link: RedisLink, server: RedisServer) -> None:
+        caches = [RedisScoreCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
+        for cache, score in zip(caches, SCORES, strict=True):
+            await cache.write(MODEL, QUERY, {TEXTS[0]: score})
+        for cache, score in zip(caches, SCORES, strict=True):
+            assert await cache.recall(MODEL, QUERY) == {TEXTS[0]: score}
+            assert await cache.read(MODEL, QUERY, TEXTS[:1]) == [score]
+        with server.admin() as admin:
+            assert len(admin.keys("boundarymorph:blue:scores:2:*")) == 1
+
+    async def test_values_are_small(self, cache: RedisScoreCache, server: RedisServer) -> None:
+        scores = {digest(str(number)): CachedScore(number / 100) for number in range(100)}
+        await cache.write(MODEL, QUERY, scores)
+        with server.admin() as admin:
+            assert sum(map(len, admin.hvals(score_key(MODEL, QUERY)))) == 9 * 100
 
 
 @asynccontextmanager
@@ -196,22 +257,6 @@ async def test_what_refuses_writes_is_still_read(bench: Bench, own_server: Redis
     await bench.everything_works()
 
 
-async def test_another_primary_behind_the_same_address(bench: Bench, own_server: RedisServer) -> None:
-    """What clients see in a failover behind a name: the old one refuses writes, new connections find the new one."""
-    await bench.everything_works()
-    with own_server.admin() as admin:
-        admin.replicaof("127.0.0.1", free_port())
-        await bench.write()
-        for _ in range(500):  # until the connection that wrote is gone
-            if "hset" not in [client["cmd"] for client in admin.client_list()]:
-                break
-            await asyncio.sleep(0.01)
-        else:
-            pytest.fail("it goes on talking to the one that refuses")
-        admin.replicaof("NO", "ONE")
-    await bench.everything_works()
-
-
 async def test_few_commands_and_keys_are_needed(own_server: RedisServer) -> None:
     with own_server.admin() as admin:
         commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "pttl", "pexpire")]
@@ -305,3 +350,38 @@ async def test_one_query_is_one_command(bench: Bench, own_server: RedisServer) -
     with own_server.admin() as admin:
         calls = {name: one["calls"] for name, one in admin.info("commandstats").items()}
     assert [calls[f"cmdstat_{name}"] for name in ("hset", "hmget", "hrandfield", "pttl", "pexpire")] == [1] * 5
+
+
+def circuit(operation: str) -> float | None:
+    return metrics.sample("boundarymorph_cache_circuit_state", operation=operation)
+
+
+def commands(operation: str, of: str = "count") -> float:
+    name = f"boundarymorph_cache_operation_duration_seconds_{of}"
+    return metrics.counted(name, cache="scores", operation=operation)
+
+
+async def test_lookups_and_writes_are_counted_by_the_score(link: RedisLink) -> None:
+    cache = RedisScoreCache(link)
+    before = [commands("read"), commands("write"), commands("read", "sum")]
+    with Counted("scores") as counted:
+        await cache.write(MODEL, QUERY, dict(zip(TEXTS[:2], SCORES, strict=False)))
+        await cache.read(MODEL, QUERY, TEXTS)
+        await cache.recall(MODEL, QUERY)
+    assert (counted.lookups, counted.writes) == ({"hit": 2, "miss": 1}, {"ok": 2})
+    assert (commands("read") - before[0], commands("write") - before[1]) == (2, 3)
+    assert commands("read", "sum") > before[2]
+
+
+async def test_the_circuits_are_shown_while_there_is_a_link_and_only_commands_that_are_sent_are_timed() -> None:
+    async with bench_at(f"redis://127.0.0.1:{free_port()}") as bench:
+        assert (circuit("read"), circuit("write")) == (0, 0)
+        before = commands("read")
+        for _ in range(6):
+            await bench.read()
+        assert (circuit("read"), circuit("write"), commands("read") - before) == (2, 0, 3)
+        bench.clock.now += 1
+        assert (circuit("read"), circuit("write")) == (1, 0)
+        await bench.read()
+        assert (circuit("read"), commands("read") - before) == (2, 4)
+    assert circuit("read") is None
