@@ -332,7 +332,7 @@ export interface paths {
         };
         /**
          * Read the artifacts of an index
-         * @description Return what is kept of the index besides its documents.
+         * @description Return the description, the default `distinct` and the calibration of the index.
          */
         get: operations["read_artifacts_indexes__name__artifacts_get"];
         put?: never;
@@ -512,7 +512,7 @@ export interface components {
         };
         /**
          * AliyunOutput
-         * @description What DashScope puts its results into.
+         * @description The object in which DashScope returns its results.
          */
         AliyunOutput: {
             /**
@@ -816,7 +816,7 @@ export interface components {
         };
         /**
          * IndexArtifacts
-         * @description What is kept of an index besides its documents.
+         * @description Data that belong to an index and are not documents.
          */
         IndexArtifacts: {
             /**
@@ -1017,7 +1017,7 @@ export interface components {
         };
         /**
          * Meta
-         * @description What Cohere's clients read besides the results.
+         * @description Figures about the request that clients of Cohere read.
          */
         Meta: {
             /** @description of the path */

@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # the library has policies, and no HTTP
     from starlette.datastructures import Headers
 
 ANONYMOUS = "anonymous"
-MOST_NAMES = 20  # in a message
 NO_KEY = "this service needs an API key: Authorization: Bearer KEY"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")

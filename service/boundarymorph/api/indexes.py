@@ -161,7 +161,7 @@ async def describe_documents(name: str, request: Request, access: AccessOf, inde
     responses=openapi.problems(404, 422, 503),
 )
 async def read_artifacts(name: str, access: AccessOf, indexes: BuiltOf) -> IndexArtifacts:
-    """Return what is kept of the index besides its documents."""
+    """Return the description, the default `distinct` and the calibration of the index."""
     found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read())
     return IndexArtifacts.model_validate(found.to_json())
 

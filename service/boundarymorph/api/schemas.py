@@ -94,7 +94,7 @@ class Describe(Message):
 
 
 class IndexArtifacts(Message):
-    """What is kept of an index besides its documents."""
+    """Data that belong to an index and are not documents."""
 
     description: str | None = Field(
         None, max_length=2_000, description="what its documents are, for people and language models who choose an index"

@@ -1,4 +1,4 @@
-"""The artifacts of an index: what is kept of it besides its documents, in one JSON file."""
+"""The artifacts of an index, in one JSON file: its description, default `distinct` and calibration."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """What is kept of an index besides its documents.
+    """Data that belong to an index and are not documents.
 
     Attributes:
-        description: What its documents are, for people and language models who choose among indexes.
+        description: Describes its documents, for people and language models who choose among indexes.
         distinct: The field of the metadata by which selections are distinct, unless a request says otherwise.
-        calibration: By which relevance is a probability.
+        calibration: Turns relevance into a probability.
     """
 
     description: str | None = None

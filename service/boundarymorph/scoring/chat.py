@@ -223,7 +223,6 @@ class Completion:
         text: What the model wrote after it finished thinking.
         refusal: Why it wrote nothing, in its own or the server's words.
         tokens: Tokens of the text with log-probabilities, if the server gives them.
-        model: The model that answered.
         usage: Number of tokens; None if not given.
         cut_off: Whether the answer reached the limit of its length before it was complete.
     """
@@ -231,7 +230,6 @@ class Completion:
     text: str
     refusal: str | None = None
     tokens: Sequence[dict[str, Any]] = ()
-    model: str | None = None
     usage: TokenCounts | None = None
     cut_off: bool = False
 
@@ -252,7 +250,6 @@ def completion(body: bytes) -> Completion:
         text,
         refusal,
         _tokens(choice.get("logprobs"), text),
-        optional_word(answer.get("model")),
         _usage(answer),
         choice.get("finish_reason") == "length",
     )

@@ -1,7 +1,7 @@
 """The dialects of rerank requests: rows of a table, each with its paths, its request, its answer and its errors.
 
-A request and an answer are declared by pydantic models with the names of the dialect. Aliases say which of the common
-values each field has: of `RerankRequest` for what is asked, and of `Ranking` for what is answered.
+A request and an answer are declared by pydantic models with the names of the dialect. An alias names
+the field of `RerankRequest` or of `Ranking` that a field stands for.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Tokens(BaseModel):
 
 
 class Meta(BaseModel):
-    """What Cohere's clients read besides the results."""
+    """Figures about the request that clients of Cohere read."""
 
     api_version: ApiVersion = Field(description="of the path")
     billed_units: BilledUnits = Field(description="by Cohere's rule; nothing is billed")
@@ -167,7 +167,7 @@ class VoyageAnswer(RerankAnswer):
 
 
 class AliyunOutput(Answer):
-    """What DashScope puts its results into."""
+    """The object in which DashScope returns its results."""
 
     results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
 

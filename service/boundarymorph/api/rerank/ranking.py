@@ -247,7 +247,7 @@ class Ranking:
 
     @property
     def output(self) -> dict[str, Any]:
-        """What DashScope puts its results into."""
+        """The object in which DashScope returns its results."""
         return {"results": self.results}
 
     @property
@@ -273,7 +273,7 @@ class Ranking:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What clients of Cohere read besides the results."""
+        """Figures about the request that clients of Cohere read."""
         return {
             "api_version": {"version": getattr(self.request, "api_version", "1")},
             "billed_units": {"search_units": math.ceil(len(self.texts) / UNIT)},
@@ -289,7 +289,7 @@ class Answer(BaseModel):
 
 
 class Diagnosed(Answer):
-    """An answer with a place for what is said of it."""
+    """An answer that also reports its usage and how the ranking was made."""
 
     usage: TokenUsage = Field(description="estimated")
     boundarymorph: Diagnostics = Field(validation_alias="diagnostics", description="how the ranking was made")
