@@ -36,10 +36,10 @@ $(SERVICE): pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
 	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt --find-links dist -e '.[service,models]'
 	@touch $(SERVICE)
 
-PACKAGES := service/boundarymorph_evaluation service/boundarymorph_stores clients/python
-$(DEVELOPMENT): pyproject.toml $(PACKAGES:%=%/pyproject.toml) constraints.txt $(MODELS) | $(BIN)/python
+BESIDE := service/boundarymorph_evaluation service/boundarymorph_stores
+$(DEVELOPMENT): pyproject.toml $(BESIDE:%=%/pyproject.toml) clients/python/pyproject.toml constraints.txt $(MODELS) | $(BIN)/python
 	@echo "installing the packages for development, some minutes at first"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[dev]' $(PACKAGES:%=-e '%') 'boundarymorph-client[haystack,langchain,llamaindex]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --find-links dist -e '.[dev]' $(BESIDE:%=-e '%') -e 'clients/python[haystack,langchain,llamaindex]'
 	touch $(SERVICE) $(DEVELOPMENT)
 
 demo: $(SERVICE)  ## install, start the service, index the standard library's docstrings, select
@@ -161,7 +161,7 @@ else
 endif
 
 wheels: $(MODELS) | $(BIN)/python  ## the service, the packages beside it, its client and the embedded models as wheels -> dist/
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . $(PACKAGES:%=./%)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . $(BESIDE:%=./%) ./clients/python
 	@ls dist/*.whl
 
 check-wheels: setup wheels  ## install the wheels with pip and uv on each of Python 3.11 to 3.13 that is there, and select -> build/wheels.md
