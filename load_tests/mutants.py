@@ -72,13 +72,14 @@ def main() -> None:
     parser.add_argument("module", type=Path)
     parser.add_argument("tests", nargs="+")
     parser.add_argument("--count", type=int, default=20, help="mutants that are drawn")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--seconds", type=float, default=120, help="for the tests of one mutant")
     given = parser.parse_args()
     source = given.module.read_text(encoding="utf-8")
     if verdict(given.tests, given.seconds) != "SURVIVES":
         raise SystemExit(f"the tests fail, or take more than {given.seconds:g} s, without any change")
     every = list(mutants(source))
-    chosen = sorted(random.Random(0).sample(range(len(every)), min(given.count, len(every))))
+    chosen = sorted(random.Random(given.seed).sample(range(len(every)), min(given.count, len(every))))
     alive = 0
     try:
         for line, what, mutated in (every[number] for number in chosen):
