@@ -25,19 +25,6 @@ def screen() -> Iterator[StringIO]:
         yield screen
 
 
-def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen, width=40)
-    with terminal.ingestion(console, "few", 40_000, clock) as tell:
-        for seconds in range(1, 36):
-            clock.now = 100.0 + seconds
-            tell(IngestReport(added=100 * seconds, unchanged=20, position=1_000 * seconds))
-    assert screen.getvalue().splitlines() == [
-        "indexing few: 25%, 1,020 documents (20 were there)",
-        "indexing few: 50%, 2,020 documents (20 were there)",
-        "indexing few: 75%, 3,020 documents (20 were there)",
-    ]
-
-
 @pytest.mark.strangers
 def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: StringIO, clock: Clock) -> None:
     with terminal.Stages(new_console(file=screen, width=40), clock) as stages:
@@ -61,39 +48,19 @@ def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: Stri
 def test_a_terminal_gets_a_bar_for_each_stage(screen: StringIO, clock: Clock) -> None:
     with terminal.Stages(new_console(file=screen, force_terminal=True, width=120), clock) as stages:
         stages.show("first", 0, 2_500)
-        with stages.away():
-            assert screen.getvalue()
         stages.show("first", 2_500, 2_500)
         stages.show("last", 3, 7)
     assert "2500/2500" in screen.getvalue() and "3/7" in screen.getvalue()
 
 
-def test_a_terminal_gets_a_bar(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen, force_terminal=True, width=120)
-    with terminal.ingestion(console, "few", 2_000, clock) as tell:
-        clock.now += 2
-        tell(IngestReport(added=10, position=1_000))
-    assert "10 documents" in screen.getvalue()
-    assert "100%" in screen.getvalue()
-
-
-def test_an_empty_upload(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen)
-    with terminal.ingestion(console, "none", 0, clock) as tell:
-        clock.now += terminal.LINE_SECONDS
-        tell(IngestReport())
-    assert screen.getvalue() == "indexing none: 0%, 0 documents\n"
-
-
-def test_an_upload_of_unknown_length(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen)
-    with terminal.ingestion(console, "piped", None, clock) as tell:
-        clock.now += terminal.LINE_SECONDS
-        tell(IngestReport(added=20, position=1_000))
-    assert screen.getvalue() == "indexing piped: 20 documents\n"
-    with terminal.ingestion(new_console(file=screen, force_terminal=True, width=120), "piped", None, clock) as tell:
-        tell(IngestReport(added=20, position=1_000))
-    assert "100%" in screen.getvalue()
+def test_a_stage_of_unknown_length_with_a_note(screen: StringIO, clock: Clock) -> None:
+    with terminal.Stages(new_console(file=screen), clock) as stages:
+        stages.show("bytes", 1_000, None, ", 20 documents")
+        stages.show("bytes", 2_000, None, ", 30 documents")
+    assert screen.getvalue() == "bytes, 20 documents\n"
+    with terminal.Stages(new_console(file=screen, force_terminal=True, width=120), clock) as stages:
+        stages.show("bytes", 2_000, 4_000, ", 40 documents")
+    assert "40 documents" in screen.getvalue() and "2000/4000" in screen.getvalue()
 
 
 @pytest.mark.parametrize("terminal_", [False, True])
@@ -122,8 +89,7 @@ def test_a_count_in_a_log_and_on_a_terminal(screen: StringIO, clock: Clock) -> N
             clock.now += 1
             advance(100)
     assert screen.getvalue().splitlines() == [
-        "embedding: 3,500",
-        *(f"embedding: {n},000 of 3,500" for n in (1, 2, 3)),
+        *(f"embedding: {n} of 3,500" for n in ("0", "1,000", "2,000", "3,000")),
     ]
     with terminal.steps(new_console(file=screen, force_terminal=True, width=120), "embedding", 10, clock) as advance:
         advance(10)

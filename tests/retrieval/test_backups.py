@@ -293,20 +293,6 @@ def test_a_snapshot_has_the_artifacts_and_is_not_made_of_damaged_ones(
 
 
 @pytest.mark.strangers
-def test_a_snapshot_of_version_0_1_keeps_its_description(catalog: LocalCatalog, copy: Path, index: LocalIndex) -> None:
-    """Its judgements and calibrations are left behind."""
-    earlier = copy / "belongings"
-    (earlier / "calibrations").mkdir(parents=True)
-    for name in ("description.txt", "distinct.txt", "judgments.sqlite3", "calibrations/mine.json"):
-        (earlier / name).write_text(name)
-    sealed(copy)
-    catalog.restore("b", copy)
-    assert catalog.artifacts("b").read() == Artifacts("description.txt", "distinct.txt")
-    restored = catalog.get("b").path.parent
-    assert {path.name for path in (restored / "belongings").iterdir()} == {"description.txt", "distinct.txt"}
-
-
-@pytest.mark.strangers
 def test_hard_links_are_copied(catalog: LocalCatalog, copy: Path, tmp_path: Path) -> None:
     """Programs for backups make them of files that did not change."""
     os.link(copy / "index.sqlite3", tmp_path / "linked")

@@ -253,9 +253,14 @@ class IngestReport:
     position: int = field(default=0, compare=False)
 
     @property
+    def stored(self) -> int:
+        """Number of documents that are in the index."""
+        return self.added + self.updated + self.unchanged
+
+    @property
     def documents(self) -> int:
         """Number of documents processed, whatever their outcome."""
-        return self.added + self.updated + self.unchanged + self.superseded + self.skipped
+        return self.stored + self.superseded + self.skipped
 
     def skip(self, bad: BadLine) -> None:
         self.skipped += 1
@@ -268,21 +273,6 @@ class IngestReport:
                 self.unknown_fields[name] = self.unknown_fields.get(name, 0) + 1
 
 
-async def ingest(
-    index: Index,
-    encoder: Encoder | None,
-    entries: AsyncIterable[ParsedDocument | BadLine],
-    *,
-    on_progress: Callable[[IngestReport], None] = lambda report: None,
-    **options: Any,
-) -> IngestReport:
-    """Run `ingesting` to its end and return the report. on_progress: called after each batch."""
-    report = IngestReport()
-    async for report in ingesting(index, encoder, entries, **options):
-        on_progress(report)
-    return report
-
-
 async def ingesting(
     index: Index,
     encoder: Encoder | None,
@@ -292,6 +282,7 @@ async def ingesting(
     strict: bool = False,
     spooled: Callable[[int], None] = lambda size: None,
     run: Run = in_default_thread,
+    report: IngestReport | None = None,
 ) -> AsyncIterator[IngestReport]:
     """Write the documents of an upload in batches; of several with the same id the last one is kept.
 
@@ -308,7 +299,7 @@ async def ingesting(
         encoder = None
     usable = _checked(entries, index, encodes=encoder is not None)
     size = batch_size or (WRITTEN_AT_A_TIME if encoder is None else ENCODED_AT_A_TIME)
-    report = IngestReport()
+    report = report or IngestReport()
     batch: list[ParsedDocument] = []
     try:
         async for entry in _all_valid(usable, spooled) if strict else usable:

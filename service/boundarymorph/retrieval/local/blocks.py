@@ -39,7 +39,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
     UnknownIndex,
 )
-from boundarymorph.retrieval.artifacts import EARLIER, EARLIER_FILES, FILE, ArtifactFile
+from boundarymorph.retrieval.artifacts import FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -523,8 +523,7 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
         try:
             temporary.mkdir(parents=True)
             count = store.copy_to(temporary / _STORE)
-            folder = store.path.parent
-            ArtifactFile(folder, name, earlier=folder / EARLIER).copy_to(temporary / FILE)
+            ArtifactFile(store.path.parent, name).copy_to(temporary / FILE)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             facts = {"name": name, "store": store.path.name, "count": count, "created": created}
             seal(temporary, {"format": BACKUP_FORMAT, **facts})
@@ -549,7 +548,7 @@ def unpack(source: Path, folder: Path, store: str) -> None:
         raise InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
     if not isinstance(manifest.get("name"), str) or _STORE not in manifest["files"]:
         raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
-    files = {name: file for name, file in manifest["files"].items() if name in {_STORE, FILE, *EARLIER_FILES}}
+    files = {name: file for name, file in manifest["files"].items() if name in {_STORE, FILE}}
     folder.mkdir()
     try:
         for name, expected in files.items():
@@ -558,7 +557,6 @@ def unpack(source: Path, folder: Path, store: str) -> None:
         if (size := sum(file["bytes"] for file in files.values())) > shutil.disk_usage(folder).free:
             raise StorageFull(f"{source} has {size:,} bytes, which do not fit on the disk; free some space")
         for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, folder / name, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CorruptIndex(f"{error.filename} is missing") from error

@@ -30,7 +30,7 @@ from boundarymorph.errors import (
     UnknownIndex,
 )
 from boundarymorph.inference.concurrency import CALLER, computing
-from boundarymorph.retrieval.artifacts import EARLIER, ArtifactFile
+from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
 from boundarymorph.retrieval.interfaces import (
     NAME,
@@ -441,7 +441,7 @@ class LocalCatalog:
         folder = self._folder(name)
         if not exists(folder):
             raise unknown(name)
-        return ArtifactFile(folder, name, earlier=folder / EARLIER)
+        return ArtifactFile(folder, name)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexDescription:
         """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote.

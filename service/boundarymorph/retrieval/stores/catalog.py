@@ -48,11 +48,10 @@ _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
 class StoreCatalog(Catalog):
-    """A `Catalog` of the tables of a store: those that it made itself, whose names begin with `prefix`, and those of
-    others, which are described, or else whose columns can be guessed.
+    """A `Catalog` of the tables of a store: those that were made here, whose names begin with `prefix`, and those of
+    others, which the settings describe, or else whose columns can be guessed.
 
-    What an index was created with is kept in its table, so any number of processes may share a store. Tables of others
-    are neither created nor deleted here. Also raises RetrieverUnavailable and RetrieverFailed.
+    What an index was created with is kept in its table. Also raises RetrieverUnavailable and RetrieverFailed.
     """
 
     def __init__(
@@ -65,12 +64,10 @@ class StoreCatalog(Catalog):
         schema_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         directory: Path = Path(".artifacts"),
-        earlier: Path = Path(".belongings"),
     ) -> None:
         """encoder: of guessed tables. schema_seconds: how long a table in use is not described again, unless a call
-        to it fails. directory: for the artifacts of the tables; earlier: for those of version 0.1; neither need
-        exist."""
-        self._directory, self._earlier = directory, earlier
+        to it fails. directory: for the artifacts of the tables; it need not exist."""
+        self._directory = directory
         self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
         self._seconds, self._clock = schema_seconds, clock
         self._lock = threading.Lock()
@@ -135,7 +132,7 @@ class StoreCatalog(Catalog):
         """See `Catalog.artifacts`. An index of the same name that was created later has others."""
         created = self.get(name).info.created
         folder = quote(name, safe="") + (f"@{quote(created, safe='')}" if created else "")
-        return ArtifactFile(self._directory / folder, name, earlier=self._earlier / folder, create=True)
+        return ArtifactFile(self._directory / folder, name, create=True)
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""
@@ -144,9 +141,8 @@ class StoreCatalog(Catalog):
             raise InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
         self._store.drop(self._table(name))
         self._forget(name)
-        for directory in (self._directory, self._earlier):
-            for folder in directory.glob(f"{quote(name, safe='')}@*"):
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in self._directory.glob(f"{quote(name, safe='')}@*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         self._store.close()
@@ -226,7 +222,7 @@ def _information(table: Table) -> IndexConfiguration:
 class Catalogs(Catalog):
     """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name: first
     among the described, then in the base, then in the other stores. It is called by its name if that is described in
-    one store or is in the base, and else `STORE/NAME`, whichever of the two it was found by."""
+    one store or is in the base, and else `STORE/NAME`."""
 
     def __init__(self, base: Catalog, stores: Mapping[str, StoreCatalog]) -> None:
         """base: where indexes without a store in their name are made; may be one of the stores."""
@@ -272,11 +268,8 @@ class Catalogs(Catalog):
             if catalog is self._base:
                 continue
 
-            def seen(name: str, catalog: Catalog = catalog) -> bool:
-                return wanted(self._called(catalog, name))
-
             try:
-                found = catalog.list(seen)
+                found = catalog.list(lambda name, catalog=catalog: wanted(self._called(catalog, name)))  # type: ignore[misc]
             except BoundaryMorphError as error:
                 found = [UnreadableIndex("", error)]
             for info in found:
@@ -287,21 +280,18 @@ class Catalogs(Catalog):
     def totals(self) -> Mapping[str, IndexTotals]:
         """See `Catalog.totals`; of the base alone. Log each other store that is away, and when it is back."""
         for name, catalog in self._stores.items():
-            if catalog is not self._base:
-                self._look_for(name, catalog)
-        return self._base.totals()
-
-    def _look_for(self, name: str, catalog: Catalog) -> None:
-        try:
-            catalog.check()
-        except BoundaryMorphError as error:
-            if name not in self._away:
+            try:
+                if catalog is not self._base:
+                    catalog.check()
+            except BoundaryMorphError as error:
+                if name not in self._away:
+                    log.warning("stores.%s: not ready; requests for its indexes fail meanwhile: %s", name, error)
                 self._away.add(name)
-                log.warning("stores.%s: not ready; requests for its indexes fail meanwhile: %s", name, error)
-        else:
-            if name in self._away:
+            else:
+                if name in self._away:
+                    log.info("stores.%s: ready again", name)
                 self._away.discard(name)
-                log.info("stores.%s: ready again", name)
+        return self._base.totals()
 
     def delete(self, name: str) -> None:
         catalog, inner = self._of(name)
