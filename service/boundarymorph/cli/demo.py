@@ -31,17 +31,7 @@ INDEX = "python-docstrings"
 UPLOAD = 128  # documents per request, so that there is progress to show and an interruption loses little
 STARTUP_SECONDS = 60.0
 QUERY = "work with dates, times and time zones"
-LEFT_OUT = (
-    "__hello__",
-    "__phello__",
-    "ensurepip",
-    "idlelib",
-    "lib2to3",
-    "site-packages",
-    "test",
-    "tests",
-    "turtledemo",
-)
+OMITTED = {"__hello__", "__phello__", "ensurepip", "idlelib", "lib2to3", "site-packages", "test", "tests", "turtledemo"}
 
 
 class DemoFailed(BoundaryMorphError):
@@ -87,7 +77,7 @@ def _from_sources() -> Iterator[tuple[str, str, str]]:
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
         parts = path.relative_to(library).with_suffix("").parts
-        if not set(LEFT_OUT).intersection(parts):
+        if OMITTED.isdisjoint(parts):
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             yield from _definitions(ast.parse(path.read_bytes()), module)
 
@@ -104,7 +94,7 @@ def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple
 
 def _from_extensions() -> Iterator[tuple[str, str, str]]:
     for name in sorted(sys.stdlib_module_names):
-        if name.startswith("_") or name in LEFT_OUT:
+        if name.startswith("_") or name in OMITTED:
             continue
         spec = importlib.util.find_spec(name)
         if spec is None or (spec.origin or "").endswith(".py"):

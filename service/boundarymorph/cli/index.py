@@ -46,13 +46,12 @@ class Build:
     name: Annotated[str, typer.Argument(help="Name of the index; created if it does not exist.")]
     source: Annotated[
         Path,
-        typer.Option(
-            "--from",
-            exists=True,
-            allow_dash=True,
-            help="A folder of .md and .txt files, or an .md file; a table, .csv or .tsv; or lines of JSON or an array: "
+        sources.existing(
+            "A folder of .md and .txt files, or an .md file; a table, .csv or .tsv; or lines of JSON or an array: "
             "id (or _id, as in BEIR), text, optional title, metadata, embedding. Files may be gzipped; - reads lines "
             "from standard input.",
+            "--from",
+            folders=True,
         ),
     ]
     strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False

@@ -19,9 +19,15 @@ from boundarymorph.reading import Record, Stream
 WRITTEN = "; what came before the damage is written, unless --strict"
 
 
-def existing(help: str) -> Any:
+def existing(help: str, *names: str, folders: bool = False) -> Any:
     """Return an option for an existing file or pipe, or - for standard input."""
-    return typer.Option(exists=True, dir_okay=False, allow_dash=True, help=help)
+
+    def check(path: Path | None) -> Path | None:
+        if path is not None and str(path) != "-" and not (path.exists() and (folders or not path.is_dir())):
+            raise typer.BadParameter(f"{str(path)!r} does not exist{'' if folders else ', or is a directory'}")
+        return path
+
+    return typer.Option(*names, callback=check, help=help)
 
 
 def named(source: Path) -> str:

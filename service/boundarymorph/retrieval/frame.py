@@ -77,8 +77,10 @@ def decode_pool(frame: bytes) -> Retrieved:
             raise MalformedFrame(f"its terms are of {terms.shape} for {count} documents, or not all 0 or 1")
         terms = terms.view(np.bool_)
     documents = documents_of(_list(_bytes(tensors, "documents"), "documents")) if "documents" in tensors else {}
-    try:
-        artifacts = Artifacts.of_json(orjson.loads(_bytes(tensors, "artifacts")))
+    try:  # retrievers that users wrote need not send any
+        artifacts = (
+            Artifacts.of_json(orjson.loads(_bytes(tensors, "artifacts"))) if "artifacts" in tensors else Artifacts()
+        )
     except (InvalidInput, orjson.JSONDecodeError) as error:
         raise MalformedFrame(f"its artifacts cannot be read: {error}") from error
     _check_used_up(tensors)

@@ -119,22 +119,18 @@ def _row(vector: object, index: int) -> NDArray[Any]:
 
 
 def parse(url: str) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`. Raises InvalidConfiguration, without the password.
 
     `tei` and `vllm` are servers of that kind over plain HTTP; `openai` is the hosted service over TLS or, with a host,
-    a compatible one. `+http` or `+https` after one of the three changes that. For the latter two, /v1 at the end of the
-    base URL is optional.
-
-    Raises InvalidConfiguration; its message contains no password.
+    a compatible one. `+http` or `+https` changes that. For the latter two, /v1 at the end is optional.
     """
     return urls.parse(url, _SPELLING)
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP, behind one or more servers that serve the same model.
+    """An `Encoder` over HTTP, of one or more servers with the same model.
 
-    Name and dimension are known once it has connected, or encoded a text; before that they raise EncoderUnavailable.
-    They are those of the model that gave the last vectors, so code that encodes for an index compares them afterwards.
+    Name and dimension are those of the model that gave the last vectors; before, they raise EncoderUnavailable.
     """
 
     def __init__(
@@ -147,11 +143,8 @@ class RemoteEncoder:
         **options: Unpack[Options],
     ) -> None:
         """query_prompt, document_prompt: prefixes of the texts, by default those of the model's family; dimension:
-        number of leading components to keep, for models trained for that. The timeout applies to a query, or to each
-        256 documents.
-
-        Raises InvalidConfiguration.
-        """
+        number of leading components to keep. The timeout applies to a query, or to each 256 documents. Raises
+        InvalidConfiguration."""
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length
@@ -175,10 +168,7 @@ class RemoteEncoder:
         return self._kept or self._reached()[1]
 
     async def connect(self) -> None:
-        """Fetch the descriptions of all servers, and a vector from one; one server that fits is enough.
-
-        Raises EncoderUnavailable, Overloaded or EncoderFailed.
-        """
+        """Fetch the descriptions of all servers, and a vector from one. Raises as `encode_query` does."""
         self._model.check_open()
         await self._model.connect()
         await self._encode(_QUERY, ["probe"])

@@ -1,9 +1,5 @@
 """Folders of files made from a store, each with a manifest of their sizes and checksums: blocks, which searches read,
-and backups.
-
-The store is the truth. A block holds the rows up to one of its changes, is mapped by all processes, and can be thrown
-away: one process at a time makes it anew, in the background.
-"""
+and backups. A block holds the rows up to a change of the store; one process at a time makes it anew."""
 
 from __future__ import annotations
 
@@ -75,10 +71,7 @@ def locked(path: Path, kind: int) -> Iterator[None]:
 
 
 def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None) -> None:
-    """Flush all files of a folder to disk and write its manifest: `facts`, which include "format", and checksums.
-
-    Raises OSError, and whatever `checkpoint` raises.
-    """
+    """Flush all files of a folder to disk and write its manifest: `facts`, which include "format", and checksums."""
     files = {}
     for path in sorted(folder.rglob("*")):
         checkpoint()
@@ -87,8 +80,7 @@ def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] 
             files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
     manifest = {**facts, "files": files}
     path = folder / MANIFEST
-    signed = {**manifest, "sha256": hashlib.sha256(_canonical(manifest)).hexdigest()}
-    path.write_bytes(orjson.dumps(signed, option=orjson.OPT_INDENT_2))
+    path.write_bytes(orjson.dumps({**manifest, "sha256": _signature(manifest)}, option=orjson.OPT_INDENT_2))
     sync(path)
     sync(folder)
 
@@ -103,33 +95,27 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
         checksum = manifest.pop("sha256")
     except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
         raise CorruptIndex(f"{path} is not a manifest: {error}") from error
-    if not isinstance(manifest, dict) or hashlib.sha256(_canonical(manifest)).hexdigest() != checksum:
+    if not isinstance(manifest, dict) or _signature(manifest) != checksum:
         raise CorruptIndex(f"{path} does not have the checksum with which it was written")
     if manifest.get("format") != format:
         raise CorruptIndex(f"{path} has format {manifest.get('format')}; this program reads format {format}")
-    match manifest.get("files"):
-        case dict() as files if all(map(_is_listed, files.values())):
-            return manifest
-    raise CorruptIndex(f"{path} does not list files with their bytes and sha256")
-
-
-def _is_listed(file: object) -> bool:
-    match file:
-        case {"bytes": int(), "sha256": str()}:
-            return True
-    return False
+    files = manifest.get("files")
+    for file in files.values() if isinstance(files, dict) else (None,):
+        match file:
+            case {"bytes": int(), "sha256": str()}:
+                continue
+        raise CorruptIndex(f"{path} does not list files with their bytes and sha256")
+    return manifest
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a file of this relative path in a folder, without opening it.
+    """Return the size of a file in a folder, without opening it.
 
     Raises CorruptIndex for a link, which may lead anywhere, a pipe, a device or a folder, and OSError.
     """
-    path = folder
-    for part in Path(name).parts:
-        path /= part
-        if path.is_symlink():
-            raise CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
+    path = folder / name
+    if path.is_symlink():
+        raise CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise CorruptIndex(f"{path} is not a file")
@@ -140,14 +126,14 @@ def verify(folder: Path, files: Mapping[str, Any]) -> None:
     """Raise CorruptIndex, naming the file, if a file differs from its manifest, or OSError."""
     for name, expected in files.items():
         path = folder / name
-        if (size := path.stat().st_size) != expected["bytes"]:
-            raise CorruptIndex(_another_size(path, size, expected))
+        _check_size(path, path.stat().st_size, expected)
         if _checksum(path) != expected["sha256"]:
             raise CorruptIndex(f"{path} does not have the checksum with which it was written")
 
 
-def _another_size(path: Path, size: int, expected: Mapping[str, Any]) -> str:
-    return f"{path} has {size} bytes and should have {expected['bytes']}"
+def _check_size(path: Path, size: int, expected: Mapping[str, Any]) -> None:
+    if size != expected["bytes"]:
+        raise CorruptIndex(f"{path} has {size} bytes and should have {expected['bytes']}")
 
 
 def _check_schema(path: Path) -> None:
@@ -165,15 +151,12 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)
+def _signature(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class BlockFiles:
-    """The newest block of a store, in a folder beside its file, shared by all processes.
-
-    A block is a folder that is written under another name and then renamed, so it is never seen incomplete.
-    """
+    """The newest block of a store, in a folder beside its file. It is renamed when it is complete."""
 
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
@@ -181,7 +164,7 @@ class BlockFiles:
         self._refused: set[str] = set()
 
     def description(self) -> StructureDescription | None:
-        """Return what was trained last, without verifying its files; None if there is nothing."""
+        """Return what was trained last, without verifying its files."""
         for name in self._names():
             with suppress(CorruptIndex, OSError):
                 facts = self._manifest(name)
@@ -192,8 +175,7 @@ class BlockFiles:
         return None
 
     def newest(self, after: int = 0) -> tuple[Block, Rows] | None:
-        """Return the newest intact block of a change later than `after`, and its documents; a damaged one is logged,
-        once."""
+        """Return the newest intact block of a change later than `after`. A damaged one is logged, once."""
         wanted = self._words_wanted()
         for name in self._names():
             if name in self._refused or int(name.partition("-")[0]) <= after:
@@ -213,8 +195,8 @@ class BlockFiles:
     def write(self, checkpoint: Callable[[], None], seed: int = 0) -> bool:
         """Replace earlier blocks by one of the store's present state; False if the store is empty. Needs the lock.
 
-        checkpoint is called about every second; an exception from it ends the work. Raises OSError, StorageFull and
-        StorageUnavailable, too; then nothing is left behind.
+        checkpoint is called about every second; what it raises ends the work. Raises OSError, StorageFull and
+        StorageUnavailable.
         """
         _faiss.omp_set_num_threads(1)  # of this thread: the others serve searches meanwhile
         sequence, count = self._store.last_sequence(), self._store.count()
@@ -301,7 +283,7 @@ class BlockFiles:
         return facts
 
     def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, Rows]:
-        """Raises OSError, or CorruptIndex if it does not match its manifest or belongs to another store."""
+        """Raises OSError, or CorruptIndex if it does not match its manifest or its store."""
         folder = self.folder / name
         verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
@@ -362,8 +344,7 @@ def clusters_of(count: int) -> int:
 def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
     """Return FAISS's inverted file with half precision and inner products, trained but without vectors.
 
-    sample: (n, d) unit rows, n at least `clusters`. checkpoint is called between iterations, which FAISS's own training
-    does not allow.
+    sample: (n, d) unit rows, n at least `clusters`. checkpoint is called between iterations.
     """
     dimension = sample.shape[1]
     index = _faiss.index_factory(dimension, f"IVF{clusters},SQfp16", _faiss.METRIC_INNER_PRODUCT)
@@ -390,7 +371,7 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
 def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
     """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries.
 
-    exact: FAISS's index of the same rows, searched exhaustively. checkpoint is called between searches.
+    exact: FAISS's index of the same rows. checkpoint is called between searches.
     """
 
     def scores(searched: Any, depth: int, parameters: Any) -> NDArray[np.float32]:
@@ -420,10 +401,10 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
 
 
 class Trainer:
-    """Makes the block of one index in a thread; only one process at a time does that for an index.
+    """Makes the block of one index in a thread.
 
     `adopt` is called in that thread with each newer block, whether this process or another made it. A failed attempt is
-    logged and repeated after the pause; the index keeps working as it is.
+    logged and repeated after the pause.
     """
 
     def __init__(
@@ -456,8 +437,7 @@ class Trainer:
     def train(self, after: int) -> bool:
         """Adopt a block of a change later than `after`: another process's, or one made now, unless the store is empty.
 
-        Returns False if another process is making one. Raises OSError, StorageFull, StorageUnavailable, and
-        UnknownIndex once closed.
+        Returns False if another process is making one. Raises as `BlockFiles.write`, and UnknownIndex once closed.
         """
         with self.files.lock() as ours:
             newest = self.files.newest(after)
@@ -501,8 +481,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A summary of a backup. name: of the original index; created: of the backup, UTC, ISO 8601; bytes: size of all
-    its files."""
+    """A summary of a backup. name: of the index; created: of the backup, UTC, ISO 8601; bytes: size of all files."""
 
     name: str
     count: int
@@ -511,10 +490,9 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy one state of an index into a new folder `target`, which appears only when it is complete.
+    """Copy one state of an index into a new folder, which appears when it is complete.
 
-    Writers and readers continue meanwhile. Raises InvalidInput if the target exists, CorruptIndex if the index is
-    damaged, StorageFull or StorageUnavailable.
+    Raises InvalidInput if the target exists, CorruptIndex, StorageFull or StorageUnavailable.
     """
     if target.exists():
         raise InvalidInput(f"{target} already exists; choose another folder, or remove it first")
@@ -539,8 +517,8 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name.
 
-    Raises CorruptIndex, naming the file, if it is damaged, of a later format, a link, or has what no backup of ours
-    has; InvalidInput if it is not a backup; StorageFull and OSError.
+    Raises CorruptIndex, naming the file, if it is damaged, of a later format, a link, or has what no backup has;
+    InvalidInput if it is not a backup; StorageFull and OSError.
     """
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
@@ -552,8 +530,7 @@ def unpack(source: Path, folder: Path, store: str) -> None:
     folder.mkdir()
     try:
         for name, expected in files.items():
-            if (size := _plain(source, name)) != expected["bytes"]:
-                raise CorruptIndex(_another_size(source / name, size, expected))
+            _check_size(source / name, _plain(source, name), expected)
         if (size := sum(file["bytes"] for file in files.values())) > shutil.disk_usage(folder).free:
             raise StorageFull(f"{source} has {size:,} bytes, which do not fit on the disk; free some space")
         for name in files:
