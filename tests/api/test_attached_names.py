@@ -15,7 +15,7 @@ from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from tests.agents import rpc
-from tests.api.service import answer, problem, serving
+from tests.fakes.service import answer, problem, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from boundarymorph.settings import Settings
-from tests.api.service import NDJSON, answer, artifacts, filled, gateway, problem, streamed
+from tests.fakes.service import NDJSON, answer, artifacts, filled, gateway, problem, streamed
 from tests.scoring.fakes import score_of
 
 QUERY, COUNT = "distinct", 60

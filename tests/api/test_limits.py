@@ -17,7 +17,7 @@ from boundarymorph.inference.concurrency import Deadline, Shares
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
+from tests.fakes.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
 from tests.patience import PATIENCE
 from tests.scoring.fakes import SeededScorer
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, filled, problem, serving, texts
+from tests.fakes.service import answer, filled, problem, serving, texts
 from tests.scoring.fakes import score_of
 
 QUERY = "walls of old towns"

@@ -19,7 +19,7 @@ from boundarymorph.access.callers import Policies, Scope
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
-from tests.api.service import answer, application, listening, problem, serving
+from tests.fakes.service import answer, application, listening, problem, serving
 from tests.scoring.fakes import score_of
 
 QUERY = "what is asked"

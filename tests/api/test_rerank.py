@@ -15,7 +15,7 @@ from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import RerankSettings
 from tests import metrics
-from tests.api.service import answer, faked, serving
+from tests.fakes.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import Trouble

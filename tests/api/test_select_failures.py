@@ -14,7 +14,7 @@ from boundarymorph.errors import (
     Overloaded,
     ScorerFailed,
 )
-from tests.api.service import answer, problem, select, texts
+from tests.fakes.service import answer, problem, select, texts
 from tests.retrieval.fakes import SeededEncoder, vector_of
 from tests.scoring.fakes import SeededScorer, failing, late
 

@@ -11,9 +11,9 @@ import pytest
 
 import boundarymorph_client as bm
 from boundarymorph.scoring.scorer import Scores
-from tests.api.service import Held, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder
+from tests.fakes.service import Held, texts
 from tests.patience import until_async
 from tests.scoring.fakes import SeededScorer
 

@@ -17,7 +17,7 @@ from boundarymorph import InvalidScores, Selector, extend
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.settings import Settings
-from tests.api.service import answer, serving
+from tests.fakes.service import answer, serving
 from tests.scoring.fakes import score_of
 
 QUERY = "by the sea"
