@@ -31,7 +31,6 @@ from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.local.blocks import BACKUP_FORMAT, seal
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
-from tests.patience import until
 from tests.retrieval.fakes import nearest, vector_of
 from tests.system import script
 
@@ -127,8 +126,8 @@ def test_copies_made_during_writes_are_whole(catalog: LocalCatalog, tmp_path: Pa
         writing = thread.submit(write)
         try:
             for number in range(8):
-                until(lambda number=number: written[0] >= 3 * number)
-                before = written[0]
+                while (before := written[0]) < 3 * number:
+                    time.sleep(0.001)
                 index.back_up(tmp_path / str(number))
                 after = written[0]
                 catalog.restore(f"b{number}", tmp_path / str(number))
