@@ -18,9 +18,9 @@ from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import build, build_retrieval, build_scoring
 from boundarymorph.settings import RetrieverSettings, Settings
+from tests.fakes.scorer import SeededCrossEncoder
 from tests.fakes.service import fake_gateway, fake_retrieval, fake_service, fill, on_socket, ready
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededCrossEncoder
 
 App = Literal["whole", "gateway", "retriever", "scorer"]
 SECRET, KEY = callers.make_key("fuzzer", list(Scope))
