@@ -25,8 +25,8 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
 from tests.api.service import answer, faked, on_socket, ready
+from tests.fakes.scorer import SeededScorer
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededScorer
 
 SECRETS = {
     "owner": callers.make_key("owner", list(Scope)),

@@ -33,9 +33,9 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.protocol import configured
 from boundarymorph.settings import RetrieverSettings, Settings
+from tests.fakes.scorer import SeededCrossEncoder, SeededScorer
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 NDJSON = {"content-type": "application/x-ndjson"}
 

@@ -15,7 +15,7 @@ from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.artifacts import FILE, Artifacts
 from boundarymorph.settings import Settings
 from tests.api.service import answer, artifacts, fill_directory, filled, gateway, problem, serving, texts
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.fakes.scorer import SeededScorer, score_of
 
 QUERY = "calibrated"
 WHEN = "2026-11-28T10:00:00+00:00"

@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph.settings import Settings
 from tests.api.service import NDJSON, answer, artifacts, filled, gateway, problem, streamed
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
 
 QUERY, COUNT = "distinct", 60
 POOL: list[dict[str, Any]] = [

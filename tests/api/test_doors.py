@@ -21,7 +21,7 @@ from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
 from tests.api.service import answer, application, listening, serving
-from tests.scoring.fakes import SeededScorer, failing, score_of
+from tests.fakes.scorer import SeededScorer, failing, score_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

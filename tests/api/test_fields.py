@@ -11,7 +11,7 @@ from boundarymorph.api.translate import FEW_CALLS, candidates_of
 from boundarymorph.retrieval.document import IndexedCandidates
 from boundarymorph.settings import Settings
 from tests.api.service import select, streamed, texts
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
 
 QUERY, COUNT = "signals", 120
 POOL = texts(COUNT)

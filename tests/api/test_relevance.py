@@ -10,7 +10,7 @@ import pytest
 from boundarymorph.scoring import scorer as domain
 from boundarymorph.settings import Settings
 from tests.api.service import answer, filled, select, streamed, texts
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.fakes.scorer import SeededScorer, score_of
 from tests.scoring.test_domain import SCIENTIFIC, WEB
 
 QUERY = "witnesses"

@@ -22,8 +22,8 @@ from boundarymorph.server.app import create_app, create_retriever_app, create_sc
 from boundarymorph.server.composition import build, build_retrieval, build_scoring
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.api.service import NDJSON, answer, fake_retrieval, fake_service, on_socket, ready, texts
+from tests.fakes.scorer import SeededCrossEncoder, SeededScorer
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 App = Literal["whole", "gateway", "retriever", "scorer"]
 SECRET, KEY = callers.make_key("fuzzer", list(Scope))

@@ -18,7 +18,7 @@ from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.settings import Settings
 from tests.api.service import answer, serving
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
 
 QUERY = "by the sea"
 WORDS = ("sea", "beach", "hotel", "hill", "view", "ski", "valley", "boat")
