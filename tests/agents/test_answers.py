@@ -14,7 +14,7 @@ from boundarymorph.agents.answers import LEAST, beginning, fitted, listed, size
 from tests.stateful.profile import times
 
 DRAWS = settings(max_examples=times(40, 1_000), deadline=None)
-TEXT = st.text(st.sampled_from('aB1 .\n"\\é漢😀{') | st.characters(codec="utf-8"), max_size=400)
+TEXT = st.text('aB1 .\n"\\é漢😀{\u2028\0', max_size=400)
 DOCUMENT = st.fixed_dictionaries(
     {"id": TEXT, "relevance": st.floats(0, 1), "text": TEXT | TEXT.map(lambda text: 20 * text)}
 )

@@ -22,7 +22,7 @@ from boundarymorph.server import composition
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import CacheSettings, Settings
 from boundarymorph_client import AsyncClient, Client
-from tests.api.service import fake_service, on_socket
+from tests.fakes.service import fake_service, on_socket
 from tests.patience import until
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
@@ -85,10 +85,9 @@ class Recorder:
 
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[str]:
-    """The URL of a ready service that runs in a thread of its own, so that tests may block."""
+    """The URL of an application that runs in a thread of its own, so that tests may block. A service is ready."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(on_socket(app)) as url:
-        with Client(url, retries=0) as client:
-            until(lambda: client.ready().status == "ok")
+        until(lambda: httpx.get(f"{url}/readyz").status_code != httpx.codes.SERVICE_UNAVAILABLE)
         yield url
 
 

@@ -11,10 +11,10 @@ import pytest
 
 import boundarymorph_client as bm
 from boundarymorph.scoring.scorer import Scores
-from tests.api.service import texts
 from tests.clients.conftest import Connect, Recorder
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import texts
 from tests.patience import until_async
-from tests.scoring.fakes import SeededScorer
 
 OPTIONS: dict[str, Any] = {"pool": texts(5), "budget": 2, "k": 1, "rounds": 1}
 

@@ -14,7 +14,6 @@ from langchain_core.documents import Document
 from boundarymorph_client import AsyncClient, Client, InvalidArgument, bodies, calls, haystack, langchain, llamaindex
 
 POOL = ["the sea", "the hills"]
-NOWHERE = {"base_url": "http://nowhere"}
 
 
 def test_selection_leaves_out_what_is_none() -> None:
@@ -84,9 +83,11 @@ TAKING: dict[str, Callable[[Any], object]] = {
     "upload, asynchronous": bodies.AsyncLines,
     "select_batch": Client().select_batch,
     "select_batch, asynchronous": AsyncClient().select_batch,
-    "LangChain": lambda given: langchain.BoundaryMorphRerank(**NOWHERE).compress_documents(given, "q"),  # type: ignore[arg-type]
-    "LlamaIndex": lambda given: llamaindex.BoundaryMorphRerank(**NOWHERE).postprocess_nodes(given, query_str="q"),
-    "Haystack": lambda given: haystack.BoundaryMorphRanker(**NOWHERE).run("q", given),
+    "LangChain": lambda given: langchain.BoundaryMorphRerank(base_url="http://nowhere").compress_documents(given, "q"),
+    "LlamaIndex": lambda given: llamaindex.BoundaryMorphRerank(base_url="http://nowhere").postprocess_nodes(
+        given, query_str="q"
+    ),
+    "Haystack": lambda given: haystack.BoundaryMorphRanker(base_url="http://nowhere").run("q", given),
 }
 
 

@@ -15,10 +15,10 @@ import boundarymorph_client as bm
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph_client import Round, Selection
-from tests.api.service import texts
 from tests.clients.conftest import Connect, Flavour, Recorder
+from tests.fakes.scorer import SeededScorer, failing
+from tests.fakes.service import texts
 from tests.patience import until_async
-from tests.scoring.fakes import SeededScorer, failing
 
 QUERY = "what is asked"
 HALF = "\ud83d"  # of a surrogate pair
@@ -91,16 +91,22 @@ class TestSelect:
         assert type(error) is kind
         assert (error.type, error.status) == (f"urn:boundarymorph:problem:{slug}", status)
         assert error.detail in str(error) and error.request_id
-        assert [found["field"] for found in error.errors if slug == "invalid-input"] == list(options)[1:]
+        if slug == "invalid-input":
+            assert [found["field"] for found in error.errors] == [list(options)[-1]]
 
 
 class TestStream:
     async def test_yields_rounds_and_then_the_selection(self, connect: Connect, url: str) -> None:
         client, text = connect(url), "U+2028 ends a line for Python, not for an event:\u2028\x85\r\n\nend"
-        options: dict[str, Any] = {"pool": [text] * 9, "budget": 6, "rounds": 3, "return_documents": True}
+        options: dict[str, Any] = {
+            "pool": [f"{text} {n}" for n in range(9)],
+            "budget": 6,
+            "rounds": 3,
+            "return_documents": True,
+        }
         *rounds, last = [step async for step in client.stream(QUERY, **options)]
         assert [step.cross_encoder_calls for step in rounds if isinstance(step, Round)] == [0, 2, 4]
-        assert isinstance(last, Selection) and last.documents[0].text == text
+        assert isinstance(last, Selection) and str(last.documents[0].text).startswith(text)
         assert without_chance(last) == without_chance(await client.select(QUERY, **options))
 
     async def test_raises_a_problem_at_the_start_and_in_the_middle(

@@ -15,8 +15,9 @@ from boundarymorph.remote.wire import Unusable
 from boundarymorph.retrieval.encoders.remote import parse as parse_encoder
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.remote import parse as parse_scorer
-from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import Cohere, Infinity, Jina, Vllm, Wire, edited, running
+from tests.fakes.scorer import score_of
+from tests.fakes.upstream import edited
+from tests.fakes.wires import Cohere, Infinity, Jina, Vllm, Wire, running
 
 HUB = "maker/reranker"
 SHA = "0123456789abcdef0123456789abcdef01234567"

@@ -5,7 +5,8 @@ import pytest
 from boundarymorph.inference.concurrency import Budget
 from boundarymorph.remote.peer import Peer, Refused, retry_after
 from boundarymorph.telemetry import tracing
-from tests.scoring.remote.servers import Ours, answer, running
+from tests.fakes.upstream import answer
+from tests.fakes.wires import Ours, running
 
 NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
 
@@ -42,7 +43,7 @@ async def test_the_id_of_the_request_that_is_answered_here_goes_along() -> None:
         tracing.request_id.reset(token)
         await peer.fetch("/score", request, Budget(10, last=False))
         await peer.close()
-    assert server.request_ids == ["named", None]
+    assert [request.headers.get("x-request-id") for request in server.requests] == ["named", None]
 
 
 SECRET = "what a document says"

@@ -9,7 +9,7 @@ from boundarymorph.scoring.build import trips_to
 from boundarymorph.scoring.trips import ENOUGH, FADES, LATEST, Clock, Kind, Trips
 from boundarymorph.settings import JudgeSettings, ScorerSettings
 from tests import clocks
-from tests.scoring.fakes import SeededScorer
+from tests.fakes.scorer import SeededScorer
 
 SIZES = [1, 2, 5, 9, 20, 3, 4, 8]
 

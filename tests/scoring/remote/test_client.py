@@ -21,25 +21,10 @@ from boundarymorph.remote.balancer import BACKOFF
 from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
 from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS
+from tests.fakes.scorer import score_of
+from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, reset, slow, well
+from tests.fakes.wires import Cohere, Ours, Tei, Vllm, Wire, running, scoring
 from tests.patience import until_async
-from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import (
-    Behaviour,
-    Cohere,
-    Ours,
-    Reply,
-    Tei,
-    Vllm,
-    Wire,
-    answer,
-    edited,
-    hang,
-    reset,
-    running,
-    scoring,
-    slow,
-    well,
-)
 
 KEY = "sk-0123456789"
 

@@ -12,7 +12,8 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionResult, SelectionTask
-from tests.scoring.remote.servers import Ours, Reply, running, slow
+from tests.fakes.upstream import Reply, slow
+from tests.fakes.wires import Ours, running
 from tests.selector.fakes import FakeRetriever, own_pool
 
 CANDIDATES = own_pool([Document(f"d{number}", f"text {number}") for number in range(12)])

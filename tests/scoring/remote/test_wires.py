@@ -8,10 +8,10 @@ import pytest
 from boundarymorph.errors import InvalidInput, ScorerFailed
 from boundarymorph.scoring.remote import DEADLINE_SHARE, RemoteScorer
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
-from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import (
+from tests.fakes.scorer import score_of
+from tests.fakes.upstream import Behaviour, answer, edited
+from tests.fakes.wires import (
     MODEL,
-    Behaviour,
     Cohere,
     Decisions,
     Infinity,
@@ -25,8 +25,6 @@ from tests.scoring.remote.servers import (
     Vllm,
     Voyage,
     Wire,
-    answer,
-    edited,
     running,
     scoring,
 )

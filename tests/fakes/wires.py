@@ -1,79 +1,20 @@
-"""Stand-in rerank servers on real sockets: each keeps the limits of its wire, and misbehaves when told to."""
+"""Stand-in rerank servers: what each kind of server answers, within the limits of its wire."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from http import HTTPStatus
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 
 from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
+from tests.fakes.upstream import Behaviour, Reply, Request, Upstream, listening, well
 
 MODEL = "stand-in"
-
-
-class Reset(Exception):
-    """The connection is to be reset instead of answered."""
-
-
-@dataclass
-class Reply:
-    body: Any
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-
-    def encoded(self) -> bytes:
-        body = self.body if isinstance(self.body, bytes) else orjson.dumps(self.body)
-        headers = {"content-length": str(len(body)), "content-type": "application/json"} | self.headers
-        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
-        return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-Behaviour = Callable[[Reply], Awaitable[Reply]]  # of the reply that would be right
-
-
-async def well(reply: Reply) -> Reply:
-    return reply
-
-
-async def hang(reply: Reply) -> Reply:
-    await asyncio.Event().wait()
-    return reply
-
-
-async def reset(reply: Reply) -> Reply:
-    raise Reset
-
-
-def slow(seconds: float) -> Behaviour:
-    async def behaviour(reply: Reply) -> Reply:
-        await asyncio.sleep(seconds)
-        return reply
-
-    return behaviour
-
-
-def answer(body: Any, status: int = 200, **headers: str) -> Behaviour:
-    async def behaviour(reply: Reply) -> Reply:
-        return Reply(body, status, {key.replace("_", "-"): value for key, value in headers.items()})
-
-    return behaviour
-
-
-def edited(edit: Callable[[Any], Any]) -> Behaviour:
-    """The right body, changed."""
-
-    async def behaviour(reply: Reply) -> Reply:
-        return Reply(edit(reply.body), reply.status)
-
-    return behaviour
 
 
 class Wire:
@@ -266,27 +207,18 @@ class Decisions(SystemOne):
     scheme, score_path = "decisions+http", "/v1/decisions"
 
 
-class Server:
-    """A wire behind a port of this machine.
+class Server(Upstream):
+    """A wire behind a port. key: what requests must have; others are refused.
 
-    asked, request_ids: bodies and X-Request-ID of requests for scores; described: how often it told of itself; left:
-    how many clients were gone before they were answered; script: what it does with the next requests for scores, after
-    which it does `behaviour`.
+    asked: bodies of requests for scores; described: how often it told of itself; description: its behaviour then.
     """
 
     def __init__(self, wire: Wire, *, key: str | None = None) -> None:
+        super().__init__()
         self.wire, self.key = wire, key
-        self.behaviour: Behaviour = well
         self.description: Behaviour = well
-        self.script: list[Behaviour] = []
         self.asked: list[dict[str, Any]] = []
-        self.request_ids: list[str | None] = []
-        self.described = self.connections = self.left = 0
-        self.arrived, self.gone = asyncio.Event(), asyncio.Event()
-        self.port = 0
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.described = 0
 
     def endpoint(self, *, model: str | None = None, activation: str = "") -> Endpoint:
         wanted = self.wire.models[0] if model is None and self.wire.description_path is None else model
@@ -299,98 +231,26 @@ class Server:
         """How many texts each request for scores had."""
         return [len(self.wire.texts(body)) for body in self.asked]
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def kill(self) -> None:
-        """Refuse new connections and reset those that are open."""
-        if self._server is not None:
-            self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._server is not None:
-            await self._server.wait_closed()
-        self._server = None
-
-    def drop_idle(self) -> None:
-        """Close the connections that are open, as after a time without requests."""
-        for writer in self._writers:
-            writer.close()
-
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.connections += 1
-        self._writers.add(writer)
-        self._tasks.add(task)
-        try:
-            while await self._one(reader, writer):
-                pass
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        except Reset:
-            writer.transport.abort()
-        finally:
-            self._writers.discard(writer)
-            self._tasks.discard(task)
-            writer.close()
-
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the client is still there."""
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        request_line, *lines = head.strip().split("\r\n")
-        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        _, path, _ = request_line.split(" ")
-        answering = asyncio.ensure_future(self._answer(path, headers, body))
-        leaving = asyncio.ensure_future(reader.read(1))
-        try:
-            await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                self.left += 1
-                self.gone.set()
-                return False
-            writer.write((await answering).encoded())
-            await writer.drain()
-            return True
-        finally:
-            for task in (answering, leaving):
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
-
-    async def _answer(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
-        if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
-            return Reply({"error": f"no such key: {headers.get('authorization')}"}, 401)
-        if path == self.wire.description_path:
+    async def respond(self, request: Request) -> Reply:
+        if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
+            return Reply({"error": f"no such key: {request.headers.get('authorization')}"}, 401)
+        if request.path == self.wire.description_path:
             self.described += 1
             return await self.description(Reply(self.wire.description))
-        if path != self.wire.score_path:
+        if request.path != self.wire.score_path:
             return Reply({"detail": "Not Found"}, 404)
-        parsed = orjson.loads(body)
-        self.asked.append(parsed)
-        self.request_ids.append(headers.get("x-request-id"))
-        self.arrived.set()
-        behaviour = self.script.pop(0) if self.script else self.behaviour
-        return await behaviour(self.wire.reply(parsed))
+        self.asked.append(request.json())
+        return await super().respond(request)
+
+    async def _replied(self, request: Request) -> Reply:
+        return self.wire.reply(request.json())
 
 
 @asynccontextmanager
 async def running(*wires: Wire, key: str | None = None) -> AsyncIterator[list[Server]]:
     """Servers for as long as the block runs."""
-    servers = [Server(wire, key=key) for wire in wires]
-    try:
-        for server in servers:
-            await server.start()
+    async with listening(*(Server(wire, key=key) for wire in wires)) as servers:
         yield servers
-    finally:
-        for server in servers:
-            await server.kill()
 
 
 @asynccontextmanager
