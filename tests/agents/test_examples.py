@@ -99,14 +99,6 @@ async def test_deep_research_asks_on_and_cites(service: Running, example: Any) -
     assert len(read) == len(set(read)) > 16
 
 
-async def test_deep_research_asks_twice_for_json(service: Running, example: Any) -> None:
-    model = Scripted(lambda request: {"content": "I would rather not."})
-    async with research(example, service, model, []) as asking:
-        with pytest.raises(ValueError, match="no JSON: I would rather not"):
-            await asking.answer()
-    assert len(model.prompts) == 2
-
-
 async def test_functions_are_called_by_a_model(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(["papers/p3", "papers/none"])
 

@@ -98,7 +98,7 @@ async def test_ready_reads_the_answer_of_a_service_that_is_not(connect: Connect)
 
 
 async def test_list_indexes_warns_of_an_index_that_cannot_be_read(connect: Connect) -> None:
-    damaged = {"name": "damaged", "detail": "the index cannot be read"}
+    damaged = {"name": "damaged", "type": "corrupt", "detail": "the index cannot be read"}
     client = connect(Exchanges(httpx.Response(200, json={"indexes": [], "unreadable": [damaged]})))
     with pytest.warns(UserWarning, match="'damaged' is not in the list: the index cannot be read"):
         assert await client.list_indexes() == []

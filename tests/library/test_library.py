@@ -173,10 +173,6 @@ def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyP
         Selector("embedded")
 
 
-async def test_select_works_where_a_loop_runs_as_in_a_notebook() -> None:
-    assert len(Selector(scores).select(QUERY, TEXTS, budget=5, k=3).documents) == 3
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -227,7 +223,7 @@ def test_select_refuses_wrong_options(options: dict[str, Any], says: str) -> Non
         Selector(scores).select(QUERY, TEXTS, **options)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+async def test_numbers_of_numpy_are_numbers_also_where_a_loop_runs_as_in_a_notebook() -> None:
     usual = Selector(scores).select(QUERY, TEXTS, budget=5, k=3, min_relevance=0.25)
     found = Selector(scores).select(QUERY, TEXTS, budget=np.int64(5), k=np.int32(3), min_relevance=np.float32(0.25))
     assert without_chance(found.model_dump()) == without_chance(usual.model_dump())
