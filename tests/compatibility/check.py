@@ -9,7 +9,7 @@ import json
 import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.request import Request, urlopen
@@ -74,7 +74,7 @@ class Call:
 
     url: str
     key: str
-    documents: Sequence[Any] = DOCUMENTS
+    documents: Sequence[Any] = field(default_factory=lambda: DOCUMENTS)
     top: int | None = None
 
 
