@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import orjson
 from numpy.typing import NDArray
@@ -98,9 +98,9 @@ class Dialect(ABC):
     servers that users run themselves; prefix: the path of a base URL given without one; version_optional: whether a
     base URL may end in the version with which `path` begins; answer_bytes: most of the result of one text, besides the
     text itself; in_one_pass: whether a model reads all texts of a request in one pass, so that full requests cost
-    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed; billed_by_request:
-    whether a request costs the same whatever number of texts it has; declines: whether the model may leave a text
-    without a result, which says nothing about the others.
+    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed; declines: whether the
+    model may leave a text without a result, which says nothing about the others; trust: in all scorers of this kind,
+    None if it depends on the model.
     """
 
     name: str
@@ -114,8 +114,8 @@ class Dialect(ABC):
     answer_bytes = 1024
     in_one_pass = False
     honours_deadlines = False
-    billed_by_request = False
     declines = False
+    trust: Literal["strong"] | None = None
 
     @property
     def paid(self) -> bool:

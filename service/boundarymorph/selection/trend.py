@@ -22,15 +22,15 @@ from boundarymorph.selection.belief import Belief, Scale
 from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.pool import (
     DEFAULT_PRIOR,
-    READ_BY_WITNESSES,
+    SIGNAL_WEIGHT,
     Pool,
     TrendPrior,
+    combined_signals,
     lexical,
     rank_and_similarity,
     signals,
     similarity,
     standardised,
-    witnesses,
 )
 from boundarymorph.selection.process import (
     MINIMUM_VARIANCE,
@@ -255,10 +255,9 @@ class TrendPosterior:
     entries of the Cholesky factor of G'G + I are those of the fit without the last columns. Memory: size x N numbers of
     the type of the embeddings.
 
-    to_people: whether relevance is what people are expected to find, by several witnesses of which the scorer is one,
-    instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
-    score counts as what its document is believed to have, given the noise of scores. by_witnesses: what they add, in
-    standard deviations of the scorer's log-odds over the pool; `READ_BY_WITNESSES` to a scorer with a few grades.
+    to_people: whether relevance is what people are expected to find, instead of the score. Similarity, nearness and BM25
+    then add to the log-odds, and a score counts as what its document is believed to have, given the noise of scores.
+    signal_weight: what they add, in standard deviations of the scorer's log-odds over the pool.
     """
 
     def __init__(
@@ -270,7 +269,7 @@ class TrendPosterior:
         noise: float = NOISE,
         weight: float = LINEAR_WEIGHT,
         to_people: bool = False,
-        by_witnesses: float = READ_BY_WITNESSES,
+        signal_weight: float = SIGNAL_WEIGHT,
         prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
@@ -291,7 +290,7 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._people, self._by_witnesses = pool if to_people else None, by_witnesses
+        self._people, self._signal_weight = pool if to_people else None, signal_weight
         self._mixture: Mixture | None = None  # not yet made since the last score
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -347,8 +346,8 @@ class TrendPosterior:
         continuous = replace(scale, levels=(), cuts=())
         unknown = (mixture.weights @ mixture.own).mean()
         middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
-        share = spread * (READ_BY_WITNESSES if scale.levels else self._by_witnesses)
-        added = share * witnesses(pool, _nearness(pool, centre + share * witnesses(pool)))
+        share = spread * self._signal_weight
+        added = share * combined_signals(pool, _nearness(pool, centre + share * combined_signals(pool)))
         factor = float(spread / np.sqrt((centre + added).var() + unknown))
         offsets = added + (1.0 / factor - 1.0) * middle
         judged = continuous.scores(factor * (centre + offsets)[mixture.observed])
