@@ -184,7 +184,7 @@ def _pair_of_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
     """Callers of a gateway whose retriever has few threads."""
     folder = tmp_path_factory.mktemp("gateway")
     (folder / "boundarymorph.toml").write_text("search_threads = 4\n")
-    # Three for the greedy caller. Two for the modest one: its last request may end a moment after its answer has arrived.
+    # Three for the greedy caller, two for the modest one: its last request may end a moment after its answer came.
     settings = "body_pause_seconds = 600\ndeadline_seconds = 600\nlimits.requests = 5\n"
     with (
         retriever(folder / "data") as behind,
