@@ -16,7 +16,7 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.callers import DEFAULT_POLICY
-from boundarymorph.api.schemas import Distinct, LanguageModelUsage
+from boundarymorph.api.schemas import Distinct, LanguageModelUsage, ScorerInUse
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
     ExplainedCall,
@@ -28,7 +28,6 @@ from boundarymorph.api.select_answers import (
     SelectResponse,
     Usage,
 )
-from boundarymorph.api.schemas import ScorerInUse
 from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput

@@ -57,15 +57,13 @@ class Answer:
     """Results of n texts.
 
     values: (n, ...) in the order of the texts; truncated: number of texts that the server says it truncated; served:
-    name of the model that answered, usage: tokens; None if not given. server: the base URL of the one that answered,
-    None if several did. failure: why values are missing, which are NaN.
+    name of the model that answered, usage: tokens; None if not given. failure: why values are missing, which are NaN.
     """
 
     values: NDArray[Any]
     truncated: int = 0
     served: str | None = None
     usage: TokenCounts | None = None
-    server: str | None = None
     failure: BoundaryMorphError | None = None
 
 

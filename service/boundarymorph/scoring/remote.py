@@ -377,6 +377,5 @@ class RemoteScorer(RemoteModel):
             answer.truncated,
             model=answer.served,
             failure=failure,
-            server=answer.server,
             tokens=answer.usage,
         )

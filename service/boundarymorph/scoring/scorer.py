@@ -28,8 +28,8 @@ class Scores:
     values: (n,) float64 in [0, 1], in the order of the texts; NaN if the scorer answered without a score. truncated:
     number of pairs that were truncated. cached: number of values that cost no call, because they were cached or being
     computed for another request. model: the name of the one that gave them, None if it cannot change. failure: why the
-    scorer could not give the missing values now; the others are valid. server: the base URL of the replica that gave
-    them, None if several did or there are none. tokens: that a language model read and wrote for them.
+    scorer could not give the missing values now; the others are valid. tokens: that a language model read and wrote for
+    them.
     """
 
     values: NDArray[np.float64]
@@ -37,7 +37,6 @@ class Scores:
     cached: int = 0
     model: str | None = None
     failure: BoundaryMorphError | None = None
-    server: str | None = None
     tokens: TokenCounts | None = None
 
 

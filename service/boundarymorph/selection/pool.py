@@ -199,7 +199,7 @@ class TrendPrior:
 DEFAULT_PRIOR = TrendPrior()
 
 
-BY_WORDS = 0.25  # the share of BM25 in `combined_signals`
+BY_WORDS = 0.15  # the share of BM25 in `combined_signals`
 # What the signals add to the log-odds, in standard deviations of the scorer's over the pool.
 SIGNAL_WEIGHT = 0.25
 

@@ -46,7 +46,7 @@ LINEAR_WEIGHT = 0.25
 # Number of scores at which half of the differences in variance count in expected scores. The logistic function raises
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
-FEEDBACK, BEST = 2.0, 3  # of `_nearness`
+FEEDBACK, BEST = 1.0, 3  # of `_nearness`
 UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
@@ -255,8 +255,8 @@ class TrendPosterior:
     entries of the Cholesky factor of G'G + I are those of the fit without the last columns. Memory: size x N numbers of
     the type of the embeddings.
 
-    to_people: whether relevance is what people are expected to find, instead of the score. Similarity, nearness and BM25
-    then add to the log-odds, and a score counts as what its document is believed to have, given the noise of scores.
+    to_people: whether relevance is what people are expected to find, instead of the score. Similarity, nearness and
+    BM25 then add to the log-odds, and a score counts as what its document is believed to have, given its noise.
     signal_weight: what they add, in standard deviations of the scorer's log-odds over the pool.
     """
 
@@ -423,8 +423,8 @@ class Fitted:
 
 
 def _nearness(pool: Pool, believed: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) similarity to the query and, `FEEDBACK` times as much, to the mean of the documents believed best, `BEST`
-    or a tenth, standardised: Rocchio's feedback (1971), on vectors. believed: (N,)."""
+    """(N,) similarity to the query and, weighted by `FEEDBACK`, to the mean of the documents believed best, `BEST` or a
+    tenth, standardised: Rocchio's feedback (1971), on vectors. believed: (N,)."""
     best = top_k(believed, min(BEST, -(-len(pool) // 10)))
     towards = pool.embeddings @ pool.embeddings[best].mean(axis=0)
     return standardised(similarity(pool) + FEEDBACK * standardised(towards))
