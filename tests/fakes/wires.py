@@ -183,4 +183,4 @@ async def scoring(
 def _by_score(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sorted as servers do it, which is not the order of the texts; ties are thrown together."""
     random.Random(len(results)).shuffle(results)
-    return sorted(results, key=lambda result: -float(result.get("score", result.get("relevance_score"))))
+    return sorted(results, key=lambda result: -result.get("score", result.get("relevance_score", 0.0)))
