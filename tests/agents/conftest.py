@@ -24,9 +24,9 @@ from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
-from tests.api.service import answer, faked, on_socket, ready
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer, faked, on_socket, ready
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededScorer
 
 SECRETS = {
     "owner": callers.make_key("owner", list(Scope)),

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from boundarymorph.settings import Settings
-from tests.api.service import answer, filled, select, streamed, texts
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.service import answer, filled, select, streamed, texts
 
 QUERY = "witnesses"
 POOL = texts(60)

@@ -13,9 +13,9 @@ from boundarymorph.api.lifecycle import Parts
 from boundarymorph.scoring.build import build_scorer, declared_trust, full_pass
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
-from tests.api.service import answer, fake_service, select, serving, texts
+from tests.fakes.service import answer, fake_service, select, serving, texts
+from tests.fakes.wires import Decisions, Ours, Server, SystemOne, Tei, Wire, running
 from tests.scoring.chat.scripted import READ, Chat
-from tests.scoring.remote.servers import Decisions, Ours, Server, SystemOne, Tei, Wire, running
 
 POOL = texts(150)
 

@@ -25,11 +25,11 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import CLIENT_VARIABLES, RateLimitSettings, Settings
 from boundarymorph_client import Round, Selection
-from tests.api.service import on_socket, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder, Way
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import on_socket, texts
 from tests.patience import until_async
-from tests.scoring.fakes import SeededScorer
 
 QUERY = "what is asked"
 SECRET, KEY = callers.make_key("client", list(Scope))

@@ -11,11 +11,11 @@ import pytest
 from boundarymorph_evaluation import evaluate as command
 from boundarymorph_evaluation import report, tables
 from tests.evaluation.test_command import GRID, run, texts
-from tests.faults import stand_in
+from tests.fakes.scorer import score_of
+from tests.fakes.upstream import answer, in_a_thread
+from tests.fakes.wires import Server
 from tests.retrieval.fakes import SeededEncoder
 from tests.scoring.chat.scripted import Chat, completion, pair_of
-from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import Server, answer
 
 PAIRS = 2 * 30
 
@@ -37,7 +37,7 @@ def evaluated(tmp_path: Path, server: Server, *options: str) -> tuple[str, Path]
 
 
 def test_a_table_by_a_language_model(tmp_path: Path) -> None:
-    with stand_in.running(Chat()) as server:
+    with in_a_thread(Server(Chat())) as server:
         _, table = evaluated(tmp_path, server)
         assert len(server.asked) == PAIRS
         evaluated(tmp_path, server)
@@ -54,7 +54,7 @@ async def _well(reply: Any) -> Any:
 
 
 def test_documents_without_a_grade_are_left_out(tmp_path: Path) -> None:
-    with stand_in.running(Chat()) as server:
+    with in_a_thread(Server(Chat())) as server:
         server.script = [_well, answer(completion("Hard to say.")), answer({"error": "filtered"}, 400)]
         _, table = evaluated(tmp_path, server)
     sizes = [len(question.scores) for question in tables.read(table).questions()]

@@ -17,6 +17,8 @@ import libfaketime  # type: ignore[import-untyped]
 import orjson
 import pytest
 
+from tests.fakes.upstream import hang, slow, well
+from tests.fakes.wires import Server
 from tests.faults.conftest import Deployment, StartGateway
 from tests.faults.scenario import (
     BUDGET,
@@ -34,7 +36,6 @@ from tests.faults.scenario import (
 )
 from tests.faults.table import Table
 from tests.patience import PATIENCE, until
-from tests.scoring.remote.servers import Server, hang, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service
 

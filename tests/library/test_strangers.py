@@ -17,8 +17,8 @@ import pytest
 from boundarymorph import InvalidScores, Selector, extend
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
+from tests.fakes.scorer import score_of
 from tests.patience import PATIENCE
-from tests.scoring.fakes import score_of
 
 pytestmark = pytest.mark.strangers
 

@@ -16,8 +16,9 @@ from boundarymorph.remote.urls import Endpoint
 from boundarymorph.retrieval.encoders import known_recipe
 from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
 from tests.contract.encoder import TEXTS, EncoderContract
+from tests.fakes.upstream import Reply, edited, reset
+from tests.fakes.wires import MODEL, Server, Wire, running
 from tests.retrieval.fakes import vector_of
-from tests.scoring.remote.servers import MODEL, Reply, Server, Wire, edited, reset, running
 
 KEY = "sk-0123456789"
 

@@ -17,8 +17,8 @@ from boundarymorph.scoring.build import build_scorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
+from tests.fakes.wires import Ours, running, scoring
 from tests.patience import PATIENCE
-from tests.scoring.remote.servers import Ours, running, scoring
 
 Score = Callable[[str, list[str]], list[Any]]
 

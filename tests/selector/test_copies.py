@@ -19,8 +19,8 @@ from boundarymorph.selection import Pool
 from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionResult
+from tests.fakes.scorer import SeededScorer, score_of
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import IDS, QUERY, FakeRetriever, own_pool, task
 
 

@@ -24,9 +24,9 @@ from boundarymorph.retrieval.document import Document, Retrieved
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.selector import Selector
 from tests.clocks import Clock
+from tests.fakes.scorer import SeededScorer
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededScorer
-from tests.selector.fakes import IDS, FakeRetriever, SlowScorer, SteadyScorer, Trouble, own_pool, task
+from tests.selector.fakes import IDS, FakeRetriever, own_pool, task
 
 
 class Leaving(FakeRetriever):
@@ -59,7 +59,7 @@ class TestLessThanWanted:
     async def test_the_set_as_far_as_it_is_known(
         self, error: BoundaryMorphError, reason: str, first: int, selector_of: Callable[..., Selector]
     ) -> None:
-        result = await selector_of(FakeRetriever(), Trouble(error, first)).select(task(budget=20))
+        result = await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(task(budget=20))
         assert result.status == ("partial" if first else "retrieval_only")
         assert result.stop_reason == reason
         assert len(result.history) == first
@@ -69,12 +69,14 @@ class TestLessThanWanted:
         if not first:
             assert result.selection.documents.tolist() == [0, 1, 2, 3]
         with pytest.raises(type(error)):
-            await selector_of(FakeRetriever(), Trouble(error, first)).select(replace(task(20), accepts="complete"))
+            await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(
+                replace(task(20), accepts="complete")
+            )
 
     async def test_what_was_known_before_is_partial_too(self, selector_of: Callable[..., Selector]) -> None:
         documents = [Document(id, id) for id in IDS]
         wanted = replace(task(), candidates=own_pool(documents), known={"d20": 1.0})
-        selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
+        selector = selector_of(FakeRetriever(), SeededScorer(error=ScorerUnavailable("gone")))
         result = await selector.select(wanted)
         assert (result.status, len(result.history)) == ("partial", 0)
         assert 20 in result.selection.documents
@@ -127,7 +129,7 @@ class TestLessThanWanted:
         assert result.documents == {}
 
     async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: Callable[..., Selector]) -> None:
-        selector = selector_of(FakeRetriever(), Trouble(ScorerUnavailable("gone"), 0))
+        selector = selector_of(FakeRetriever(), SeededScorer(error=ScorerUnavailable("gone")))
         assert (await selector.select(replace(task(k=30), goal="set"))).status == "complete"
         assert (await selector.select(task(budget=0))).status == "complete"
 
@@ -135,9 +137,11 @@ class TestLessThanWanted:
 class TestDeadline:
     async def test_no_round_begins_after_it(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()
-        scorer = SlowScorer(clock)
+        scorer = SeededScorer(clock=clock, seconds=2.0)
         wanted = replace(
-            task(budget=20, k=9, rounds=10), deadline=Deadline(clock.now + 3 + 3 * 2.5, clock), return_documents=True
+            task(budget=20, k=9, rounds=10),
+            deadline=Deadline(clock.now + 3 + 3 * 2.5 + RESERVE, clock),
+            return_documents=True,
         )
         result = await selector_of(FakeRetriever(clock), scorer, clock=clock).select(wanted)
         assert (result.status, result.stop_reason, result.rounds) == ("partial", "deadline", 3)
@@ -154,7 +158,7 @@ class TestDeadline:
         """Of a scorer that takes a second a document, two of which would be late: a round of five scores nothing. Trips
         get smaller as the deadline comes near, and what came back is kept."""
         clock = Clock()
-        scorer = SteadyScorer(clock, seconds=1.0)
+        scorer = SeededScorer(clock=clock, each=1.0)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
         await selector.select(replace(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))  # it is measured
         scorer.rounds.clear()
@@ -166,7 +170,7 @@ class TestDeadline:
 
     async def test_one_trip_where_nothing_is_chosen(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()
-        scorer = SteadyScorer(clock, seconds=1e-3)
+        scorer = SeededScorer(clock=clock, each=1e-3)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
         for k in (7, 30):
             scorer.rounds.clear()

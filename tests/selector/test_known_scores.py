@@ -11,7 +11,7 @@ from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.fakes.scorer import SeededScorer, score_of
 from tests.selector.fakes import IDS, QUERY, FakeRetriever, own_pool, task
 
 

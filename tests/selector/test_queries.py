@@ -21,9 +21,9 @@ from boundarymorph.retrieval.document import Document, GivenCandidates, IndexedC
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionResult, SelectionTask, WeightedQuery
 from tests.clocks import Clock
+from tests.fakes.scorer import SeededScorer
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer
-from tests.selector.fakes import IDS, FakeRetriever, SlowScorer, Trouble, task
+from tests.selector.fakes import IDS, FakeRetriever, task
 
 QUERIES = ("one", "two", "three")
 
@@ -66,18 +66,18 @@ async def test_what_is_deleted_costs_nothing_and_makes_room(selector_of: Callabl
 @pytest.mark.parametrize("error", [ScorerUnavailable("gone"), Overloaded("busy"), DeadlineExceeded("late")])
 @pytest.mark.parametrize("first", [0, 4])
 async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, selector_of: Callable[..., Selector]) -> None:
-    result = await selector_of(FakeRetriever(), Trouble(error, first)).select(joint())
+    result = await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint())
     assert result.status == ("partial" if first else "retrieval_only")
     assert bool(result.history) == bool(first)
     assert len(chosen(result)) == 4
     assert any(error.public in warning for warning in result.warnings)
     with pytest.raises(type(error)):
-        await selector_of(FakeRetriever(), Trouble(error, first)).select(joint(accepts="complete"))
+        await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint(accepts="complete"))
 
 
 async def test_the_deadline(selector_of: Callable[..., Selector]) -> None:
     clock = Clock()
-    selector = selector_of(FakeRetriever(clock), SlowScorer(clock), clock=clock)
+    selector = selector_of(FakeRetriever(clock), SeededScorer(clock=clock, seconds=2.0), clock=clock)
     result = await selector.select(joint(60, deadline=Deadline(clock.now + 25.0, clock=clock)))
     assert (result.status, result.stop_reason) == ("partial", "deadline")
     assert 0 < len(result.history) < 60 and len(chosen(result)) == 4

@@ -8,7 +8,7 @@ import pytest
 from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.selector import run
 from boundarymorph.selector.selector import Selector
-from tests.scoring.fakes import SeededScorer
+from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, task
 
 

@@ -12,7 +12,7 @@ from boundarymorph.selection.pool import footprint
 from boundarymorph.selector.documents import Grouping, Room
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Interruption, Status
-from tests.scoring.fakes import SeededScorer
+from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import IDS, own_pool, task
 from tests.selector.test_copies import TWENTY, Copying
 

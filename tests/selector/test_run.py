@@ -16,7 +16,7 @@ from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Observer, unfamiliar
 from boundarymorph.telemetry.tracing import Stopwatch
-from tests.scoring.fakes import SeededScorer
+from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, task
 
 

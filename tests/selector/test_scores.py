@@ -13,7 +13,7 @@ from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.selector import Selector
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.fakes.scorer import SeededScorer, score_of
 from tests.selector.fakes import QUERY, FakeRetriever, task
 
 SHORT, LONG = "t" * 50, "t" * 10 * MOST_CHARACTERS

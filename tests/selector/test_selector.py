@@ -24,9 +24,9 @@ from boundarymorph.selector import run
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from tests.clocks import Clock
+from tests.fakes.scorer import SeededScorer, score_of
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, SlowScorer, Trouble, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, own_pool, task
 
 
 async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> None:
@@ -44,7 +44,7 @@ async def test_the_way_of_a_request(selector_of: Callable[..., Selector]) -> Non
 
 async def test_stages_by_the_clock(selector_of: Callable[..., Selector]) -> None:
     clock = Clock()
-    selector = selector_of(FakeRetriever(clock), SlowScorer(clock), clock=clock)
+    selector = selector_of(FakeRetriever(clock), SeededScorer(clock=clock, seconds=2.0), clock=clock)
     result = await selector.select(task(budget=6, rounds=3))
     assert result.seconds == {"retrieve": 3, "select": 0, "fetch": 1.5, "score": 6, "total": 10.5}
     result = await selector.select(task(budget=0, return_documents=True))
@@ -101,7 +101,7 @@ class TestDeletedMeanwhile:
 
     async def test_before_the_scorer_fails(self, selector_of: Callable[..., Selector]) -> None:
         retriever = FakeRetriever()
-        selector = selector_of(retriever, Trouble(ScorerUnavailable("gone"), 0))
+        selector = selector_of(retriever, SeededScorer(error=ScorerUnavailable("gone")))
         retriever.gone |= {"d0", "d1"}
         result = await selector.select(task(budget=30, k=29, rounds=1))
         chosen = {result.pool.ids[position] for position in result.selection.documents}
