@@ -21,7 +21,7 @@ from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from load_tests import report
 from load_tests.workload import passages, queries_of
-from tests.api.service import answer, fake_service, serving
+from tests.fakes.service import answer, fake_service, serving
 from tests.fakes.upstream import Behaviour, Reply
 from tests.fakes.wires import Cohere, Jina, ListwiseJina, SystemOne, Tei, Wire, running
 from tests.scoring.chat.scripted import Chat

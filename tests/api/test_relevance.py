@@ -9,8 +9,8 @@ import pytest
 
 from boundarymorph.scoring import scorer as domain
 from boundarymorph.settings import Settings
-from tests.api.service import answer, filled, select, streamed, texts
 from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.service import answer, filled, select, streamed, texts
 from tests.scoring.test_domain import SCIENTIFIC, WEB
 
 QUERY = "witnesses"

@@ -15,7 +15,7 @@ from boundarymorph.scoring.build import build_scorer, trips_to
 from boundarymorph.scoring.trips import LATEST, Clock, Trips
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
-from tests.api.service import answer, fake_service, select, serving, texts
+from tests.fakes.service import answer, fake_service, select, serving, texts
 from tests.fakes.upstream import slow
 from tests.fakes.wires import Cohere, Decisions, Ours, Server, SystemOne, Tei, Wire, running
 from tests.scoring.chat.scripted import READ, Chat

@@ -42,9 +42,9 @@ from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import Limits, RetrieverSettings, ScorerSettings, Settings
-from tests.api.service import client_of, fake_retrieval, on_socket, ready
 from tests.clocks import Clock
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
+from tests.fakes.service import client_of, fake_retrieval, on_socket, ready
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder, vector_of
 from tests.retrieval.test_directions import DIMENSION, topical

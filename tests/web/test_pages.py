@@ -15,7 +15,7 @@ from boundarymorph.server.app import create_scorer_app
 from boundarymorph.settings import Settings
 from boundarymorph.web import pages
 from boundarymorph.web.pages import STATIC
-from tests.api.service import client_of, fake_service, problem, starting
+from tests.fakes.service import client_of, fake_service, problem, starting
 from tests.web import pictures
 
 PAGE_BYTES = 300_000
