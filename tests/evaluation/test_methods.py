@@ -17,14 +17,13 @@ from boundarymorph_evaluation.methods.baselines import (
     Fusion,
     Gar,
     Hybrid,
-    Mips,
     Quam,
     Rgs,
     Rocchio,
     SingleStage,
     WarmStarted,
 )
-from boundarymorph_evaluation.methods.morph import Extend, Independent, Lexical, Morph
+from boundarymorph_evaluation.methods.morph import Extend, Lexical, Morph
 from boundarymorph_evaluation.metrics import quality
 from boundarymorph_evaluation.problem import EMBEDDED, Question, QuestionTexts, fused_order, reordered
 from boundarymorph_evaluation.run import run_once
@@ -51,27 +50,6 @@ def test_every_method_ranks_all_documents_once_within_its_budget(name: str) -> N
                 assert len(run.calls) == min(budget, 80), "a baseline spends all that it may"
             if not method.uses_budget:
                 assert not run.calls
-
-
-@pytest.mark.parametrize("budget", [5, 20])
-def test_single_stage_with_k_from_the_budget_on_is_mips(budget: int) -> None:
-    for question in QUESTIONS:
-        run, ranking = run_once(SingleStage(), question, budget, budget)
-        mips = run_once(Mips(), question, budget, budget)[1]
-        for k in (budget, budget + 9):
-            assert set(ranking[:k].tolist()) == set(mips[:k].tolist())
-        assert run.calls == list(range(budget))
-
-
-@pytest.mark.parametrize("budget", [5, 20])
-def test_rgs_with_all_calls_as_seeds_is_single_stage(budget: int) -> None:
-    for question in QUESTIONS:
-        for degree in (3, 10):
-            ranking = run_once(Rgs(degree, seed_div=1.0), question, budget, 4)[1]
-            expected = run_once(SingleStage(), question, budget, 4)[1]
-            for k in (4, 10, 40):
-                mine, theirs = quality(question, ranking, k), quality(question, expected, k)
-                assert abs(mine.ce_ncg - theirs.ce_ncg) < 1e-12
 
 
 @pytest.mark.parametrize("method", [SingleStage(), Gar(4, 3), Quam(4, 3, 5)])
@@ -187,13 +165,6 @@ def test_extend_tells_a_session_the_scores_of_the_head() -> None:
     assert gains[1] > gains[0], gains
 
 
-def test_independent_moves_along_the_boundary() -> None:
-    question = on_a_circle(list(range(0, 40, 4)), [0.5] * 10)
-    run, ranking = run_once(Independent(), question, 4, 3)
-    assert len(run.calls) == 4 and len(set(ranking[:3].tolist())) == 3
-    assert run.calls[0] == 2, "the incumbent next to the boundary"
-
-
 def test_names_groups_and_rounds() -> None:
     assert [contestant.name for contestant in chosen(["baselines"])] == list(GROUPS["baselines"])
     assert [contestant.name for contestant in chosen(["mips", "baselines"])][:2] == ["mips", "bm25"]
@@ -241,17 +212,6 @@ def test_lexical_methods_learn_from_words() -> None:
         blind += scores[run_once(Morph(METHODS["trend"], 5), known, 20, 11)[1][:11]].sum()
         learned += scores[run_once(Lexical("ranked"), known, 20, 11)[1][:11]].sum()
     assert learned > blind + len(QUESTIONS), (learned, blind)
-
-
-def test_pools_in_another_order_know_the_same_words() -> None:
-    terms = np.random.default_rng(7).random((3, 80)) < 0.5
-    question = replace(QUESTIONS[0], pool=replace(QUESTIONS[0].pool, terms=terms))
-    whole = dict(zip(question.pool.ids, terms.T.tolist(), strict=True))
-    fused = question.fused[0].pool
-    by_words = Lexical("bm25")._pool(question)
-    for pool in (fused, by_words):
-        assert pool.ids != question.pool.ids and pool.terms is not None
-        assert dict(zip(pool.ids, pool.terms.T.tolist(), strict=True)) == whole
 
 
 def test_rocchio_ranks_all_by_the_query_moved_to_what_scored_well() -> None:
