@@ -1,7 +1,5 @@
 """The retriever in a separate process: a gateway in front of it gives the same answers."""
 
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

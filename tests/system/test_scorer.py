@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from boundarymorph.scoring.transformer import TransformerCrossEncoder

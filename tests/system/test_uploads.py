@@ -1,10 +1,6 @@
 """Long uploads to a real process: memory and progress."""
 
-import re
-import shlex
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +9,7 @@ import orjson
 import pytest
 
 from boundarymorph.retrieval.uploads import WRITTEN_AT_A_TIME
-from tests.patience import PATIENCE
-from tests.system.service import REPOSITORY, Service, boundarymorph, environment_with, retriever
+from tests.system.service import Service, retriever
 
 NDJSON = {"content-type": "application/x-ndjson"}
 DOCUMENT_BYTES = 100_000
