@@ -34,12 +34,6 @@ def test_names_numbers_and_other_scripts_are_no_words() -> None:
     assert word_length([noise, *[WEB] * 4]) == pytest.approx(word_length([WEB] * 4), abs=0.01)
 
 
-def test_only_the_beginnings_of_the_first_documents_are_read() -> None:
-    first = [WEB] * domain.SAMPLE
-    assert word_length([*first, *[SCIENTIFIC] * 50]) == word_length(first)
-    assert word_length([WEB * 2 + SCIENTIFIC] * 3) == word_length([WEB * 2] * 3)
-
-
 @pytest.mark.parametrize("scorer", [SCORER, "https://reranker:80 (MSMARCO-distilbert)"])
 def test_witnesses_count_more_the_longer_the_words(scorer: str) -> None:
     usual = READ_BY_WITNESSES
