@@ -16,6 +16,10 @@ def circuit(clock: Clock) -> CircuitBreaker:
     return CircuitBreaker(failures=3, clock=clock)
 
 
+def state(circuit: CircuitBreaker) -> State:
+    return circuit.state  # which mypy takes for a constant
+
+
 def admitted(circuit: CircuitBreaker) -> int:
     ticket = circuit.admit()
     assert ticket is not None
@@ -31,9 +35,9 @@ def test_failures_in_a_row_open_it(circuit: CircuitBreaker) -> None:
     fail(circuit, 2)
     circuit.succeeded(admitted(circuit))
     fail(circuit, 2)
-    assert circuit.state is State.CLOSED
+    assert state(circuit) is State.CLOSED
     fail(circuit)
-    assert circuit.state is State.OPEN
+    assert state(circuit) is State.OPEN
     assert circuit.admit() is None
 
 
@@ -41,25 +45,25 @@ def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreake
     for _ in range(2):
         for ticket in [admitted(circuit) for _ in range(10)]:
             circuit.failed(ticket)
-        assert circuit.state is State.CLOSED
+        assert state(circuit) is State.CLOSED
     early = admitted(circuit)
     fail(circuit)
-    assert circuit.state is State.OPEN
+    assert state(circuit) is State.OPEN
     circuit.succeeded(early)
-    assert circuit.state is State.OPEN
+    assert state(circuit) is State.OPEN
 
 
 def test_one_trial_closes_it(circuit: CircuitBreaker, clock: Clock) -> None:
     fail(circuit, 3)
     clock.now += 1
-    assert circuit.state is State.HALF_OPEN
+    assert state(circuit) is State.HALF_OPEN
     trial = admitted(circuit)
     assert circuit.admit() is None
-    assert circuit.state is State.HALF_OPEN
+    assert state(circuit) is State.HALF_OPEN
     circuit.succeeded(trial)
-    assert circuit.state is State.CLOSED
+    assert state(circuit) is State.CLOSED
     fail(circuit, 2)
-    assert circuit.state is State.CLOSED
+    assert state(circuit) is State.CLOSED
 
 
 def test_pauses_double_up_to_a_bound_and_begin_anew(circuit: CircuitBreaker, clock: Clock) -> None:
@@ -87,17 +91,17 @@ def test_late_answers_change_nothing(circuit: CircuitBreaker, clock: Clock) -> N
     early = admitted(circuit)
     fail(circuit, 3)
     circuit.succeeded(early)
-    assert circuit.state is State.OPEN
+    assert state(circuit) is State.OPEN
     clock.now += 1
     trial = admitted(circuit)
     circuit.failed(early)
     circuit.succeeded(early)
     circuit.abandoned(early)
-    assert circuit.state is State.HALF_OPEN
+    assert state(circuit) is State.HALF_OPEN
     assert circuit.admit() is None
     circuit.succeeded(trial)
     circuit.failed(early)
-    assert circuit.state is State.CLOSED
+    assert state(circuit) is State.CLOSED
 
 
 @given(st.lists(st.sampled_from(["admit", "succeeded", "failed", "abandoned", "wait"]), max_size=60))
@@ -118,4 +122,4 @@ def test_it_never_shuts_for_good(steps: list[str]) -> None:
         circuit.failed(ticket)
     clock.now += 30
     circuit.succeeded(admitted(circuit))
-    assert circuit.state is State.CLOSED
+    assert state(circuit) is State.CLOSED

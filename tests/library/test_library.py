@@ -37,7 +37,7 @@ def _no_call(query: str, texts: Sequence[str]) -> list[float]:
 
 
 def without_chance(response: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in response.items() if name not in ("id", "timings_ms")}
+    return {name: value for name, value in response.items() if name not in ("id", "timings_ms", "scorer")}
 
 
 EMBEDDED: dict[str, Any] = {"embeddings": VECTORS, "query_embedding": VECTOR}
