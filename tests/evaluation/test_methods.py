@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.scoring.trust import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE
 from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, chosen
@@ -27,7 +28,6 @@ from boundarymorph_evaluation.metrics import quality
 from boundarymorph_evaluation.problem import EMBEDDED, Question, QuestionTexts, fused_order, reordered
 from boundarymorph_evaluation.run import run_once
 from tests.evaluation.tables import on_a_circle, problem, synthetic
-from tests.scoring.test_domain import SCIENTIFIC, WEB
 from tests.selection.pools import play
 
 WORDS = QuestionTexts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
@@ -135,16 +135,17 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
         assert run.calls == [observation.document for observation in session.history]
 
 
-def test_in_scientific_texts_the_witnesses_count_more_as_in_the_service() -> None:
-    for text, scorer, added in [(SCIENTIFIC, EMBEDDED, 3.0), (WEB, EMBEDDED, 0.25), (SCIENTIFIC, "made-up", 0.25)]:
-        texts = QuestionTexts("query", [text] * len(QUESTIONS[0].pool))
-        question = replace(QUESTIONS[0], texts=texts, scorer=scorer)
-        config = replace(TO_PEOPLE, by_witnesses=added)
-        session = play(SelectionSession(question.pool, budget=12, k=10, config=config), question.scores, 1)
-        ranking = run_once(Morph(TO_PEOPLE), question, 12, 10)[1]
-        assert ranking[:10].tolist() == session.selection().documents.tolist()
-        by_head = SelectionSession(question.pool, budget=0, k=10, config=config, known={0: float(question.scores[0])})
-        assert run_once(Extend(), question, 1, 10)[1][:10].tolist() == by_head.selection().documents.tolist()
+@pytest.mark.parametrize(
+    ("scorer", "trust"), [(EMBEDDED, "weak"), ("made-up", "normal"), ("voyage:rerank-2.5", "strong")]
+)
+def test_methods_trust_a_scorer_as_the_service_does(scorer: str, trust: Trust) -> None:
+    question = replace(QUESTIONS[0], scorer=scorer)
+    config = replace(TO_PEOPLE, signal_weight=SIGNAL_WEIGHTS[trust])
+    session = play(SelectionSession(question.pool, budget=12, k=10, config=config), question.scores, 1)
+    ranking = run_once(Morph(TO_PEOPLE), question, 12, 10)[1]
+    assert ranking[:10].tolist() == session.selection().documents.tolist()
+    by_head = SelectionSession(question.pool, budget=0, k=10, config=config, known={0: float(question.scores[0])})
+    assert run_once(Extend(), question, 1, 10)[1][:10].tolist() == by_head.selection().documents.tolist()
 
 
 def test_extend_tells_a_session_the_scores_of_the_head() -> None:
@@ -153,7 +154,7 @@ def test_extend_tells_a_session_the_scores_of_the_head() -> None:
         run, ranking = run_once(Extend(), question, 12, 10)
         assert run.calls == list(range(12))
         known = dict(enumerate(question.scores[:12].tolist()))
-        session = SelectionSession(question.pool, budget=0, k=10, config=TO_PEOPLE, known=known)
+        session = SelectionSession(question.pool, budget=0, k=10, config=question.configured(TO_PEOPLE), known=known)
         assert ranking[:10].tolist() == session.selection().documents.tolist()
         blind = run_once(Extend(), replace(question, scores=np.where(np.arange(80) < 12, question.scores, 0.0)), 12, 10)
         assert blind[1].tolist() == ranking.tolist(), "scores that nobody bought decide nothing"
