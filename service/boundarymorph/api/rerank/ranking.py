@@ -62,8 +62,8 @@ class RerankRequest(BaseModel):
     )
     rounds: Rounds | None = Field(
         None,
-        description="with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best "
-        "by words, are scored, and the scores of all others are expected ones",
+        description="with a budget: requests to the scorer at most; with 1 the first documents of the list, and the "
+        "best by words, are scored, and the scores of all others are expected ones",
     )
     k: LaxInt | None = Field(
         None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
