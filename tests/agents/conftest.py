@@ -24,8 +24,8 @@ from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
-from tests.api.service import answer, faked, on_socket, ready
 from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer, faked, on_socket, ready
 from tests.patience import PATIENCE
 
 SECRETS = {

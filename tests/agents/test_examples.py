@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from tests.agents.conftest import SECRETS, Running, Transport
-from tests.api.service import on_socket
+from tests.fakes.service import on_socket
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "deep_research"
 FIRST, SECOND = "what happened in the beginning", "what happened in the end"

@@ -18,8 +18,8 @@ from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
 from tests.agents import rpc
 from tests.agents.conftest import ABOUT, LONG, SECRETS, GatedScorer, Running, Serve, Transport, refused, structured
-from tests.api.service import problem
 from tests.fakes.scorer import score_of
+from tests.fakes.service import problem
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.system.service import REPOSITORY, boundarymorph

@@ -15,8 +15,8 @@ from boundarymorph.agents import answers, tools
 from boundarymorph.settings import AgentSettings
 from tests.agents import rpc
 from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
-from tests.api.service import answer, problem
 from tests.fakes.scorer import score_of
+from tests.fakes.service import answer, problem
 
 QUERY = {"query": "what is asked", "index": "papers"}
 

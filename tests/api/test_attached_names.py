@@ -15,8 +15,8 @@ from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from tests.agents import rpc
-from tests.api.service import answer, problem, serving
 from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer, problem, serving
 from tests.retrieval.fakes import SeededEncoder
 
 pytestmark = pytest.mark.strangers

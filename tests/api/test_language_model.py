@@ -16,9 +16,9 @@ from boundarymorph.api.lifecycle import Parts
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.settings import Settings
-from tests.api.service import answer as body_of
-from tests.api.service import bearer, faked, select, serving, streamed
 from tests.fakes.scorer import score_of
+from tests.fakes.service import answer as body_of
+from tests.fakes.service import bearer, faked, select, serving, streamed
 from tests.fakes.upstream import Behaviour, answer
 from tests.fakes.wires import Server, running
 from tests.scoring.chat.scripted import READ, WRITTEN, Chat, completion

@@ -15,8 +15,8 @@ from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import RerankSettings
 from tests import metrics
-from tests.api.service import answer, faked, serving
 from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -16,9 +16,9 @@ from boundarymorph.calibration.judgments import judgments_of, queries_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.server import composition
 from boundarymorph.settings import Settings
-from tests.api.service import answer, artifacts, fake_service, fill_directory, serving, texts
 from tests.cli.conftest import Run
 from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.service import answer, artifacts, fake_service, fill_directory, serving, texts
 from tests.retrieval.fakes import vector_of
 
 QUERIES = [f"question {number}" for number in range(8)]

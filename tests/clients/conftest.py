@@ -10,9 +10,9 @@ import pytest
 from boundarymorph.server import composition
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import CacheSettings, Settings
-from tests.api.service import NDJSON, answer, fake_service, on_socket, ready
 from tests.clients.flavours import Connect, Flavour, connecting
 from tests.clients.way import Recorder, Way
+from tests.fakes.service import NDJSON, answer, fake_service, on_socket, ready
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
 

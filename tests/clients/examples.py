@@ -24,7 +24,7 @@ from fastapi import FastAPI
 
 from boundarymorph.cli import demo
 from boundarymorph_client import AsyncClient
-from tests.api.service import on_socket
+from tests.fakes.service import on_socket
 
 CLIENTS = Path(__file__).parents[2] / "clients"
 EXAMPLES, PACKAGE = CLIENTS / "examples", CLIENTS / "typescript"

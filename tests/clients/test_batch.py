@@ -11,10 +11,10 @@ import pytest
 
 import boundarymorph_client as bm
 from boundarymorph.scoring.scorer import Scores
-from tests.api.service import Held, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder
 from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import Held, texts
 from tests.patience import until_async
 
 OPTIONS: dict[str, Any] = {"pool": texts(5), "budget": 2, "k": 1, "rounds": 1}

@@ -25,10 +25,10 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import CLIENT_VARIABLES, RateLimitSettings, Settings
 from boundarymorph_client import Round, Selection
-from tests.api.service import on_socket, texts
 from tests.clients.flavours import Connect
 from tests.clients.way import Recorder, Way
 from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import on_socket, texts
 from tests.patience import until_async
 
 QUERY = "what is asked"

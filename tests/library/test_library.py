@@ -17,8 +17,8 @@ from boundarymorph import InvalidScores, Selector, extend
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.errors import InvalidInput, LimitExceeded
 from boundarymorph.settings import Settings
-from tests.api.service import answer, serving
 from tests.fakes.scorer import score_of
+from tests.fakes.service import answer, serving
 
 QUERY = "by the sea"
 WORDS = ("sea", "beach", "hotel", "hill", "view", "ski", "valley", "boat")
@@ -37,7 +37,7 @@ def _no_call(query: str, texts: Sequence[str]) -> list[float]:
 
 
 def without_chance(response: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in response.items() if name not in ("id", "timings_ms")}
+    return {name: value for name, value in response.items() if name not in ("id", "timings_ms", "scorer")}
 
 
 EMBEDDED: dict[str, Any] = {"embeddings": VECTORS, "query_embedding": VECTOR}

@@ -13,7 +13,7 @@ from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import answer, client_of, fake_gateway, on_socket, ready
+from tests.fakes.service import answer, client_of, fake_gateway, on_socket, ready
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "retriever_over_a_dict.py"
 QUERY = "a violin of 1600"

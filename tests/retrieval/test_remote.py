@@ -39,9 +39,9 @@ from boundarymorph.retrieval.local.store import COUNT, FEWEST
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.server.app import create_retriever_app, create_scorer_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import client_of, fake_retrieval, on_socket, ready
 from tests.clocks import Clock
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
+from tests.fakes.service import client_of, fake_retrieval, on_socket, ready
 from tests.fakes.upstream import Behaviour, Reply, Upstream, answer, hang, listening, reset
 from tests.patience import PATIENCE, until_async
 from tests.retrieval.fakes import SeededEncoder, vector_of

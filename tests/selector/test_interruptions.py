@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from boundarymorph.errors import (
 from boundarymorph.inference.concurrency import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document, Retrieved
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.scoring.trips import Trips
 from boundarymorph.selector.selector import Selector
 from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer
@@ -169,34 +167,6 @@ class TestDeadline:
         assert (result.status, result.stop_reason) == ("partial", "deadline")
         assert result.calls >= calls and len(scorer.rounds) <= 6
         assert len(result.selection.documents) == k >= result.selection.scored.sum() > 0
-
-    @pytest.mark.parametrize(
-        ("left", "slow", "trips"),
-        [(60.0, 0, [10, 9, 9]), (6.0, 0, [14, 14]), (3.0, 0, [28]), (60.0, 28, [10, 9, 9])],
-    )
-    async def test_trips_that_are_dear_are_as_many_as_fit(
-        self, left: float, slow: float, trips: list[int], selector_of: Callable[..., Selector]
-    ) -> None:
-        """Of a scorer whose trips take 2 seconds, whatever is in them. One of two replicas that are asked in turn may
-        be so much slower, which changes no plan."""
-
-        class InTurn(SeededScorer):
-            async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
-                scores = await super().score(query, texts)
-                second = slow > 0 and len(self.rounds) % 2 == 0
-                self.clock.now += slow * second
-                return replace(scores, server=f"http://replica-{second:d}")
-
-        clock = Clock()
-        scorer = InTurn(clock=clock, seconds=2.0)
-        selector = selector_of(FakeRetriever(clock), scorer, trips=Trips("dear"), clock=clock)
-        for budget in (20, 29, 4, 7, 9, *((12, 15, 28, 17, 5) if slow else ())):
-            await selector.select(task(budget=budget, rounds=2))  # it is measured
-        scorer.rounds.clear()
-        deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
-        result = await selector.select(replace(task(budget=28), rounds="auto", deadline=deadline))
-        assert [len(texts) for texts in scorer.rounds] == trips
-        assert (result.status, result.trips) == ("complete", len(trips))
 
     async def test_one_trip_where_nothing_is_chosen(self, selector_of: Callable[..., Selector]) -> None:
         clock = Clock()

@@ -23,7 +23,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
 from boundarymorph.settings import Settings, StoreSettings
-from tests.api.service import problem
+from tests.fakes.service import problem
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 from tests.stores import milvus, postgres

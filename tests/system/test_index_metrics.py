@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.api.service import texts
+from tests.fakes.service import texts
 from tests.patience import until
 from tests.system.service import Service, retriever
 

@@ -18,7 +18,7 @@ from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, TakesNoInstruction
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import faked, listening, serving
+from tests.fakes.service import faked, listening, serving
 from tests.fakes.wires import Ours, Tei, Vllm, running, scoring
 from tests.scoring.chat.scripted import Chat
 from tests.scoring.transformer import reference, tiny
