@@ -38,7 +38,7 @@ SLOW = (
     "library/test_light.py",
     "load_tests",
     "retrieval/test_encoders_transformer.py",
-    "retrieval/test_frameworks.py",
+    "stores/test_frameworks.py",
     "scoring/chat/test_openai_sdk.py",
     "scoring/transformer/test_embedded.py",
     "system/test_exit.py",
@@ -58,22 +58,14 @@ SHARES = (
         "api/test_attached_names.py",
         "cli/test_cli.py",
         "clients/test_encoding.py",
-        "retrieval/test_collections.py",
-        "retrieval/test_lancedb.py",
-        "retrieval/test_milvus.py",
-        "retrieval/test_milvus_faults.py",
-        "retrieval/test_pgvector.py",
-        "retrieval/test_qdrant.py",
-        "retrieval/test_stores.py",
-        "retrieval/test_stores_service.py",
+        "stores",
     ),
     ("deploy/test_alerts_fire.py", "evaluation", "memory", "selection"),  # matplotlib, scipy.stats
     ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright
 )
 OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's
 LONGEST_FIRST = (  # packages and files
-    "retrieval/test_collections.py",
-    "retrieval/test_stores_service.py",
+    "stores",
     "retrieval/test_blocks.py",
     "faults",
     "fuzz",
