@@ -29,7 +29,8 @@ from load_tests import report
 from load_tests.processes import Server, checkout, retriever, serving
 from load_tests.workload import passages
 from tests.caching.servers import RedisServer
-from tests.faults import stand_in
+from tests.fakes import wires
+from tests.fakes.upstream import in_a_thread
 
 K = 50
 STAGES = ("parse", "retrieve", "fetch", "select", "score")
@@ -161,7 +162,7 @@ def main() -> None:
     given = parser.parse_args()
     rows, ratios = report.Rows("request"), dict[str, float]()
     settings = NO_TEST | dict(each.split("=", 1) for each in given.set)
-    with ExitStack() as whole, stand_in.running() as instant, checkout(given.beside) as tree:
+    with ExitStack() as whole, in_a_thread(wires.Server(wires.Ours())) as instant, checkout(given.beside) as tree:
         scorer = instant.endpoint().base
         trees: dict[str, tuple[Path | None, dict[str, str]]] = {"this": (None, settings)}
         if tree is not None:

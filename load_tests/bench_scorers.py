@@ -16,14 +16,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from boundarymorph.api.lifecycle import Parts
-from boundarymorph.scoring.build import build_scorer, trips_to
+from boundarymorph.scoring.build import build_scorer, declared_trust, full_pass
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from load_tests import report
 from load_tests.workload import passages, queries_of
-from tests.api.service import answer, fake_service, serving
+from tests.fakes.service import answer, fake_service, serving
+from tests.fakes.upstream import Behaviour, Reply
+from tests.fakes.wires import Cohere, Jina, ListwiseJina, SystemOne, Tei, Wire, running
 from tests.scoring.chat.scripted import Chat
-from tests.scoring.remote.servers import Behaviour, Cohere, Jina, ListwiseJina, Reply, SystemOne, Tei, Wire, running
 
 FIRST = 100  # documents that plain reranking scores
 
@@ -78,7 +79,8 @@ async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path, 
 
         def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             parts, scorer = fake_service(settings), build_scorer(settings)
-            selector = Selector(parts.retriever, scorer, trips=trips_to(settings.scorer, scorer))
+            chosen = settings.scorer
+            selector = Selector(parts.retriever, scorer, trust=declared_trust(chosen), full=full_pass(chosen))
             return replace(parts, scorer=scorer, selector=selector)
 
         texts = passages(1_000)

@@ -18,7 +18,7 @@ from boundarymorph.remote.peer import Peer
 from boundarymorph.settings import Settings, header_key, secret
 from tests.cli.conftest import Run, refused
 from tests.cli.conftest import run as run
-from tests.scoring.remote.servers import Ours, running, scoring
+from tests.fakes.wires import Ours, running, scoring
 
 pytestmark = pytest.mark.strangers
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from boundarymorph.inference.concurrency import Shares
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
-from tests.api.service import answer, application, client_of, listening, on_socket, problem, ready, texts
+from tests.fakes.service import answer, application, client_of, listening, on_socket, problem, ready, texts
 from tests.patience import until_async
 
 SECONDS = 30.0  # after which a test has failed

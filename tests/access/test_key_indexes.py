@@ -14,7 +14,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
-from tests.api.service import answer, application, bearer, client_of, gateway_to, on_socket, problem, ready
+from tests.fakes.service import answer, application, bearer, client_of, gateway_to, on_socket, problem, ready
 
 SOME, ALL = callers.make_key("some", list(Scope), ["photos", "team-*"]), callers.make_key("all", list(Scope))
 DOCUMENT = {"id": "a", "text": "t", "embedding": [1, 0]}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.settings import Settings
-from tests.api.service import application, client_of, problem, serving, texts
+from tests.fakes.service import application, client_of, problem, serving, texts
 
 SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
 ALLOWED = ("search.example.org", "*.example.com")

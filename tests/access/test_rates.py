@@ -19,8 +19,8 @@ from boundarymorph.access.rates import Decision, RateLimited, RateLimits
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests import metrics
-from tests.api.service import answer, bearer, problem, serving
 from tests.caching.servers import RedisServer, speaking
+from tests.fakes.service import answer, bearer, problem, serving
 from tests.patience import PATIENCE
 
 NAMES = ("rag", "batch")

@@ -12,7 +12,7 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.settings import Settings
-from tests.api.service import answer, faked, serving, texts
+from tests.fakes.service import answer, faked, serving, texts
 
 MADE = {
     name: callers.make_key(name, [Scope.SELECT], tenant=tenant)

@@ -5,7 +5,7 @@ import httpx
 import pytest
 
 from boundarymorph.settings import Settings
-from tests.api.service import filled
+from tests.fakes.service import filled
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from tests.agents import rpc
-from tests.api.service import answer, problem, serving
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer, problem, serving
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededScorer
 
 pytestmark = pytest.mark.strangers
 ROWS = [{"id": str(n), "text": f"apple {n}", "vector": [float(n + 1), 1.0]} for n in range(4)]

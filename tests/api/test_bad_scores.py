@@ -14,12 +14,13 @@ from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Settings
-from tests.api.service import answer as body_of
-from tests.api.service import faked, problem, select, serving
 from tests.api.test_language_model import REQUEST, service
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer as body_of
+from tests.fakes.service import faked, problem, select, serving
+from tests.fakes.upstream import answer
+from tests.fakes.wires import Ours, running
 from tests.scoring.chat.scripted import completion
-from tests.scoring.fakes import SeededScorer
-from tests.scoring.remote.servers import Ours, answer, running
 
 pytestmark = pytest.mark.strangers
 

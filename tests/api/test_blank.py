@@ -13,8 +13,8 @@ from boundarymorph.errors import ScorerFailed
 from boundarymorph.reading import has_content, has_words
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Settings
-from tests.api.service import answer, application, client_of, faked, problem, ready, serving
-from tests.scoring.fakes import SeededScorer
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer, application, client_of, faked, problem, ready, serving
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.strangers]
 

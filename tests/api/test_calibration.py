@@ -14,8 +14,8 @@ from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.artifacts import FILE, Artifacts
 from boundarymorph.settings import Settings
-from tests.api.service import answer, artifacts, fill_directory, filled, gateway, problem, serving, texts
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.service import answer, artifacts, fill_directory, filled, gateway, problem, serving, texts
 
 QUERY = "calibrated"
 WHEN = "2026-11-28T10:00:00+00:00"

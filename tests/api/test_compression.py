@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
-from tests.api.service import Held, answer, fake_service, listening, texts
+from tests.fakes.service import Held, answer, fake_service, listening, texts
 
 EVENTS = {"Accept": "text/event-stream"}
 SELECTION: dict[str, Any] = {"query": "q", "pool": texts(30), "budget": 5, "k": 3}

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from boundarymorph.settings import Settings
-from tests.api.service import NDJSON, answer, artifacts, filled, gateway, problem, streamed
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
+from tests.fakes.service import NDJSON, answer, artifacts, filled, gateway, problem, streamed
 
 QUERY, COUNT = "distinct", 60
 POOL: list[dict[str, Any]] = [

@@ -20,8 +20,8 @@ import pytest_asyncio
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
-from tests.api.service import answer, application, listening, serving
-from tests.scoring.fakes import SeededScorer, failing, score_of
+from tests.fakes.scorer import SeededScorer, failing, score_of
+from tests.fakes.service import answer, application, listening, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -23,7 +23,7 @@ from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
 from tests.agents import rpc
-from tests.api.service import (
+from tests.fakes.service import (
     answer,
     application,
     client_of,

@@ -12,7 +12,7 @@ from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEn
 from boundarymorph.scoring.scorer import OnnxCrossEncoder
 from boundarymorph.server import composition
 from boundarymorph.settings import CacheSettings, Settings
-from tests.api.service import answer, block, serving
+from tests.fakes.service import answer, block, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,8 +10,8 @@ from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import FEW_CALLS, candidates_of
 from boundarymorph.retrieval.document import IndexedCandidates
 from boundarymorph.settings import Settings
-from tests.api.service import select, streamed, texts
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
+from tests.fakes.service import select, streamed, texts
 
 QUERY, COUNT = "signals", 120
 POOL = texts(COUNT)

@@ -21,7 +21,7 @@ from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from tests import metrics
-from tests.api.service import (
+from tests.fakes.service import (
     NDJSON,
     answer,
     client_of,

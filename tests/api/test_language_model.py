@@ -16,11 +16,12 @@ from boundarymorph.api.lifecycle import Parts
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.settings import Settings
-from tests.api.service import answer as body_of
-from tests.api.service import bearer, faked, select, serving, streamed
+from tests.fakes.scorer import score_of
+from tests.fakes.service import answer as body_of
+from tests.fakes.service import bearer, faked, select, serving, streamed
+from tests.fakes.upstream import Behaviour, answer
+from tests.fakes.wires import Server, running
 from tests.scoring.chat.scripted import READ, WRITTEN, Chat, completion
-from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import Behaviour, Server, answer, running
 
 SECRETS = {name: callers.make_key(name, [Scope.SELECT]) for name in ("rag", "batch")}
 POOL = [{"id": f"d{number}", "text": f"Text {number} of music.", "score": -float(number)} for number in range(12)]

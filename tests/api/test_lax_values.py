@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph.settings import Settings
-from tests.api.service import NDJSON, answer, filled
+from tests.fakes.service import NDJSON, answer, filled
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.strangers]
 

@@ -20,11 +20,11 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
-from tests.api.service import answer, block, faked, problem, serving
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer, block, faked, problem, serving
 from tests.patience import PATIENCE
 from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.fakes import SeededEncoder, vector_of
-from tests.scoring.fakes import SeededScorer
 
 QUERY = "tram driver"
 TEXTS = ["a violin", "the tram stops", "the tram driver", "etc", "driver of a tractor", "the tram of the tram driver"]

@@ -17,9 +17,9 @@ from boundarymorph.inference.concurrency import Deadline, Shares
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededScorer
 
 FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # of two calls among three vectors of two dimensions
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]

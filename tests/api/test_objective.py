@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, filled, problem, serving, texts
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
+from tests.fakes.service import answer, filled, problem, serving, texts
 
 QUERY = "walls of old towns"
 ABOUT = ("harbour cranes lift cargo from ships", "bees make honey in the hive", "walls guard the old town")

@@ -20,7 +20,7 @@ from boundarymorph.reading import ALLOWED
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from boundarymorph.telemetry import metrics
-from tests.api.service import answer
+from tests.fakes.service import answer
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 SECRET, KEY = callers.make_key("rag", list(Scope))

@@ -17,7 +17,7 @@ from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.errors import ModelUnavailable, NotReady
 from boundarymorph.settings import RateLimitSettings, Settings
 from tests import metrics
-from tests.api.service import answer, fake_service, problem, serving, starting, texts
+from tests.fakes.service import answer, fake_service, problem, serving, starting, texts
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
 

@@ -19,8 +19,8 @@ from boundarymorph.access.callers import Policies, Scope
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPolicy
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
-from tests.api.service import answer, application, listening, problem, serving
-from tests.scoring.fakes import score_of
+from tests.fakes.scorer import score_of
+from tests.fakes.service import answer, application, listening, problem, serving
 
 QUERY = "what is asked"
 TEXTS = [f"text {number}" for number in range(40)]

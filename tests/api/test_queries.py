@@ -14,9 +14,9 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import answer, fake_service, filled, problem, select, serving, streamed
+from tests.fakes.scorer import score_of
+from tests.fakes.service import answer, fake_service, filled, problem, select, serving, streamed
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import score_of
 
 QUERIES = ["winter cabins", "summer beaches", "trains by night"]
 POOL = [f"text {number}" for number in range(30)]

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, block, filled, problem, texts
+from tests.fakes.service import NDJSON, answer, block, filled, problem, texts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -15,10 +15,9 @@ from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import RerankSettings
 from tests import metrics
-from tests.api.service import answer, faked, serving
+from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededScorer, score_of
-from tests.selector.fakes import Trouble
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -265,7 +264,7 @@ async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None
 
 @pytest.mark.parametrize("on_failure", ["degrade", "error"])
 async def test_degrading_gives_every_document_its_expected_score(tmp_path: Path, on_failure: str) -> None:
-    parts = faked(Trouble(ScorerUnavailable("gone"), 0))
+    parts = faked(SeededScorer(error=ScorerUnavailable("gone")))
     async with serving(Settings(data_directory=tmp_path), parts) as client:
         response = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "on_failure": on_failure})
     if on_failure == "error":

@@ -14,8 +14,8 @@ from boundarymorph.api.rerank.dialects import PATHS, TeiError
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import faked, serving
-from tests.scoring.fakes import SeededScorer, failing, late
+from tests.fakes.scorer import SeededScorer, failing, late
+from tests.fakes.service import faked, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

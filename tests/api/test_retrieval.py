@@ -29,7 +29,7 @@ from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_poo
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
-from tests.api.service import (
+from tests.fakes.service import (
     NDJSON,
     answer,
     application,

@@ -10,9 +10,9 @@ import pytest
 
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import QUEUE_TOKENS, answer, client_of, fake_scorer, problem, ready
+from tests.fakes.scorer import SeededCrossEncoder, score_of
+from tests.fakes.service import QUEUE_TOKENS, answer, client_of, fake_scorer, problem, ready
 from tests.patience import PATIENCE
-from tests.scoring.fakes import SeededCrossEncoder, score_of
 
 LIMITS = Limits(body_bytes=2048, texts=4, query_characters=20, text_characters=200)
 

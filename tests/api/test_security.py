@@ -18,7 +18,7 @@ from boundarymorph.api.middleware import Observed
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import tracing
 from tests import metrics
-from tests.api.service import Held, answer, bearer, problem, serving, texts
+from tests.fakes.service import Held, answer, bearer, problem, serving, texts
 from tests.patience import until_async
 
 SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}

@@ -11,9 +11,9 @@ import pytest
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
-from tests.api.service import answer, block, serving, streamed, texts
+from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.service import answer, block, serving, streamed, texts
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer, score_of
 
 QUERY = "what is asked"
 

@@ -14,9 +14,9 @@ from boundarymorph.errors import (
     Overloaded,
     ScorerFailed,
 )
-from tests.api.service import answer, problem, select, texts
+from tests.fakes.scorer import SeededScorer, failing, late
+from tests.fakes.service import answer, problem, select, texts
 from tests.retrieval.fakes import SeededEncoder, vector_of
-from tests.scoring.fakes import SeededScorer, failing, late
 
 REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 

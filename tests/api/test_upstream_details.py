@@ -18,8 +18,9 @@ from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import build_gateway
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from boundarymorph.telemetry import tracing
-from tests.api.service import client_of, fake_service, faked, problem, ready, serving, texts
-from tests.scoring.remote.servers import Behaviour, Ours, Server, answer, hang, reset, running
+from tests.fakes.service import client_of, fake_service, faked, problem, ready, serving, texts
+from tests.fakes.upstream import Behaviour, answer, hang, reset
+from tests.fakes.wires import Ours, Server, running
 
 SECRET = "what-only-the-upstream-says"
 REQUEST = {"query": "q", "pool": texts(8), "k": 2, "budget": 4, "on_failure": "degrade"}

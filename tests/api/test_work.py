@@ -14,7 +14,7 @@ from boundarymorph.retrieval import uploads
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.uploads import BATCH_BYTES
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, application, client_of, problem, ready, serving
+from tests.fakes.service import NDJSON, answer, application, client_of, problem, ready, serving
 from tests.patience import PATIENCE, until_async
 
 Arguments = TypeVarTuple("Arguments")

@@ -12,8 +12,8 @@ from boundarymorph.caching.known import CachedScore, KnownScores, MemoryScoreCac
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.scoring.scorer import Scores
+from tests.fakes.scorer import SeededScorer
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededScorer
 
 Result = TypeVar("Result")
 

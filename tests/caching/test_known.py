@@ -18,7 +18,7 @@ from boundarymorph.scoring.scorer import Scores
 from tests.caching.counted import Counted
 from tests.caching.fakes import Alone, GatedScorer, SlowScoreCache, begun, turns
 from tests.contract.scorer import QUERY, ScorerContract
-from tests.scoring.fakes import SeededScorer, score_of
+from tests.fakes.scorer import SeededScorer, score_of
 
 
 @pytest.fixture

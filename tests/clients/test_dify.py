@@ -16,8 +16,8 @@ from boundarymorph.errors import ScorerFailed
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
-from tests.api.service import answer, fake_service, listening, on_socket
-from tests.scoring.fakes import SeededScorer, failing
+from tests.fakes.scorer import SeededScorer, failing
+from tests.fakes.service import answer, fake_service, listening, on_socket
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "dify"
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ import httpx
 import orjson
 
 from tests.deploy.dockerfile import DOCKERFILE
+from tests.patience import until
 
 READY_SECONDS = 180.0
 # A mount namespace in which the image's files cannot be written, and a process namespace in which the service is PID 1.
 RUN = """
-root=$1; data=$2; weights=$3; directory=$4; user=$5; shift 5
+root=$1; data=$2; directory=$3; user=$4; shift 4
 mount --bind "$root" "$root" && mount -o remount,bind,ro "$root"
 mount -t tmpfs tmpfs "$root/tmp" && mount -t tmpfs -o mode=777 tmpfs "$root/cache"
-mount --bind "$data" "$root/data" && mount --bind "$weights" "$root/weights"
+mount --bind "$data" "$root/data"
 mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev"
 exec chroot --userspec="$user" "$root" env -i -C "$directory" "$@"
 """
@@ -38,14 +38,10 @@ def buildah(*arguments: str) -> str:
 def build(target: str, options: Sequence[str], log: Path) -> Image:
     """Build a target of the Dockerfile. Raises CalledProcessError; the log says why."""
     name = f"localhost/boundarymorph-{target}"
-    command = ["build", "--format", "docker", "--layers", "--isolation", "chroot", "-f", str(DOCKERFILE)]
+    command = ["buildah", "build", "--format", "docker", "--layers", "--isolation", "chroot", "-f", str(DOCKERFILE)]
     with log.open("w") as written:
-        subprocess.run(
-            ["buildah", *command, *options, "--target", target, "-t", name, "."],
-            check=True,
-            stdout=written,
-            stderr=subprocess.STDOUT,
-        )
+        whole = [*command, *options, "--target", target, "-t", name, "."]
+        subprocess.run(whole, check=True, stdout=written, stderr=subprocess.STDOUT)
     return Image(name)
 
 
@@ -62,55 +58,38 @@ class Image:
         return config
 
     @cached_property
-    def size(self) -> int:
-        """Bytes of all its layers, unpacked."""
-        return sum(path.lstat().st_size for path in self._paths.values() if not path.is_dir() or path.is_symlink())
-
-    @cached_property
-    def files(self) -> set[str]:
-        """All its paths."""
-        return set(self._paths)
-
-    @cached_property
     def root(self) -> Path:
         """Its files, in a container that is removed by `remove`."""
         return Path(buildah("mount", self._container))
 
     @cached_property
-    def _container(self) -> str:
-        return buildah("from", "--pull-never", self.name)
+    def files(self) -> dict[str, Path]:
+        """All its paths, and where they are here."""
+        return {f"/{path.relative_to(self.root)}": path for path in self.root.rglob("*")}
 
     @cached_property
-    def _paths(self) -> dict[str, Path]:
-        return {f"/{path.relative_to(self.root)}": path for path in self.root.rglob("*")}
+    def size(self) -> int:
+        """Bytes of all its layers, unpacked."""
+        return sum(path.lstat().st_size for path in self.files.values() if not path.is_dir() or path.is_symlink())
+
+    @cached_property
+    def _container(self) -> str:
+        return buildah("from", "--pull-never", self.name)
 
     def remove(self) -> None:
         """The container; the image stays."""
         buildah("rm", self._container)
 
     @contextmanager
-    def running(
-        self,
-        log: Path,
-        data: Path,
-        env: Mapping[str, str],
-        *,
-        arguments: Sequence[str] | None = None,
-        weights: Path | None = None,
-    ) -> Iterator[Process]:
+    def running(self, log: Path, data: Path, env: Mapping[str, str]) -> Iterator[Process]:
         """A process of the image on the network of this machine, killed at the end if it still runs.
 
-        data, weights: folders for /data and /weights; env: variables beside the image's own;
-        arguments: in place of the image's own.
+        data: a folder for /data; env: variables beside the image's own.
         """
-        command = [*self.config["Entrypoint"], *(self.config["Cmd"] if arguments is None else arguments)]
+        command = self._command([*self.config["Entrypoint"], *self.config["Cmd"]], data, env)
         with log.open("w") as written:
-            started = subprocess.Popen(
-                self._command(command, data, weights or self.root / "weights", env),
-                stdout=written,
-                stderr=subprocess.STDOUT,
-            )
-        process = Process(self, started, log, {**self._environment, **env})
+            started = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT)
+        process = Process(self, started, log, int(env["BOUNDARYMORPH_PORT"]))
         try:
             yield process
         finally:
@@ -120,18 +99,13 @@ class Image:
 
     def execute(self, *command: str, data: Path, **env: str) -> subprocess.CompletedProcess[str]:
         """A command in the image, as `running`, to its end."""
-        whole = self._command(command, data, self.root / "weights", env)
-        return subprocess.run(whole, capture_output=True, text=True, check=False)
+        return subprocess.run(self._command(command, data, env), capture_output=True, text=True, check=False)
 
-    @property
-    def _environment(self) -> dict[str, str]:
-        return dict(variable.split("=", 1) for variable in self.config["Env"])
-
-    def _command(self, command: Sequence[str], data: Path, weights: Path, env: Mapping[str, str]) -> list[str]:
-        variables = [f"{name}={value}" for name, value in {**self._environment, **env}.items()]
+    def _command(self, command: Sequence[str], data: Path, env: Mapping[str, str]) -> list[str]:
         run = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", RUN, "sh"]
-        place = [str(self.root), str(data), str(weights), self.config["WorkingDir"], self.config["User"]]
-        return [*run, *place, *variables, *command]
+        place = [str(self.root), str(data), self.config["WorkingDir"], self.config["User"]]
+        variables = [f"{name}={value}" for name, value in env.items()]  # of two with one name, the later one counts
+        return [*run, *place, *self.config["Env"], *variables, *command]
 
 
 @dataclass(frozen=True)
@@ -141,11 +115,11 @@ class Process:
     image: Image
     started: subprocess.Popen[bytes]
     log: Path
-    environment: Mapping[str, str]
+    port: int
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.environment['BOUNDARYMORPH_PORT']}"
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -162,16 +136,16 @@ class Process:
         """What the image's own health check says."""
         kind, *command = self.image.config["Healthcheck"]["Test"]
         assert kind == "CMD"
-        port = self.environment["BOUNDARYMORPH_PORT"]
-        return self.image.execute(*command, data=data, BOUNDARYMORPH_PORT=port).returncode == 0
+        return self.image.execute(*command, data=data, BOUNDARYMORPH_PORT=str(self.port)).returncode == 0
 
     def await_health(self, data: Path) -> None:
         """Return once the health check passes. Raises AssertionError if it does not in time."""
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.healthy(data):
+
+        def healthy() -> bool:
             assert self.started.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.2)
+            return self.healthy(data)
+
+        until(healthy, READY_SECONDS)
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)

@@ -10,16 +10,11 @@ from pathlib import Path
 DOCKERFILE = Path(__file__).parents[2] / "docker/Dockerfile"
 REQUIREMENTS = DOCKERFILE.parent / "requirements"
 TARGETS = ("gateway", "retriever-cpu", "retriever-gpu", "scorer-cpu", "scorer-gpu")
-_INSTALL = re.compile(r"-r (\S+)\.txt")
 
 
 @dataclass
 class Stage:
-    """What a stage has, that of the stages it starts from included.
-
-    requirements: the files that pip installs; env: variables; copies_from: other stages; command, ports: of CMD and
-    EXPOSE.
-    """
+    """What a stage has, with that of the stages it starts from. requirements: the files that pip installs."""
 
     requirements: list[Path] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
@@ -39,7 +34,7 @@ def stages() -> dict[str, Stage]:
                 parent, name = rest.split(" AS ")
                 stage = found[name] = deepcopy(found.get(parent, Stage()))
             case "RUN":
-                stage.requirements += [REQUIREMENTS / f"{name}.txt" for name in _INSTALL.findall(rest)]
+                stage.requirements += [REQUIREMENTS / f"{name}.txt" for name in re.findall(r"-r (\S+)\.txt", rest)]
             case "ENV":
                 stage.env |= dict(variable.split("=", 1) for variable in rest.split())
             case "COPY":

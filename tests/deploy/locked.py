@@ -56,15 +56,7 @@ def write(uv: str) -> None:
 
 
 def _compiled(uv: str, *arguments: str) -> dict[str, str]:
-    options = [
-        "--generate-hashes",
-        "--no-annotate",
-        "--no-header",
-        "--python-version",
-        "3.11",
-        "--python-platform",
-        "linux",
-    ]
+    options = shlex.split("--generate-hashes --no-annotate --no-header --python-version 3.11 --python-platform linux")
     command = [*shlex.split(uv), "pip", "compile", "--quiet", *options, "--constraint", str(CONSTRAINTS), *arguments]
     told = subprocess.run(command, cwd=REQUIREMENTS, check=True, stdout=subprocess.PIPE, text=True)
     return locked(told.stdout)

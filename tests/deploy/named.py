@@ -42,7 +42,6 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
 def check_command(arguments: list[str]) -> None:
     """Parse the arguments of a command as the command line does. Raises click's UsageError."""
     group = get_command(app)
-    context = group.make_context("boundarymorph", list(arguments), resilient_parsing=False)
-    with context:
+    with group.make_context("boundarymorph", list(arguments)) as context:
         name, command, rest = group.resolve_command(context, list(arguments))  # type: ignore[attr-defined]
         command.make_context(name, rest, parent=context)

@@ -25,12 +25,12 @@ from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.settings import Limits, RateLimitSettings, Settings
 from boundarymorph.telemetry import metrics
-from tests.api.service import application, client_of, filled, gateway_to
 from tests.clocks import Clock
 from tests.deploy.test_dashboard import RECORDED, RULES, selectors
+from tests.fakes.scorer import SeededCrossEncoder, SeededScorer
+from tests.fakes.service import application, client_of, filled, gateway_to
 from tests.ports import free_port
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 from tests.scoring.test_batching import Bench, asked, queued
 
 ALERTS = {rule["alert"]: rule["expr"] for rule in RULES if "alert" in rule}

@@ -64,7 +64,7 @@ def labels_left(expression: str) -> set[str]:
 
 
 @pytest.mark.parametrize("expression", SHOWN + [rule["expr"] for rule in RULES])
-def test_it_parses_and_its_labels_are_there(expression: str) -> None:
+def test_expression_parses_and_its_labels_exist(expression: str) -> None:
     found = list(selectors(expression))
     assert found
     for selector in found:
@@ -72,26 +72,17 @@ def test_it_parses_and_its_labels_are_there(expression: str) -> None:
     assert grouped_by(expression) <= set.union(*map(labels_of, found))
 
 
-def test_panels_have_units_and_fill_their_lines() -> None:
-    """None is over another, or beside nothing."""
+def test_panels_fill_their_lines_and_have_units() -> None:
     columns: dict[int, list[int]] = {}
     for place in (panel["gridPos"] for panel in BOARD["panels"]):
         for y in range(place["y"], place["y"] + place["h"]):
             columns.setdefault(y, []).extend(range(place["x"], place["x"] + place["w"]))
     assert all(sorted(each) == list(range(24)) for each in columns.values())
     assert len({panel["title"] for panel in DRAWN}) == len({panel["id"] for panel in DRAWN}) == len(DRAWN)
-    assert all(panel["fieldConfig"]["defaults"]["unit"] for panel in DRAWN)
-
-
-def test_every_line_can_be_told_and_has_a_unit() -> None:
     for panel in DRAWN:
-        assert panel["fieldConfig"]["defaults"]["unit"] != "cps"  # "c/s" says nothing
+        assert panel["fieldConfig"]["defaults"]["unit"] not in (None, "", "cps")  # "c/s" says nothing
         if panel["type"] == "timeseries":
             assert panel["options"]["legend"]["displayMode"] == "table"  # a list is cut after three rows
-        for target in panel["targets"]:  # a cost has a currency, and a burn rate a window
-            if re.search("burn rate|cost", target["legendFormat"]):
-                units = str(panel["fieldConfig"]["defaults"]["unit"])
-                assert re.search("last hour|currency", target["legendFormat"] + units)
 
 
 def test_states_have_a_timeline_where_no_data_is_no() -> None:
@@ -105,13 +96,10 @@ def test_states_have_a_timeline_where_no_data_is_no() -> None:
             assert re.search(rf" or 0 \* max by \(.*\) \(last_over_time\({first}\b", panel["targets"][0]["expr"])
 
 
-def test_alerts_have_what_prometheus_wants() -> None:
+def test_alerts_name_labels_that_their_expressions_keep() -> None:
     alerts = [rule for rule in RULES if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts) == len(RULES) - len(RECORDED)
     for rule in alerts:
-        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations", "keep_firing_for"}
-        assert re.fullmatch(r"\d+(s|m|h)", rule.get("for", "0s"))
-        assert rule["labels"]["severity"] in ("warning", "critical")
-        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("warning", "critical") and rule["annotations"]["summary"]
         for text in rule["annotations"].values():
             assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels_left(rule["expr"]), rule["alert"]

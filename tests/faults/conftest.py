@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.caching.servers import RedisServer
-from tests.faults import stand_in
+from tests.fakes.upstream import in_a_thread, well
+from tests.fakes.wires import Ours, Server
 from tests.faults.scenario import Role, completes, fill, gateway, nothing_is_lost
 from tests.faults.table import Table
 from tests.patience import until
 from tests.ports import free_port
-from tests.scoring.remote.servers import Server, well
 from tests.system.service import Service, retriever, scorer, service
 
 StartGateway = Callable[..., AbstractContextManager[Service]]
@@ -60,7 +60,7 @@ def indexes(_indexes: Role) -> Iterator[Role]:
 
 @pytest.fixture(scope="package")
 def _rogue() -> Iterator[Server]:
-    with stand_in.running() as server:
+    with in_a_thread(Server(Ours())) as server:
         yield server
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import httpx
 
+from tests.fakes.upstream import well
+from tests.fakes.wires import Server
 from tests.patience import until
 from tests.ports import free_port
-from tests.scoring.remote.servers import Server, well
 from tests.system.service import NDJSON as NDJSON
 from tests.system.service import Service, service
 

@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from tests.disks import IN_A_NAMESPACE
+from tests.fakes.wires import Server
 from tests.faults.scenario import NDJSON, Stopwatch, ask, completes, fill, ids, nothing_is_lost, whole
 from tests.faults.table import Table
 from tests.patience import until
-from tests.scoring.remote.servers import Server
 from tests.system.load import outcome
 from tests.system.service import Service, retriever, service
 

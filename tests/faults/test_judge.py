@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import stand_in
+from tests.fakes.upstream import Behaviour, answer, hang, in_a_thread, slow, well
+from tests.fakes.wires import Server
 from tests.faults.scenario import BUDGET, Role, Stopwatch, ask, completes, gateway, mended, new_query, spent, whole
 from tests.faults.table import Table
 from tests.patience import until
 from tests.scoring.chat.scripted import MODEL, Chat, completion
-from tests.scoring.remote.servers import Behaviour, Server, answer, hang, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Server]:
-    with stand_in.running(Chat()) as server:
+    with in_a_thread(Server(Chat())) as server:
         yield server
 
 

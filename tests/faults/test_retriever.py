@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.upstream import slow, well
+from tests.fakes.wires import Server
 from tests.faults.scenario import (
     BUDGET,
     DOCUMENTS,
@@ -21,7 +23,6 @@ from tests.faults.scenario import (
 from tests.faults.table import Table
 from tests.patience import until
 from tests.ports import free_port
-from tests.scoring.remote.servers import Server, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service, retriever, service
 

@@ -1,17 +1,19 @@
 """What a scorer may do: end, hang, be slow or busy, fail, and answer nonsense."""
 
+import asyncio
+import gzip
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 
-from tests.faults import stand_in
+from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, slow, well
+from tests.fakes.wires import Server
 from tests.faults.conftest import Deployment
 from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, mended, new_query, spent, whole
 from tests.faults.table import Table, documented
 from tests.patience import until
-from tests.scoring.remote.servers import Behaviour, Server, answer, edited, hang, slow, well
 from tests.system.load import outcome
 from tests.system.service import Service
 
@@ -94,26 +96,36 @@ def test_slow(front: Service, rogue: Server, table: Table) -> None:
     table.add("a scorer too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
-def _without_the_last(body: Any) -> Any:
-    return body | {"scores": body["scores"][:-1]}
-
-
 def _not_a_number(body: Any) -> Any:
     return body | {"scores": [None, *body["scores"][1:]]}  # as orjson and JSON itself have it
 
 
-def _of_another_model(body: Any) -> Any:
-    return body | {"model": "another"}
+async def compressed(reply: Reply) -> Reply:
+    """The right body after 16 million spaces, which take 16,000 bytes."""
+    body = gzip.compress(bytes(b" " * 2**24) + orjson.dumps(reply.body))
+    return Reply(body, headers={"content-encoding": "gzip"})
+
+
+def cut_off(server: Server) -> Behaviour:
+    """Half of the body that was announced, and then the end of the connection."""
+
+    async def behaviour(reply: Reply) -> Reply:
+        announced = reply.encoded().partition(b"\r\n\r\n")[2]
+        asyncio.get_running_loop().call_later(0.05, server.drop_idle)
+        half = announced[: len(announced) // 2]
+        return Reply(half, headers={"content-length": str(len(announced))})
+
+    return behaviour
 
 
 WRONG: dict[str, Callable[[Server], Behaviour]] = {
     "scores out of [0, 1]": lambda server: answer(b'{"model": "stand-in", "scores": [7, -3, 0, 0, 1e308]}'),
-    "too few scores": lambda server: edited(_without_the_last),
+    "too few scores": lambda server: edited(lambda body: body | {"scores": body["scores"][:-1]}),
     "no JSON": lambda server: answer(b"<html>Welcome to nginx!</html>"),
-    "half a body": stand_in.cut_off,
+    "half a body": cut_off,
     "a body without end": lambda server: answer(b" " * 2**24, content_length=str(2**32)),
-    "a compressed body": lambda server: stand_in.compressed,
-    "another model": lambda server: edited(_of_another_model),
+    "a compressed body": lambda server: compressed,
+    "another model": lambda server: edited(lambda body: body | {"model": "another"}),
 }
 
 

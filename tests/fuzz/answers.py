@@ -29,7 +29,7 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.settings import Limits, Settings
 from tests.agents import rpc
-from tests.api.service import NDJSON, answer, ready
+from tests.fakes.service import NDJSON, answer, ready
 from tests.fuzz.services import App, started
 from tests.patience import PATIENCE
 

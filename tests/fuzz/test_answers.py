@@ -16,7 +16,7 @@ from boundarymorph.api import bodies
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import Limits, Settings
-from tests.api.service import NDJSON, answer, problem, serving
+from tests.fakes.service import NDJSON, answer, problem, serving
 from tests.fuzz.answers import REQUESTS, pattern
 from tests.fuzz.services import App
 

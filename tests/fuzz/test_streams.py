@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from boundarymorph.retrieval.uploads import parse_ndjson
 from boundarymorph.server.app import create_app, create_retriever_app
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import (
+from tests.fakes.service import (
     NDJSON,
     answer,
     block,

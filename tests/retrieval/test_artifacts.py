@@ -60,13 +60,10 @@ def test_a_damaged_file_is_named_and_left_as_it_is(
     assert (tmp_path / FILE).read_bytes() == content and len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_index_that_is_gone(tmp_path: Path) -> None:
+def test_artifacts_of_an_index_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(UnknownIndex, match="'photos'"):
         held(tmp_path / "gone").change(description="Photos.")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_folder_of_a_table_in_a_store_is_made_when_it_is_needed(tmp_path: Path) -> None:
     of_table = ArtifactFile(tmp_path / "new" / "table", "table", create=True)
     assert of_table.read() == Artifacts() and not list(tmp_path.iterdir())
     of_table.change(description="Photos.")

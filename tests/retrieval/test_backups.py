@@ -3,12 +3,12 @@
 import hashlib
 import os
 import random
-import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def assert_same(one: LocalIndex, other: LocalIndex) -> None:
     np.testing.assert_array_equal(one.matching_sequences(Filter({"n": 7})), other.matching_sequences(Filter({"n": 7})))
 
 
-def test_a_restored_index_equals_the_original(
+def test_restored_index_equals_the_original(
     catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path
 ) -> None:
     info = catalog.restore("b", copy)
@@ -92,103 +92,69 @@ def test_a_restored_index_equals_the_original(
     elsewhere.close()
 
 
-def test_what_it_says_of_itself(index: LocalIndex, tmp_path: Path) -> None:
+def test_back_up_tells_count_and_bytes(index: LocalIndex, tmp_path: Path) -> None:
     info = index.back_up(tmp_path / "new" / "copy")
     files = [path for path in (tmp_path / "new" / "copy").rglob("*") if path.is_file()]
     assert (info.name, info.count) == ("a", COUNT + 19)
     assert info.bytes == sum(path.stat().st_size for path in files if path.parent.name != "copy" or "sql" in path.name)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["copy"]
+    with pytest.raises(InvalidInput, match="already"):
+        index.back_up(tmp_path / "new" / "copy")
 
 
-@pytest.mark.parametrize("lexical", [True, False])
-def test_of_an_index_without_anything(catalog: LocalCatalog, tmp_path: Path, lexical: bool) -> None:
-    catalog.create("empty", encoder="seeded", dimension=8, lexical=lexical).back_up(tmp_path / "copy")
-    catalog.restore("again", tmp_path / "copy")
-    info = catalog.get("again").info
-    assert (info.encoder, info.dimension, info.lexical) == ("seeded", 8, lexical)
-    assert catalog.get("again").count() == 0
-
-
-def test_copies_made_while_it_is_written(catalog: LocalCatalog, tmp_path: Path) -> None:
+def test_copies_made_during_writes_are_whole(catalog: LocalCatalog, tmp_path: Path) -> None:
     """Each holds all that was acknowledged before, and batches whole."""
     index = catalog.create("a", encoder=None, dimension=32)
-    written = 0
-    done = threading.Event()
+    written, done = [0], threading.Event()
 
     def write() -> None:
-        nonlocal written
         while not done.is_set():
-            put(index, range(10 * written, 10 * written + 10))
-            written += 1
+            put(index, range(10 * written[0], 10 * written[0] + 10))
+            written[0] += 1
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for number in range(8):
-            while written < 3 * number:
-                time.sleep(0.001)
-            before = written
-            index.back_up(tmp_path / str(number))
-            after = written
-            catalog.restore(f"b{number}", tmp_path / str(number))
-            restored = catalog.get(f"b{number}")
-            batches, rest = divmod(restored.count(), 10)
-            assert rest == 0 and before <= batches <= after + 1
-            if batches:
-                assert contents(restored).keys() == {str(n) for n in range(10 * batches)}
-    finally:
-        done.set()
-        writer.join()
+    with ThreadPoolExecutor(1) as thread:
+        writing = thread.submit(write)
+        try:
+            for number in range(8):
+                while (before := written[0]) < 3 * number:
+                    time.sleep(0.001)
+                index.back_up(tmp_path / str(number))
+                after = written[0]
+                catalog.restore(f"b{number}", tmp_path / str(number))
+                restored = catalog.get(f"b{number}")
+                batches, rest = divmod(restored.count(), 10)
+                assert rest == 0 and before <= batches <= after + 1
+                if batches:
+                    assert contents(restored).keys() == {str(n) for n in range(10 * batches)}
+        finally:
+            done.set()
+        writing.result()
 
 
-def test_any_damage_is_named_and_nothing_appears(catalog: LocalCatalog, copy: Path) -> None:
+def test_any_damage_is_named(catalog: LocalCatalog, copy: Path) -> None:
     files = sorted(path for path in copy.rglob("*") if path.is_file())
     assert len(files) == 2
     for path in files:
         sound = path.read_bytes()
-        flipped = bytearray(sound or b"-")
+        flipped = bytearray(sound)
         flipped[len(flipped) // 2] ^= 1
-        for damage in (bytes(flipped), sound[:-1] if sound else b"more"):
+        for damage in (bytes(flipped), sound[:-1]):
             path.write_bytes(damage)
-            with pytest.raises(CorruptIndex, match=path.name):
-                catalog.restore("b", copy)
+            refused(catalog, copy, path.name)
         path.unlink()
-        with pytest.raises((CorruptIndex, InvalidInput), match=path.name):
-            catalog.restore("b", copy)
+        refused(catalog, copy, path.name)
         path.write_bytes(sound)
-    assert [info.name for info in catalog.list()] == ["a"]
     catalog.restore("b", copy)
 
 
-def test_a_snapshot_of_a_later_format_is_refused(catalog: LocalCatalog, copy: Path) -> None:
-    (copy / "manifest.json").unlink()
-    seal(copy, {"format": BACKUP_FORMAT + 1, "name": "a"})
-    with pytest.raises(CorruptIndex, match=r"manifest\.json has format 2; this program reads format 1"):
-        catalog.restore("b", copy)
-    assert not catalog.exists("b")
-
-
-def test_a_folder_that_is_not_a_snapshot_is_refused(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
-    for source in (tmp_path / "nowhere", index.path.parent, index.path):
-        with pytest.raises(InvalidInput, match="not a snapshot of an index"):
-            catalog.restore("b", source)
-    assert not catalog.exists("b")
-
-
-def test_a_trained_structure_is_not_a_snapshot(catalog: LocalCatalog, index: LocalIndex) -> None:
+def test_restore_refuses_what_is_no_snapshot(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     assert index.compact()
-    (manifest,) = index.path.parent.glob("*.block/*/manifest.json")
-    with pytest.raises(InvalidInput, match="not a snapshot of an index"):
-        catalog.restore("b", manifest.parent)
-    assert not catalog.exists("b")
+    (manifest,) = index.path.parent.glob("*.block/*/manifest.json")  # of a trained structure
+    for source in (tmp_path / "nowhere", index.path.parent, index.path, manifest.parent):
+        refused(catalog, source, "not a snapshot of an index")
 
 
-def test_a_target_that_is_there(index: LocalIndex, copy: Path) -> None:
-    with pytest.raises(InvalidInput, match="already"):
-        index.back_up(copy)
-
-
-def test_a_damaged_index_is_not_copied(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_damaged_index_is_not_copied(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     put(index, range(1_000, 3_000))
     path = index.path
     catalog.close()
@@ -200,12 +166,10 @@ def test_a_damaged_index_is_not_copied(catalog: LocalCatalog, index: LocalIndex,
     assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
 
 
-def sealed(copy: Path, **facts: Any) -> None:
+def sealed(copy: Path) -> None:
     """Write a manifest with right checksums, as whoever means harm would."""
-    manifest = copy / "manifest.json"
-    known = orjson.loads(manifest.read_bytes()) if manifest.is_file() else {"format": 1, "name": "a"}
-    manifest.unlink(missing_ok=True)
-    seal(copy, {name: known[name] for name in ("format", "name") if name in known} | facts)
+    (copy / "manifest.json").unlink()
+    seal(copy, {"format": BACKUP_FORMAT, "name": "a"})
 
 
 def signed(copy: Path, **facts: Any) -> None:
@@ -235,7 +199,6 @@ TRIGGER = "create trigger evil after insert on documents begin delete from docum
         ("create view evil as select * from documents", "view 'evil'"),
         ("create table evil (a)", "table 'evil'"),
         ("create index evil on documents (text)", "index 'evil'"),
-        ("create index evil on documents (lower(text)) where text > ''", "index 'evil'"),
         ("create virtual table evil using fts5 (a)", "table 'evil"),
         ("drop index living; create index living on documents (sequence) where 0", "index 'living'"),
         ("drop table field_values; create view field_values as select 1 field, 2 value, 3 sequence", "'field_values'"),
@@ -245,7 +208,7 @@ TRIGGER = "create trigger evil after insert on documents begin delete from docum
         ("update meta set value = null where key = 'kind'", "'meta' does not say what the index is"),
     ],
 )
-def test_what_we_do_not_make_is_refused(catalog: LocalCatalog, copy: Path, statement: str, said: str) -> None:
+def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, statement: str, said: str) -> None:
     """It would be run with the statements of every later upload or search."""
     with closing(sqlite3.connect(copy / "index.sqlite3")) as database:
         database.executescript(statement)
@@ -255,33 +218,28 @@ def test_what_we_do_not_make_is_refused(catalog: LocalCatalog, copy: Path, state
 
 @pytest.mark.strangers
 @pytest.mark.parametrize("name", ["index.sqlite3", "manifest.json", FILE])
-@pytest.mark.parametrize("kind", ["link", "relative link", "pipe", "socket", "folder"])
-def test_only_files_of_its_own_are_read(
-    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_restore_reads_only_files_of_its_own(
+    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str
 ) -> None:
-    """A link may lead to any file of the machine, a pipe never ends, and a device neither."""
+    """A link may lead to any file of the machine, and a pipe never ends."""
     catalog.artifacts("a").change(description="secret")
     copy, outside = tmp_path / "copy", tmp_path / "outside"
     index.back_up(copy)
     path = copy / name
     path.rename(outside)
-    if "link" in kind:
-        path.symlink_to(outside if kind == "link" else Path(os.path.relpath(outside, path.parent)))
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        monkeypatch.chdir(path.parent)  # as the names of sockets are short
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    else:
-        path.mkdir()
-    refused(catalog, copy, " is a link" if "link" in kind else "(is not a file|is missing)")
+    match kind:
+        case "link":
+            path.symlink_to(outside)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.mkdir()
+    refused(catalog, copy, " is a link" if kind == "link" else "(is not a file|is missing)")
 
 
 @pytest.mark.strangers
-def test_a_snapshot_has_the_artifacts_and_is_not_made_of_damaged_ones(
-    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path
-) -> None:
+def test_artifacts_come_with_their_index(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     catalog.artifacts("a").change(description="Photos.", distinct="n")
     index.back_up(tmp_path / "copy")
     catalog.restore("b", tmp_path / "copy")
@@ -293,51 +251,39 @@ def test_a_snapshot_has_the_artifacts_and_is_not_made_of_damaged_ones(
 
 
 @pytest.mark.strangers
-def test_hard_links_are_copied(catalog: LocalCatalog, copy: Path, tmp_path: Path) -> None:
-    """Programs for backups make them of files that did not change."""
-    os.link(copy / "index.sqlite3", tmp_path / "linked")
-    catalog.restore("b", copy)
-    assert catalog.get("b").path.stat().st_nlink == 1
-
-
-@pytest.mark.strangers
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
         ({"format": ...}, "has format None"),
+        ({"format": 2}, r"manifest\.json has format 2; this program reads format 1"),
         ({"format": "1"}, "has format 1; this program reads format 1"),
-        ({"format": [1]}, "has format"),
         ({"files": ...}, "does not list files"),
         ({"files": ["index.sqlite3"]}, "does not list files"),
-        ({"files": {"index.sqlite3": 3}}, "does not list files"),
         ({"files": {"index.sqlite3": {"bytes": "3", "sha256": ""}}}, "does not list files"),
         ({"files": {"index.sqlite3": {"bytes": 3}}}, "does not list files"),
         ({"files": {}}, "not a snapshot of an index"),
         ({"files": {"../evil.txt": {"bytes": 0, "sha256": ""}}}, "not a snapshot of an index"),
         ({"files": {"/etc/passwd": {"bytes": 0, "sha256": ""}}}, "not a snapshot of an index"),
         ({"name": ...}, "not a snapshot of an index"),
-        ({"name": 3}, "not a snapshot of an index"),
         ({"files": {"index.sqlite3": {"bytes": 10**15, "sha256": ""}}}, "should have 1000000000000000"),
         ({"files": {"index.sqlite3": {"bytes": -1, "sha256": ""}}}, "should have -1"),
     ],
 )
-def test_a_manifest_of_another_shape(catalog: LocalCatalog, copy: Path, facts: dict[str, Any], said: str) -> None:
+def test_restore_refuses_another_manifest(catalog: LocalCatalog, copy: Path, facts: dict[str, Any], said: str) -> None:
     signed(copy, **facts)
     refused(catalog, copy, said)
 
 
 @pytest.mark.strangers
-@pytest.mark.parametrize(
-    "content", [b"", b"null", b"[]", b'"a"', b"3", b"{}", b'{"sha256": 3}', b"[" * 10_000, b"\xff"]
-)
-def test_what_is_no_manifest(catalog: LocalCatalog, copy: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"{}", b'{"sha256": 3}', b"[" * 10_000, b"\xff"])
+def test_restore_refuses_what_is_no_manifest(catalog: LocalCatalog, copy: Path, content: bytes) -> None:
     (copy / "manifest.json").write_bytes(content)
     refused(catalog, copy, r"manifest\.json")
 
 
 @pytest.mark.strangers
 @pytest.mark.parametrize("name", ["manifest.json", "index.sqlite3"])
-def test_files_that_only_seem_large_are_not_read(catalog: LocalCatalog, copy: Path, name: str) -> None:
+def test_restore_reads_no_files_that_only_seem_large(catalog: LocalCatalog, copy: Path, name: str) -> None:
     """Without content they take no place on this disk, and would fill another."""
     huge = 2**43  # bytes, which every usual file system allows and hardly any disk has
     if name == "index.sqlite3":
@@ -349,16 +295,19 @@ def test_files_that_only_seem_large_are_not_read(catalog: LocalCatalog, copy: Pa
     assert not catalog.exists("b")
 
 
-def test_a_name_that_is_taken(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
+def test_restore_under_a_name_that_is_taken(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
     put(index, range(1), version=1)
     with pytest.raises(IndexConflict, match="'a'"):
         catalog.restore("a", copy)
-    assert contents(index)["0"].text == "version 1 of 0"
     with pytest.raises(InvalidIndexName):
         catalog.restore("../a", copy)
+    (copy / "index.sqlite3").write_bytes(b"nothing")
+    with pytest.raises(CorruptIndex):
+        catalog.restore("a", copy, replace=True)
+    assert contents(index)["0"].text == "version 1 of 0"
 
 
-def test_in_place_of_another(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
+def test_restore_replaces_another_index(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
     other = LocalCatalog(tmp_path / "indexes")
     theirs = other.get("a")
     put(theirs, range(1), version=1)
@@ -373,14 +322,7 @@ def test_in_place_of_another(catalog: LocalCatalog, index: LocalIndex, copy: Pat
     other.close()
 
 
-def test_a_failed_replacement_changes_nothing(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
-    (copy / "index.sqlite3").write_bytes(b"nothing")
-    with pytest.raises(CorruptIndex):
-        catalog.restore("a", copy, replace=True)
-    assert index.count() == COUNT + 19
-
-
-def test_what_was_about_to_be_replaced_is_put_back(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_interrupted_replacement_is_undone(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     folder = tmp_path / "indexes"
     (folder / "a").rename(folder / ".replaced-0123-a")
     (folder / ".creating-0123").mkdir()
@@ -391,7 +333,7 @@ def test_what_was_about_to_be_replaced_is_put_back(catalog: LocalCatalog, index:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_of_a_replacement(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_replacement_survives_a_kill_at_any_moment(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     """What is there afterwards is the one or the other, whole."""
     index.back_up(tmp_path / "0")
     put(index, range(COUNT), version=1)
@@ -421,7 +363,7 @@ def test_killed_at_any_moment_of_a_replacement(catalog: LocalCatalog, index: Loc
     assert seen == {"0", "1"}
 
 
-def test_a_full_disk(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
+def test_copies_on_a_full_disk(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
     """A file system of its own, in a mount namespace of its own, that is too small at first."""
     (tmp_path / "disk").mkdir()
     code = (

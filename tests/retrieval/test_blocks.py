@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,17 +15,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
+from boundarymorph.errors import IndexConflict, InvalidInput, UnknownIndex
 from boundarymorph.inference.concurrency import awaited
-from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import TrainingPolicy, VectorIndex
 from tests.contract.vector_index import names, unit
+from tests.patience import until
 from tests.retrieval.fakes import nearest
 from tests.system import script
 
-ROOT = Path(__file__).parents[2]
 DIMENSION = 16
 EAGER = TrainingPolicy(least=100, share=0.2, pause=0)
 NEVER = TrainingPolicy(least=10**9)
@@ -85,20 +86,12 @@ def assert_same(first: LocalIndex, second: LocalIndex) -> None:
             np.testing.assert_array_equal(one.scores[shared], other.scores[elsewhere])
 
 
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come about")
-
-
 def file_of(path: Path, name: str = "vectors.faiss") -> Path:
     (file,) = path.with_suffix(".block").glob(f"*-*/{name}")
     return file
 
 
-def test_a_start_reads_the_block_and_then_what_followed(open_index: Open, path: Path) -> None:
+def test_start_reads_the_block_and_then_what_followed(open_index: Open, path: Path) -> None:
     index, plain = open_index(), open_index(plain=True)
     put(index, names(1000))
     assert index.structure() is None
@@ -127,7 +120,7 @@ def test_a_start_reads_the_block_and_then_what_followed(open_index: Open, path: 
 
 
 @pytest.mark.parametrize("count", [99, 100])
-def test_it_is_made_once_that_is_worth_it(open_index: Open, count: int) -> None:
+def test_block_is_made_once_it_is_worth_it(open_index: Open, count: int) -> None:
     index = open_index(EAGER)
     put(index, names(count))
     index.settle()
@@ -137,45 +130,38 @@ def test_it_is_made_once_that_is_worth_it(open_index: Open, count: int) -> None:
     assert index._trainer.files._names() == written
 
 
-def test_it_is_made_while_it_is_searched_and_written(open_index: Open) -> None:
+def test_block_is_made_while_it_is_searched_and_written(open_index: Open) -> None:
     """Each search sees what was acknowledged before it, in each of the states between two blocks."""
     index, other, plain = open_index(EAGER), open_index(EAGER), open_index(plain=True)
-    acknowledged, failures, done = [0], [], threading.Event()
+    acknowledged, done = [0], threading.Event()
 
     def search(searched: LocalIndex) -> None:
-        try:
-            while not done.is_set():
-                at_least = acknowledged[0]
-                if at_least:
-                    pool = nearest(searched, QUERY, 10**6)
-                    assert len(set(pool.ids)) == len(pool.ids)
-                    steps = [int(id.split("-")[0]) for id in pool.ids]
-                    assert set(range(max(0, acknowledged[0] - 9), at_least)) <= set(steps)
-        except BaseException as failure:
-            failures.append(failure)
+        while not done.is_set():
+            at_least = acknowledged[0]
+            if at_least:
+                pool = nearest(searched, QUERY, 10**6)
+                assert len(set(pool.ids)) == len(pool.ids)
+                steps = [int(id.split("-")[0]) for id in pool.ids]
+                assert set(range(max(0, acknowledged[0] - 9), at_least)) <= set(steps)
 
-    searchers = [threading.Thread(target=search, args=(searched,)) for searched in (index, other)]
-    for searcher in searchers:
-        searcher.start()
-    for step in range(60):
-        put(index if step % 2 else other, [f"{step}-{number}" for number in range(40)], seed=step)
-        if step >= 10:
-            index.delete([f"{step - 10}-{number}" for number in range(40)])
-        acknowledged[0] = step + 1
-    done.set()
-    for searcher in searchers:
-        searcher.join()
-    assert not failures
+    with ThreadPoolExecutor(2) as threads:
+        searches = [threads.submit(search, searched) for searched in (index, other)]
+        for step in range(40):
+            put(index if step % 2 else other, [f"{step}-{number}" for number in range(40)], seed=step)
+            if step >= 10:
+                index.delete([f"{step - 10}-{number}" for number in range(40)])
+            acknowledged[0] = step + 1
+        done.set()
+        for each in searches:
+            each.result()
     until(lambda: not any(EAGER.due(searched.refresh()) for searched in (index, other)))
     assert all(rows(searched) for searched in (index, other))
     assert_same(index, plain)
     assert_same(other, plain)
 
 
-def test_another_process_takes_over_what_was_made(open_index: Open) -> None:
+def test_block_of_another_process_is_taken_over(open_index: Open) -> None:
     writer, reader = open_index(), open_index(EAGER)
-    put(writer, names(50))
-    assert rows(reader) == 0
     put(writer, names(500))
     make(writer)
     until(lambda: rows(reader) == 500)
@@ -183,7 +169,7 @@ def test_another_process_takes_over_what_was_made(open_index: Open) -> None:
     assert_same(reader, writer)
 
 
-def test_while_another_makes_it_this_one_goes_on(open_index: Open) -> None:
+def test_block_is_made_by_one_process_at_a_time(open_index: Open) -> None:
     index, other = open_index(), open_index()
     put(index, names(300))
     with other._trainer.files.lock() as ours:
@@ -193,44 +179,22 @@ def test_while_another_makes_it_this_one_goes_on(open_index: Open) -> None:
     assert make(index)
 
 
-def test_attempts_keep_their_distance(open_index: Open, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    now = [100.0]
-    index = open_index(TrainingPolicy(least=100, pause=5, longest=26), clock=lambda: now[0])
-    path.with_suffix(".block").write_text("in the way")
-    put(index, names(300))
-    for seconds, expected in [(0, 1), (9, 1), (1, 2), (19, 2), (1, 3), (25, 3), (1, 4), (26, 5)]:  # 10, 20, then 26
-        now[0] += seconds
-        index.settle()
-        warnings = [record for record in caplog.records if "could not make a structure" in record.message]
-        assert len(warnings) == expected
-    if index.info.kind == "ivf":
-        with pytest.raises(StorageUnavailable, match="'index'"):
-            index.compact()
-    assert len(nearest(index, QUERY, 10**6)) == 300
-    path.with_suffix(".block").unlink()
-    now[0] += 26
-    index.refresh()
-    until(lambda: rows(index) == 300)
-
-
-def test_a_disk_without_room_for_two_files_gets_none(
+def test_block_is_not_made_on_a_disk_without_room_for_two(
     open_index: Open, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     size = 2 * DIMENSION * 200
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2 * size - 1))
-    index = open_index(EAGER)
-    put(index, names(200))
-    index.settle()
-    assert not rows(index) and not list(path.with_suffix(".block").glob("*/*"))
+    for free in (2 * size - 1, 2 * size):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        index = open_index(EAGER)
+        put(index, names(200))
+        index.settle()
+        assert rows(open_index()) == (200 if free == 2 * size else 0)
+        index.close()  # and with it any further attempt
     assert f"needs {size:,} bytes" in caplog.text
-    index.close()  # and with it any further attempt
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2 * size))
-    other = open_index(EAGER)
-    until(lambda: rows(other) == 200)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "another store", "a later format", "a missing file"])
-def test_a_block_that_cannot_be_used_is_named_and_made_again(
+def test_damaged_block_is_named_and_made_again(
     open_index: Open, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = open_index()
@@ -263,9 +227,7 @@ def test_a_block_that_cannot_be_used_is_named_and_made_again(
     other.close()
 
 
-def test_a_store_that_was_restored_from_an_older_copy(
-    open_index: Open, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     index = open_index()
     put(index, names(200))
     index.close()
@@ -280,35 +242,7 @@ def test_a_store_that_was_restored_from_an_older_copy(
     assert "newer than its store" in caplog.text
 
 
-def test_forgotten_deletions_do_not_come_back(open_index: Open, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    index, sleeping = open_index(), open_index(EAGER)
-    put(index, names(400))
-    make(index)
-    assert rows(sleeping) == 400
-    forgetful = DocumentStore(path, tombstones_kept=2)
-    for number in range(10):
-        forgetful.delete([f"d{number}"])
-    forgetful.close()
-    for late in (sleeping, open_index(EAGER)):
-        assert sorted(nearest(late, QUERY, 10**6).ids) == sorted(names(390, 10))
-        assert rows(late) == 400
-    assert_same(sleeping, open_index(plain=True))
-    assert not caplog.records
-
-
-def test_an_empty_index_has_none(open_index: Open, path: Path) -> None:
-    index = open_index()
-    put(index, names(300))
-    index.delete(names(300))
-    assert index._trainer.train(0)
-    assert index.compact()
-    assert [file.name for file in path.with_suffix(".block").iterdir()] == ["lock"]
-    put(index, names(300))
-    assert make(index)
-    assert rows(index) == 300
-
-
-def test_documents_replaced_while_it_is_made_are_in_what_followed(open_index: Open, path: Path) -> None:
+def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:
     """The rows are read a page at a time, between which others write."""
     index, plain = open_index(), open_index(plain=True)
     index._page = 50
@@ -329,32 +263,24 @@ def test_documents_replaced_while_it_is_made_are_in_what_followed(open_index: Op
     assert_same(open_index(), plain)
 
 
-def test_a_failure_leaves_no_trace_at_any_point(open_index: Open, path: Path) -> None:
+def test_failed_training_leaves_no_trace(open_index: Open, path: Path) -> None:
     index = open_index()
     put(index, names(300))
-    trainer, at = index._trainer, 1
-    while True:
-        steps = 0
+    for at in (1, 2, 3, 5, 8):
+        steps = iter(range(1, at))
 
-        def checkpoint(at: int = at) -> None:
-            nonlocal steps
-            steps += 1
-            if steps == at:
+        def checkpoint(steps: Iterator[int] = steps) -> None:
+            if next(steps, None) is None:
                 raise InterruptedError
 
-        trainer._checkpoint = checkpoint  # type: ignore[method-assign]
-        try:
-            trainer.train(0)
-            break
-        except InterruptedError:
-            assert [file.name for file in path.with_suffix(".block").iterdir()] == ["lock"]
-            assert not rows(index)
-        at += 1 + at // 4
-    assert at > 3
+        index._trainer._checkpoint = checkpoint  # type: ignore[method-assign]
+        with pytest.raises(InterruptedError):
+            index._trainer.train(0)
+        assert [file.name for file in path.with_suffix(".block").iterdir()] == ["lock"]
+        assert not rows(index)
 
 
-def test_kinds_are_chosen_at_creation(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path)
+def test_kind_is_chosen_at_creation(catalog: LocalCatalog, tmp_path: Path) -> None:
     index = catalog.create("a", encoder=None, dimension=DIMENSION, kind="ivf")
     vectors = put(index, names(400))
     assert catalog.describe("a").structure is None
@@ -363,23 +289,16 @@ def test_kinds_are_chosen_at_creation(tmp_path: Path) -> None:
     assert (info.kind, info.structure and info.structure.count) == ("ivf", 400)
     assert info.bytes is not None
     assert info.bytes > sum(file.stat().st_size for file in index.path.parent.glob("*.block/*/*"))
-    catalog.close()
-
-    again = LocalCatalog(tmp_path)
-    index = again.create("a", encoder=None, dimension=DIMENSION)
-    assert rows(index) == 400
-    assert nearest(index, vectors[50], 1).ids == ["d50"]
-    assert again.create("a", encoder=None, dimension=DIMENSION, kind="ivf") is index
+    assert catalog.create("a", encoder=None, dimension=DIMENSION) is index
     with pytest.raises(IndexConflict, match="ivf"):
-        again.create("a", encoder=None, dimension=DIMENSION, kind="flat")
+        catalog.create("a", encoder=None, dimension=DIMENSION, kind="flat")
     with pytest.raises(InvalidInput, match="'pq'; use one of flat, ivf"):
-        again.create("b", encoder=None, dimension=DIMENSION, kind="pq")
-    assert not again.exists("b")
-    again.delete("a")
+        catalog.create("b", encoder=None, dimension=DIMENSION, kind="pq")
+    assert not catalog.exists("b")
+    catalog.delete("a")
     with pytest.raises(UnknownIndex):
         nearest(index, vectors[0], 1)
-    assert list(tmp_path.iterdir()) == []
-    again.close()
+    assert list((tmp_path / "indexes").iterdir()) == []
 
 
 def test_closing_ends_a_training(path: Path) -> None:
@@ -395,21 +314,8 @@ def test_closing_ends_a_training(path: Path) -> None:
     assert not list(path.with_suffix(".block").glob(".writing-*"))
 
 
-def test_deleting_an_index_ends_its_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    catalog = LocalCatalog(tmp_path)
-    for _ in range(5):
-        index = catalog.create("a", encoder=None, dimension=DIMENSION, kind="ivf")
-        index._trainer._policy = EAGER
-        put(index, names(3000))
-        index.refresh()
-        catalog.delete("a")
-        assert list(tmp_path.iterdir()) == []
-    assert not caplog.records
-    catalog.close()
-
-
 @pytest.mark.slow
-def test_killed_at_any_moment(path: Path, open_index: Open) -> None:
+def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) -> None:
     code = (
         "import sys; from pathlib import Path; from boundarymorph.retrieval.local.catalog import LocalIndex\n"
         "from boundarymorph.retrieval.local.store import DocumentStore\n"
@@ -430,7 +336,7 @@ def test_killed_at_any_moment(path: Path, open_index: Open) -> None:
     assert not list(path.with_suffix(".block").glob(".writing-*"))
 
 
-def test_a_first_reading_does_not_keep_the_log(open_index: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_reading_does_not_keep_the_log(open_index: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, reader = open_index(), open_index(page=10)
     put(writer, names(40))
     emptied, upsert = [], VectorIndex.upsert
@@ -444,7 +350,7 @@ def test_a_first_reading_does_not_keep_the_log(open_index: Open, monkeypatch: py
     assert emptied == [True] * 4
 
 
-def test_a_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:
+def test_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:
     """Else an index that takes longer to read than anybody waits would never be read."""
     index = open_index()
     put(index, names(40))
@@ -452,16 +358,3 @@ def test_a_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> Non
         pass
     context.run(index.refresh)
     assert len(index._vectors or ()) == 40
-
-
-def test_words_move_with_their_rows(open_index: Open) -> None:
-    """Once most rows are dead, the living are put together."""
-    index, search = open_index(), Search("tram", 60, QUERY)
-    for version in range(50):
-        numbers = range(60 if version == 0 else 30)
-        documents = [Document(f"d{n}", "tram " + "rail " * ((n + version) % 7)) for n in numbers]
-        index.upsert(documents, unit(len(documents), DIMENSION, seed=version))
-        index.refresh()
-    kept, fresh = index.retrieve(search).pool, open_index().retrieve(search).pool
-    assert kept.ids == fresh.ids
-    np.testing.assert_array_equal(kept.features["bm25"], fresh.features["bm25"])

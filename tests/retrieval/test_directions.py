@@ -2,9 +2,6 @@
 
 import sqlite3
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import StorageFull
-from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.local import store
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import COUNT, FEWEST, Directions, DocumentStore
 from boundarymorph.retrieval.ranking import unit_from_halves
-from boundarymorph.selection.pool import Pool
 
 DIMENSION = 160
 WORDS = ["river", "bridge", "water", "stone", "tower"]
@@ -50,7 +45,7 @@ def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, d
 
 
 @pytest.mark.parametrize(("count", "dimension"), [(700, 160), (100, 160), (300, 1_000)])
-def test_they_span_what_the_singular_vectors_span(count: int, dimension: int) -> None:
+def test_directions_span_what_the_singular_vectors_span(count: int, dimension: int) -> None:
     vectors = topical(count, dimension=dimension)
     basis = Directions.of(vectors).basis
     assert basis.shape == (dimension, COUNT)
@@ -60,29 +55,20 @@ def test_they_span_what_the_singular_vectors_span(count: int, dimension: int) ->
     assert 0.99 * most < np.square(vectors @ basis).sum() < 1.0001 * most
 
 
-def test_vectors_within_them_keep_their_cosines_and_travel_as_float16() -> None:
+def test_directions_keep_cosines_of_vectors_within_them() -> None:
     vectors = topical(500)
     learned = Directions.of(vectors)
     inside = vectors @ learned.basis @ learned.basis.T
     inside /= np.linalg.norm(inside, axis=1, keepdims=True)
-    pool = Pool.of([str(number) for number in range(500)], inside, inside[3])
-    projected = replace(pool, embeddings=learned.units(pool.embeddings), query=learned.units(pool.query[None])[0])
-    assert projected.embeddings.shape == (500, COUNT)
-    assert np.allclose(projected.embeddings @ projected.embeddings.T, pool.embeddings @ pool.embeddings.T, atol=2e-3)
-    assert np.array_equal(projected.scores, pool.scores)
-    encoded = frame.encode_pool(Retrieved(projected))
-    assert len(encoded) < 500 * (2 * COUNT + 30) + 2_000
-    assert np.array_equal(frame.decode_pool(encoded).pool.embeddings, projected.embeddings)
-
-
-def test_a_vector_without_any_of_them_still_has_unit_length() -> None:
-    learned = Directions(np.eye(DIMENSION, COUNT, dtype=np.float32))
-    row = np.eye(DIMENSION, dtype=np.float32)[[0, DIMENSION - 1]]
-    assert np.allclose(np.linalg.norm(learned.units(row), axis=1), 1)
+    projected = learned.units(inside)
+    assert projected.shape == (500, COUNT)
+    assert np.allclose(projected @ projected.T, inside @ inside.T, atol=2e-3)
+    other = Directions(np.eye(DIMENSION, COUNT, dtype=np.float32))  # of which a vector may have none
+    assert np.allclose(np.linalg.norm(other.units(np.eye(DIMENSION, dtype=np.float32)[[0, -1]]), axis=1), 1)
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 500])
-def test_a_row_is_projected_alike_among_any_others(count: int) -> None:
+def test_directions_of_a_row_do_not_depend_on_others(count: int) -> None:
     vectors = topical(500)
     learned = Directions.of(vectors)
     whole = learned.units(vectors)
@@ -108,7 +94,7 @@ class Asked:
         return unit_from_halves(self.learned.halves_of(sequences, rows, living))
 
 
-def test_a_document_is_projected_once() -> None:
+def test_document_is_projected_once() -> None:
     of, rng = Asked(), np.random.default_rng(0)
     for count in (0, 1, 100, 300, 10):  # numbers beyond the room so far, and again below it
         sequences = rng.permutation(400)[:count]
@@ -116,7 +102,7 @@ def test_a_document_is_projected_once() -> None:
     assert len(of.asked) == len(set(of.asked)) > 300
 
 
-def test_no_more_are_kept_than_twice_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_projections_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "ROOM", 20)
     of, first, second = Asked(), np.arange(100), np.arange(100, 200)
     for sequences in (first, second, second[:19], first[:19]):  # as if 50 were living
@@ -127,46 +113,9 @@ def test_no_more_are_kept_than_twice_the_documents(monkeypatch: pytest.MonkeyPat
     assert of.asked[219:] == [300]  # 120 are kept: these, and those of the second hundred
 
 
-@pytest.mark.parametrize(("number", "times"), [(64 * 2 + 20, 1), (64 * 2 + 21, 2)])
-def test_numbers_of_which_few_are_in_use_are_not_kept(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> None:
-    monkeypatch.setattr(store, "ROOM", 20)
-    of, sequences = Asked(), np.array([number, 3])
-    for _ in range(2):
-        assert np.array_equal(of.units_of(sequences, living=2), of.whole[sequences])
-    assert of.asked == [number, 3] * times
-
-
-def test_many_threads_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "ROOM", 0)
-    of = Asked()
-
-    def some(seed: int) -> bool:
-        sequences = np.random.default_rng(seed).permutation(400)[: 1 + seed]
-        return np.array_equal(of.units_of(sequences, living=100), of.whole[sequences])
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(some, range(100)))
-
-
-def test_a_search_after_an_update_has_the_new_vector(tmp_path: Path) -> None:
-    index = opened(tmp_path / "index.sqlite3")
-    put(index, range(FEWEST))
-    before = found(index, depth=FEWEST).pool
-    put(index, [5], seed=1)
-    after = found(index, depth=FEWEST).pool
-    learned = index.directions()
-    assert learned is not None
-    whole = found(index, depth=FEWEST, directions=False).pool
-    assert np.allclose(whole.embeddings[whole.ids.index("5")], topical(1, seed=1)[0], atol=1e-3)
-    assert np.array_equal(after.embeddings, learned.units(whole.embeddings))
-    others = [id for id in before.ids if id != "5"]
-    rows = [[pool.ids.index(id) for id in others] for pool in (before, after)]
-    assert np.array_equal(before.embeddings[rows[0]], after.embeddings[rows[1]])
-
-
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_a_pool_differs_in_its_vectors_alone(tmp_path: Path, kind: str, hybrid: bool) -> None:
+def test_directions_change_nothing_but_the_vectors(tmp_path: Path, kind: str, hybrid: bool) -> None:
     index = opened(tmp_path / "index.sqlite3", kind=kind)
     put(index, range(1_500))
     whole, reduced = (found(index, directions=wanted, hybrid=hybrid).pool for wanted in (False, True))
@@ -190,7 +139,7 @@ def test_a_pool_differs_in_its_vectors_alone(tmp_path: Path, kind: str, hybrid: 
         (FEWEST, DIMENSION, False, False),  # how a scorer weighs the dimensions of a query needs all of them
     ],
 )
-def test_they_are_for_many_documents_of_many_dimensions_with_words(
+def test_directions_need_many_documents_and_dimensions_and_words(
     tmp_path: Path, writes: int, dimension: int, lexical: bool, reduced: bool
 ) -> None:
     index = opened(tmp_path / "index.sqlite3", dimension, lexical=lexical)
@@ -198,7 +147,7 @@ def test_they_are_for_many_documents_of_many_dimensions_with_words(
     assert found(index).pool.embeddings.shape[1] == (COUNT if reduced else dimension)
 
 
-def test_they_are_learned_again_after_as_many_writes_and_known_to_every_process(tmp_path: Path) -> None:
+def test_directions_are_learned_again_and_shared_by_processes(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite3"
     first, second = opened(path), opened(path)
     put(first, range(FEWEST))
@@ -213,26 +162,7 @@ def test_they_are_learned_again_after_as_many_writes_and_known_to_every_process(
     assert np.array_equal(found(opened(path)).pool.embeddings, found(second).pool.embeddings)
 
 
-def test_an_index_of_an_earlier_release_learns_them_when_it_is_opened(tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite3"
-    index = opened(path)
-    put(index, range(FEWEST))
-    index.close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("DELETE FROM meta WHERE key LIKE 'directions%'")
-    assert found(opened(path)).pool.embeddings.shape[1] == COUNT
-
-
-def test_few_documents_written_often_teach_nothing(tmp_path: Path) -> None:
-    index = opened(tmp_path / "index.sqlite3")
-    for seed in range(12):
-        put(index, range(100), seed=seed)
-    assert found(index).pool.embeddings.shape[1] == DIMENSION
-
-
-def test_a_store_that_cannot_keep_them_is_written_and_searched_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_works_without_room_for_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(learned: Directions, connection: sqlite3.Connection) -> None:
         raise StorageFull("the disk is full")
 

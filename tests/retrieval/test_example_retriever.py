@@ -13,7 +13,7 @@ from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.api.service import answer, client_of, fake_gateway, on_socket, ready
+from tests.fakes.service import answer, client_of, fake_gateway, on_socket, ready
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "retriever_over_a_dict.py"
 QUERY = "a violin of 1600"
@@ -34,38 +34,26 @@ async def url(example: ModuleType) -> AsyncIterator[str]:
         yield url
 
 
-@pytest.fixture
-async def retriever(url: str) -> AsyncIterator[RemoteRetriever]:
-    found = RemoteRetriever(url)
-    yield found
-    await found.close()
-
-
-async def test_pools(retriever: RemoteRetriever) -> None:
+async def test_example_fulfils_the_contract(url: str, example: ModuleType) -> None:
+    retriever = RemoteRetriever(url)
     await retriever.check()
     pool = (await retriever.retrieve("notes", Search(QUERY, 10))).pool
     assert sorted(pool.ids) == ["bread", "tram", "violin"] and pool.ids[0] == "violin"
     assert np.abs(pool.embeddings.astype(np.float64) @ pool.query - pool.scores).max() < 1e-3
-    assert list((await retriever.retrieve("notes", Search(QUERY, 10))).pool.ids) == list(pool.ids), "the same again"
     assert list((await retriever.retrieve("notes", Search(QUERY, 1))).pool.ids) == list(pool.ids[:1])
     own = await retriever.embed_query(QUERY)
     assert list((await retriever.retrieve("notes", Search("", 10, own))).pool.ids) == list(pool.ids)
-
-
-async def test_filters_and_errors(retriever: RemoteRetriever) -> None:
     found = await retriever.retrieve("notes", Search(QUERY, 10, filter={"year": 1900}))
     assert list(found.pool.ids) == ["tram"]
     nothing = await retriever.retrieve("notes", Search(QUERY, 10, filter={"page": "x"}))
     assert not len(nothing.pool) and nothing.warnings
     with pytest.raises(UnknownIndex):
         await retriever.retrieve("unknown", Search(QUERY, 1))
-
-
-async def test_documents(retriever: RemoteRetriever, example: ModuleType) -> None:
-    found = await retriever.documents("notes", ["violin", "unknown", "tram"])
-    assert {id: document.text for id, document in found.items()} == {id: example.TEXTS[id] for id in ("violin", "tram")}
+    documents = await retriever.documents("notes", ["violin", "unknown", "tram"])
+    assert {id: each.text for id, each in documents.items()} == {id: example.TEXTS[id] for id in ("violin", "tram")}
     lengths = await retriever.characters("notes", ["violin", "unknown"])
     assert dict(lengths) == {"violin": len(example.TEXTS["violin"])}
+    await retriever.close()
 
 
 async def test_a_service_selects_from_it(url: str) -> None:

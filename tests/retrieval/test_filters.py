@@ -1,7 +1,6 @@
 """Filters: what they mean, that table and predicate agree, what is refused, and what a store answers over time."""
 
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -40,14 +39,11 @@ METADATA: dict[str, dict[str, Any]] = {
         ({"year": 1999}, "tram"),
         ({"year": "1999"}, "bread"),
         ({"year": {"gt": 1999}}, "violin"),
-        ({"year": {"gte": 1999, "lt": 1999.5}}, "tram"),
         ({"year": {"lte": "1999"}}, "bread"),
         ({"open": True}, "tram"),
-        ({"open": False}, "violin"),
         ({"open": 1}, "bread"),
         ({"tags": "rail"}, "tram bread"),
         ({"tags": None}, "bread"),
-        ({"tags": {"gte": 1}}, "bread"),
         ({"tags": {"exists": True}}, "tram violin bread"),
         ({"by": None}, "violin"),
         ({"by": {"exists": False}}, "bare"),
@@ -56,15 +52,12 @@ METADATA: dict[str, dict[str, Any]] = {
         ({"by.name.first": {"exists": True}}, ""),
         ({"lang": {"ne": "de"}}, "violin bread bare"),
         ({"lang": {"in": ["de", "en", 3]}}, "tram violin"),
-        ({"lang": {"in": []}}, ""),
-        ({"lang": {"nin": ["de"]}}, "violin bread bare"),
-        ({"lang": "en", "open": False}, "violin"),
         ({"or": [{"lang": "de"}, {"by": None}]}, "tram violin"),
         ({"and": [{"tags": "rail"}, {"not": {"year": {"gte": 0}}}]}, "bread"),
         ({"not": {}}, ""),
     ],
 )
-def test_what_filters_mean(filter: dict[str, Any], expected: str) -> None:
+def test_filter_meaning(filter: dict[str, Any], expected: str) -> None:
     assert by_predicate(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
     assert by_table(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
 
@@ -77,11 +70,9 @@ def test_what_filters_mean(filter: dict[str, Any], expected: str) -> None:
         ({"a": [1]}, r"filter\.a: expected a string, a number.*or an object"),
         ({"a": {}}, r"filter\.a: expected a comparison"),
         ({"a": {"b": 1}}, r"filter\.a: there is no comparison 'b'.*dots"),
-        ({"a": {"$gt": 1}}, r"there is no comparison '\$gt'"),
         ({"a": {"in": 1}}, r"filter\.a\.in: expected a list"),
         ({"a": {"in": [1, [2]]}}, r"filter\.a\.in\[1\]"),
         ({"a": {"gt": True}}, r"filter\.a\.gt: expected a number or a string"),
-        ({"a": {"lt": None}}, r"filter\.a\.lt"),
         ({"a": {"exists": 1}}, r"filter\.a\.exists: expected true or false"),
         ({"a": float("nan")}, r"filter\.a: a number must be finite"),
         ({"a": 2**63}, r"filter\.a: .*64 bits"),
@@ -90,10 +81,8 @@ def test_what_filters_mean(filter: dict[str, Any], expected: str) -> None:
         ({"a": "\ud800"}, "surrogate"),
         ({"\ud800": 1}, "surrogate"),
         ({"a..b": 1}, "name of a field"),
-        ({"": 1}, "name of a field"),
         ({'a"b': 1}, "name of a field"),
         ({"a\\b": 1}, "name of a field"),
-        ({"a\n": 1}, "name of a field"),
         ({1: 1}, "a field name must be a string"),
         ({"and": []}, r"filter\.and: expected a list of at least one"),
         ({"or": {"a": 1}}, r"filter\.or: expected a list"),
@@ -102,12 +91,12 @@ def test_what_filters_mean(filter: dict[str, Any], expected: str) -> None:
         ({"and": [{"or": [{"not": {"x": {"y": 1}}}]}]}, r"filter\.and\[0\]\.or\[0\]\.not\.x: there is no"),
     ],
 )
-def test_mistakes_are_named_with_their_place(filter: object, message: str) -> None:
+def test_filter_names_mistakes_with_their_place(filter: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Filter(filter)
 
 
-def test_bounds() -> None:
+def test_filter_is_bounded() -> None:
     nested: dict[str, Any] = {"a": 1}
     for _ in range(MAX_DEPTH - 1):
         nested = {"not": nested}
@@ -172,7 +161,7 @@ filters = st.recursive(
 
 @settings(max_examples=times(150, 4_000), deadline=None)
 @given(filters, st.lists(metadata, min_size=1, max_size=8))
-def test_table_and_predicate_agree(filter: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def test_filter_means_the_same_by_table_and_predicate(filter: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     expected = by_predicate(Filter(filter), rows)
     assert by_table(Filter(filter), rows) == expected
     with mock.patch.multiple(module, _FIRST_LIMIT=1, _GROWTH=2, _READ_PER_CHECK=1):
@@ -182,14 +171,14 @@ def test_table_and_predicate_agree(filter: dict[str, Any], rows: list[dict[str, 
 
 
 @given(filters)
-def test_filters_that_read_the_same_are_equal(filter: dict[str, Any]) -> None:
+def test_filters_in_another_order_are_equal(filter: dict[str, Any]) -> None:
     turned = dict(reversed(filter.items()))
     assert Filter(filter) == Filter(turned)
     assert hash(Filter(filter)) == hash(Filter(turned))
     assert Filter(filter) != Filter({"not": filter})
 
 
-def test_values_of_different_types_make_different_filters() -> None:
+def test_filters_with_values_of_different_types_differ() -> None:
     assert len({Filter({"a": value}) for value in (1, True, "1", None, 0, False)}) == 6
 
 
@@ -211,40 +200,11 @@ def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list
     return [number in found for number, _ in encoded]
 
 
-def test_what_is_gone_does_not_pile_up(tmp_path: Path) -> None:
+def test_remembered_answers_do_not_grow_with_writes(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
     documents = [Document(str(number), "") for number in range(2_000)]
     for _ in range(20):
         store.upsert(documents, np.tile(np.eye(1, 4), (2_000, 1)), [b""] * 2_000)
         assert len(store.matching_sequences(Filter({}))) <= 2_000 + 10_000
     assert len(matching(store, Filter({}))) == 2_000
-    store.close()
-
-
-@pytest.mark.parametrize("filter", [{"a": {"in": []}}, {"not": {}}, {"not": {"a": {"nin": []}}}])
-def test_a_filter_that_no_document_can_match_finds_nothing(tmp_path: Path, filter: dict[str, Any]) -> None:
-    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
-    store.upsert([Document("a", "word")], np.eye(1, 4), [b""])
-    assert matching(store, Filter(filter)) == []
-    assert matching(store, Filter({"not": filter})) == ["a"]
-    store.close()
-
-
-def test_a_remembered_answer_cannot_be_changed(tmp_path: Path) -> None:
-    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
-    store.upsert([Document("a", ""), Document("b", "")], np.eye(2, 4), [b"", b""])
-    sequences = store.matching_sequences(Filter({}))
-    with pytest.raises(ValueError, match="read-only"):
-        sequences[0] = 7
-    store.close()
-
-
-def test_many_filters_and_threads(tmp_path: Path) -> None:
-    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4)
-    documents = [Document(str(number), "", metadata={"n": number}) for number in range(100)]
-    store.upsert(documents, np.tile(np.eye(1, 4), (100, 1)), [b""] * 100)
-    asked = [number % 40 for number in range(200)]
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda number: matching(store, Filter({"n": {"gte": number}})), asked))
-    assert [len(ids) for ids in found] == [100 - number for number in asked]
     store.close()

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from boundarymorph.errors import InvalidInput, StorageFull, UnknownIndex
+from boundarymorph.errors import InvalidInput, StorageFull
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.uploads import (
     MAX_PROBLEMS,
@@ -75,19 +72,14 @@ class TestParsing:
         assert second.embedding is not None
         np.testing.assert_allclose(second.embedding, [0.6, -0.8], rtol=1e-6)
 
-    @settings(max_examples=60, deadline=None)
-    @given(size=st.integers(1, 50), texts=st.lists(st.text(), max_size=6))
-    async def test_chunks_may_end_anywhere(self, size: int, texts: list[str]) -> None:
+    @pytest.mark.parametrize("size", [1, 2, 7, 1000])
+    async def test_chunks_may_end_anywhere(self, size: int) -> None:
         """Also within a character."""
-        records = [{"id": str(number), "text": text + "."} for number, text in enumerate(texts)]
-        try:
-            body = b"\n".join(orjson.dumps(record) for record in records)
-        except TypeError:
-            return
+        records = [{"id": str(number), "text": text} for number, text in enumerate(["ä.", "漢字\n", "🙂", "plain"])]
+        body = b"\n".join(map(orjson.dumps, records))
         entries = await parse(*(body[start : start + size] for start in range(0, len(body), size)))
-        assert entries == [
-            ParsedDocument(number, Document(str(number - 1), text + ".")) for number, text in enumerate(texts, start=1)
-        ]
+        expected = [Document(str(record["id"]), str(record["text"])) for record in records]
+        assert entries == [ParsedDocument(number, each) for number, each in enumerate(expected, start=1)]
 
     @pytest.mark.parametrize(
         ("line", "reason"),
@@ -96,7 +88,6 @@ class TestParsing:
             (b'{"id": "a", "text": "\xff"}', "not in UTF-8"),
             (b'{"id": "a", "text": "\\ud800"}', "nothing to read"),
             (b'{"id": "a", "text": "x", "embedding": [NaN, 1]}', "JSON has no NaN or Infinity"),
-            (b"id: a", "write one JSON object a line"),
             (b"id,text", "it looks like CSV"),
             (b'["a"]', "a document must be a JSON object; send an array of them as application/json"),
             (b"[" * 5_000, "not JSON"),
@@ -104,27 +95,22 @@ class TestParsing:
                 b'{"id": "a", "text": "x", "metadata": ' + b'{"a":' * 400 + b"1" + b"}" * 401,
                 "metadata: cannot be stored",
             ),
-            (b"null", "object"),
             (b'{"text": "x"}', "id is missing: a document has id and text; this one has text"),
             (b'{"body": "x", "id": 1}', "text is missing: a document has id and text; this one has body, id"),
             (b"{}", "this one has nothing"),
             (b'{"id": null, "text": "x"}', "id"),
-            (b'{"id": true, "text": "x"}', "id"),
             (b'{"id": 1.5, "text": "x"}', "id"),
             (b'{"id": 123456789012345678901234567890, "text": "x"}', "id"),
             (b'{"id": "", "text": "x"}', "id"),
             (b'{"id": "' + b"a" * 513 + b'", "text": "x"}', "id"),
-            (b'{"id": "a"}', "text"),
             (b'{"id": "a", "text": null, "title": "t"}', "text"),
             (b'{"id": "a", "text": ""}', "title"),
-            (b'{"id": "a", "text": "", "title": ""}', "title"),
             (b'{"id": "a", "text": "x", "title": 3}', "title"),
             (b'{"id": "a", "text": "x", "metadata": [1]}', "metadata: Input should be an object"),
             (b'{"id": "a", "text": "x", "embedding": "1,2"}', "embedding: Input should be an array"),
             (b'{"id": "a", "text": "x", "embedding": [1, "2"]}', "embedding.1: Input should be a valid number"),
             (b'{"id": "a", "text": "x", "embedding": [true, false]}', "embedding.0: Input should be a valid number"),
             (b'{"id": "a", "text": "x", "embedding": [1]}', "1 dimensions and the index 2"),
-            (b'{"id": "a", "text": "x", "embedding": []}', "0 dimensions"),
             (b'{"id": "a", "text": "x", "embedding": [0, 0.0]}', "direction"),
             (b'{"id": "a", "text": "x", "embedding": [1e308, 1e308]}', "direction"),
         ],
@@ -138,13 +124,11 @@ class TestParsing:
         assert bad.line == 2
         assert reason in bad.reason
 
-    async def test_a_line_without_end_is_not_kept(self) -> None:
+    async def test_line_that_is_too_long_is_not_kept(self) -> None:
         pieces = [b'{"id": "a", "text": "', *[b"x" * 1000] * 500, b'"}\n{"id": "b", "text": "y"}']
         bad, good = await parse(*pieces, max_line_bytes=2000)
         assert bad == BadLine(1, "longer than 2000 bytes")
         assert good == ParsedDocument(2, Document("b", "y"))
-
-    async def test_a_line_of_just_the_limit(self) -> None:
         line = b'{"id": "a", "text": "y"}'
         assert await parse(line, max_line_bytes=len(line)) == [ParsedDocument(1, Document("a", "y"))]
         assert await parse(line, max_line_bytes=len(line) - 1) == [BadLine(1, f"longer than {len(line) - 1} bytes")]
@@ -158,27 +142,8 @@ class TestParsing:
                 ends = [entry.end for entry in entries if isinstance(entry, ParsedDocument)]
                 assert ends == [n + 1, 2 * n + 4, 3 * n + 4 + len(end)]
 
-    async def test_arrays(self) -> None:
-        body = b'[{"id": 1, "text": "one"}, 5]'
-        assert [entry async for entry in parse_array(body, 2)] == [
-            ParsedDocument(1, Document("1", "one")),
-            BadLine(2, "a document must be a JSON object; send an array of them as application/json"),
-        ]
-        for wrong in (b'{"id": 1}', b"[", b""):
-            with pytest.raises(InvalidInput):
-                [entry async for entry in parse_array(wrong, 2)]
-
 
 class TestIngesting:
-    async def test_texts_are_encoded_and_found(self, index: LocalIndex) -> None:
-        encoder = SeededEncoder()
-        report = await ingest(
-            index, encoder, upload({"id": "a", "text": "one", "title": "T"}, {"id": "b", "text": "b" * 200})
-        )
-        assert report == IngestReport(added=2, truncated=1)
-        assert encoder.encoded == ["T\none", "b" * 200]
-        assert list(nearest(index, vector_of("T\none"), 1).ids) == ["a"]
-
     async def test_only_changes_are_encoded(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
         records = [{"id": i, "text": f"text {i}"} for i in range(10)]
@@ -186,16 +151,13 @@ class TestIngesting:
         encoder.encoded.clear()
         records[3]["text"] = "changed"
         records[5]["metadata"] = {"new": True}
-        report = await ingest(index, encoder, upload(*records, {"id": "x", "text": "new"}), batch_size=4)
-        assert report == IngestReport(added=1, updated=2, unchanged=8)
-        assert encoder.encoded == ["changed", "text 5", "new"]
+        records.append({"id": "x", "text": "new" * 40, "title": "T"})
+        report = await ingest(index, encoder, upload(*records), batch_size=4)
+        assert report == IngestReport(added=1, updated=2, unchanged=8, truncated=1)
+        assert encoder.encoded == ["changed", "text 5", "T\n" + "new" * 40]
+        assert list(nearest(index, vector_of("T\n" + "new" * 40), 1).ids) == ["x"]
         assert index.documents(["3"])["3"].text == "changed"
         assert index.documents(["5"])["5"].metadata == {"new": True}
-
-    async def test_a_deleted_document_is_new_again(self, index: LocalIndex) -> None:
-        await ingest(index, SeededEncoder(), upload({"id": "a", "text": "one"}))
-        index.delete(["a"])
-        assert await ingest(index, SeededEncoder(), upload({"id": "a", "text": "one"})) == IngestReport(added=1)
 
     @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
     async def test_the_later_of_an_upload_wins(self, index: LocalIndex, batch_size: int) -> None:
@@ -249,28 +211,20 @@ class TestIngesting:
         assert report == IngestReport(added=50)
         assert list(nearest(index, vector_of("given"), 1).ids) == ["7"]
 
-    async def test_what_progress_reports_is_there(self, index: LocalIndex) -> None:
-        seen: list[tuple[int, int]] = []
-        await ingest(
-            index,
-            SeededEncoder(),
-            upload(*({"id": i, "text": str(i)} for i in range(10))),
-            batch_size=4,
-            on_progress=lambda report: seen.append((report.added, index.count())),
-        )
-        assert seen == [(4, 4), (8, 8), (10, 10)]
-
-    async def test_a_batch_holds_no_more_than_its_bytes(self, own: LocalIndex) -> None:
+    async def test_batch_holds_no_more_than_its_bytes(self, own: LocalIndex) -> None:
         """Of the upload, and one line more."""
         vector = vector_of("v").tolist()
         records = [{"id": i, "text": "x" * 2**20, "embedding": vector} for i in range(20)]
-        seen: list[int] = []
-        await ingest(own, None, upload(*records), on_progress=lambda report: seen.append(report.added))
-        assert seen == [8, 16, 20]
-        seen.clear()
-        small = [{"id": i, "text": "y", "embedding": vector} for i in range(WRITTEN_AT_A_TIME + 1)]
-        await ingest(own, None, upload(*small), on_progress=lambda report: seen.append(report.documents))
-        assert seen == [WRITTEN_AT_A_TIME, WRITTEN_AT_A_TIME + 1]
+        seen: list[tuple[int, int]] = []
+
+        async def uploaded(*records: dict[str, Any]) -> list[tuple[int, int]]:
+            seen.clear()
+            await ingest(own, None, upload(*records), on_progress=lambda r: seen.append((r.documents, own.count())))
+            return seen
+
+        assert await uploaded(*records) == [(8, 8), (16, 16), (20, 20)]
+        small = [{"id": f"s{i}", "text": "y", "embedding": vector} for i in range(WRITTEN_AT_A_TIME + 1)]
+        assert [told for told, _ in await uploaded(*small)] == [WRITTEN_AT_A_TIME, WRITTEN_AT_A_TIME + 1]
 
     async def test_how_far_it_is(self, index: LocalIndex) -> None:
         records: list[dict[str, Any]] = [{"id": i, "text": str(i)} for i in range(70)]
@@ -302,62 +256,37 @@ class TestIngesting:
         report = await ingest(index, SeededEncoder(), upload(*({"id": i, "text": str(i)} for i in range(10))))
         assert report == IngestReport(added=2, unchanged=8)
 
-    async def test_an_index_deleted_meanwhile(self, index: LocalIndex, catalog: LocalCatalog) -> None:
-        with pytest.raises(UnknownIndex):
-            await ingest(
-                index,
-                SeededEncoder(),
-                upload(*({"id": i, "text": str(i)} for i in range(10))),
-                batch_size=4,
-                on_progress=lambda report: catalog.delete("seeded"),
-            )
-
-    async def test_with_the_embedded_encoder(self, catalog: LocalCatalog) -> None:
-        encoder = BatchingEncoder(OnnxDualEncoder.embedded())
-        index = catalog.create("real", encoder=encoder.name, dimension=encoder.dimension)
-        records = [
-            {"id": "tram", "text": "Trams leave the central station every ten minutes."},
-            {"id": "violin", "text": "The violin has four strings tuned in fifths."},
-            {"id": "long", "text": "stone " * 1000},
-        ]
-        report = await ingest(index, encoder, upload(*records))
-        assert report == IngestReport(added=3, truncated=1)
-        query = await encoder.encode_query("public transport timetable")
-        assert nearest(index, query, 1).ids == ["tram"]
-        await encoder.close()
-
 
 class TestArrays:
-    async def test_one_element_that_cannot_be_stored_is_skipped(self) -> None:
-        body = (
-            b'[{"id": "a", "text": "a", "metadata": {"n": 123456789012345678901234567890}}, {"id": "b", "text": "b"}]'
-        )
-        bad, good = [entry async for entry in parse_array(body, 2)]
-        assert isinstance(bad, BadLine) and bad.line == 1 and "64-bit" in bad.reason
-        assert good == ParsedDocument(2, Document("b", "b"))
-
-    async def test_one_element_too_long_is_skipped(self) -> None:
+    async def test_bad_elements_are_skipped(self) -> None:
         long = {"id": "long", "text": "t" * 100}
-        body = orjson.dumps([{"id": "a", "text": "a"}, long, {"id": "b", "text": "b"}])
         size = len(orjson.dumps(long))
-        for limit, reason in ((size, None), (size - 1, BadLine(2, f"longer than {size - 1} bytes"))):
-            found = [entry async for entry in parse_array(body, 2, max_line_bytes=limit)]
-            assert len(found) == 3
-            assert (found[1] == reason) == (reason is not None)
+        great = b'{"id": "a", "text": "a", "metadata": {"n": 1234567890123456789012}}'
+        body = b"[" + b", ".join([b'{"id": 1, "text": "one"}', b"5", great, orjson.dumps(long)]) + b"]"
+        found = [entry async for entry in parse_array(body, 2, max_line_bytes=size - 1)]
+        assert found[:2] == [
+            ParsedDocument(1, Document("1", "one")),
+            BadLine(2, "a document must be a JSON object; send an array of them as application/json"),
+        ]
+        assert isinstance(found[2], BadLine) and found[2].line == 3 and "64-bit" in found[2].reason
+        assert found[3:] == [BadLine(4, f"longer than {size - 1} bytes")]
+        last = [entry async for entry in parse_array(body, 2, max_line_bytes=size)][-1]
+        assert isinstance(last, ParsedDocument)
 
     async def test_nothing_comes_of_an_array_that_is_malformed_late_or_would_take_all_memory(self) -> None:
         body = orjson.dumps([{"id": str(number), "text": "t" * 100} for number in range(5_000)])
         deep = b"[" + b'{"metadata":' * 300 + b"1" + b"}" * 300 + b"]"
-        for wrong in (body[:-1], body[:-2] + b"]", body + b"]", body[:-1] + b",]", deep, MANY):
+        wrong = (body[:-1], body[:-2] + b"]", body + b"]", body[:-1] + b",]", deep, MANY, b'{"id": 1}', b"[", b"")
+        for each in wrong:
             with pytest.raises(InvalidInput):
-                await anext(parse_array(wrong, 2))
+                await anext(parse_array(each, 2))
 
 
 @pytest.mark.strangers
 @pytest.mark.parametrize(
     ("batches", "told"), [(0, "nothing of this upload was written"), (2, "6 documents of this upload")]
 )
-async def test_an_upload_that_ends_says_how_far_it_came(
+async def test_upload_that_fails_says_how_far_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, told: str
 ) -> None:
     index = LocalCatalog(tmp_path).create("texts", encoder=None, dimension=0, kind="words")

@@ -36,7 +36,7 @@ def test_ties_and_their_neighbours_round_as_numpy_rounds() -> None:
 
 
 @given(arrays(np.float32, 50, elements=st.floats(-1, 1, width=32)))
-def test_the_nearest(floats: NDArray[np.float32]) -> None:
+def test_halves_are_the_nearest(floats: NDArray[np.float32]) -> None:
     ours, numpys = halves_from_floats(floats).astype(np.float64), floats.astype(np.float16).astype(np.float64)
     large = np.abs(floats) >= NORMAL
     np.testing.assert_array_equal(ours[large], numpys[large])
@@ -55,7 +55,7 @@ def test_unit_rows_keep_their_bits(seed: int, dimension: int) -> None:
     np.testing.assert_array_equal(unit_from_halves(halves), vectors)
 
 
-def test_no_direction() -> None:
+def test_rows_without_a_direction_become_nan() -> None:
     vectors, lengths = unit_rows_of(np.zeros((2, 3), np.float16))
     assert np.isnan(vectors).all()
     assert lengths.tolist() == [0, 0]
@@ -69,7 +69,7 @@ def exact(id: str, lists: list[list[str]]) -> Fraction:
 
 
 @given(rankings)
-def test_the_definition(lists: list[list[str]]) -> None:
+def test_fuse_is_reciprocal_rank_fusion(lists: list[list[str]]) -> None:
     seen = list(dict.fromkeys(id for ranking in lists for id in ranking))
     fused = fuse(lists)
     assert fused.ids == sorted(seen, key=lambda id: (-exact(id, lists), seen.index(id)))
@@ -78,13 +78,13 @@ def test_the_definition(lists: list[list[str]]) -> None:
 
 
 @given(rankings, st.randoms(use_true_random=False))
-def test_scores_do_not_depend_on_the_order_of_the_rankings(lists: list[list[str]], random: object) -> None:
+def test_fuse_does_not_depend_on_the_order_of_the_rankings(lists: list[list[str]], random: object) -> None:
     shuffled = list(lists)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     one, other = fuse(lists), fuse(shuffled)
     assert dict(zip(one.ids, one.scores, strict=True)) == dict(zip(other.ids, other.scores, strict=True))
 
 
-def test_a_ranking_that_repeats_a_document_is_refused() -> None:
+def test_fuse_refuses_a_ranking_that_repeats_a_document() -> None:
     with pytest.raises(DuplicateIds, match="ranking 2 of 2"):
         fuse([["a"], ["b", "b"]])

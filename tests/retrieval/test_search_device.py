@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import faiss
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.build import build_catalog, build_indexes
+from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard
 from boundarymorph.retrieval.local.vectors import BeyondDevice, VectorView
 from boundarymorph.settings import Settings
@@ -34,7 +35,10 @@ async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
     return [list(each.warnings) for each in found]
 
 
-async def test_a_gpu_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_device_that_is_missing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plain = build_indexes(Settings(data_directory=tmp_path / "plain"))
+    assert isinstance(plain, LocalCatalog) and await warnings_of(plain) == [[], [], []]
+    plain.close()
     caplog.set_level(logging.WARNING)
     device = "faiss:99"
     catalog = build_indexes(Settings(data_directory=tmp_path, search_device=device))
@@ -43,22 +47,6 @@ async def test_a_gpu_that_is_not_there(tmp_path: Path, caplog: pytest.LogCapture
     assert told == [[f"search_device {device} cannot be used here; the CPU searched"]] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"] and device in caplog.text
     assert catalog.get("a").compact()
-    catalog.close()
-
-
-async def test_on_the_cpu_there_is_nothing_to_say(tmp_path: Path) -> None:
-    catalog = build_indexes(Settings(data_directory=tmp_path))
-    assert isinstance(catalog, LocalCatalog)
-    assert await warnings_of(catalog) == [[], [], []]
-    catalog.close()
-
-
-def test_a_command_uses_no_device(tmp_path: Path) -> None:
-    catalog = build_catalog(Settings(data_directory=tmp_path, search_device="faiss:99"))
-    index = catalog.create("a", encoder=None, dimension=8, kind="ivf")
-    index.upsert([Document(id, "") for id in names(20)], unit(20, 8))
-    assert index.compact()
-    assert index.structure() is not None
     catalog.close()
 
 
@@ -72,7 +60,7 @@ class Refusing:
         raise BeyondDevice("it is small")
 
 
-async def test_a_single_search_that_the_device_cannot_answer(tmp_path: Path) -> None:
+async def test_cpu_answers_a_search_that_the_device_refuses(tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path, lambda dimension: Refusing(), warnings=["of all"])
     beyond = "the CPU searched, not the device: it is small"
     assert await warnings_of(catalog) == [["of all", beyond], ["of all"], ["of all", beyond]]
@@ -82,6 +70,10 @@ async def test_a_single_search_that_the_device_cannot_answer(tmp_path: Path) -> 
 SIZE = 100  # documents that a device below has room for
 NO_ROOM = "the CPU searched, not the device: it could not load the documents of this index; the log says why"
 NO_MEMORY = "the CPU searched, not the device: it failed or is out of memory; the log says why"
+
+
+def put(index: LocalIndex, ids: list[str], seed: int = 0) -> None:
+    index.upsert([Document(id, "") for id in ids], unit(len(ids), 8, seed))
 
 
 class Memory(faiss.IndexFlatIP):
@@ -98,16 +90,7 @@ def full(dimension: int) -> FaissMirror:
     return FaissMirror([FaissShard(Memory(dimension))], 2_048)
 
 
-def unbuildable(dimension: int) -> FaissMirror:
-    raise MemoryError
-
-
-def put(catalog: LocalCatalog, ids: list[str], seed: int = 0) -> None:
-    index = catalog.create("a", encoder=None, dimension=8)
-    index.upsert([Document(id, "") for id in ids], unit(len(ids), 8, seed))
-
-
-def test_a_device_without_room_for_what_is_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cpu_answers_once_the_device_has_no_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     catalog, plain = LocalCatalog(tmp_path, full), LocalCatalog(tmp_path)
     queries = unit(5, 8, seed=9)
 
@@ -119,12 +102,12 @@ def test_a_device_without_room_for_what_is_written(tmp_path: Path, caplog: pytes
             told.add(tuple(found.warnings))
         return told
 
-    put(catalog, names(SIZE))
+    put(catalog.create("a", encoder=None, dimension=8), names(SIZE))
     assert warnings() == {()}
     assert not caplog.records
-    put(catalog, names(50, SIZE))
+    put(catalog.create("a", encoder=None, dimension=8), names(50, SIZE))
     assert warnings() == {(NO_ROOM,)}
-    put(catalog, names(20, 10), seed=1)  # what is written later is found as well
+    put(catalog.create("a", encoder=None, dimension=8), names(20, 10), seed=1)  # what is written later is found as well
     catalog.get("a").delete(names(5))
     assert warnings() == {(NO_ROOM,)}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -137,32 +120,20 @@ def test_a_device_without_room_for_what_is_written(tmp_path: Path, caplog: pytes
     plain.close()
 
 
-def test_a_device_without_room_for_anything(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path, unbuildable)
-    put(catalog, names(20))
-    found = catalog.get("a").retrieve(Search("", 5, unit(1, 8)[0]))
-    assert (len(found.pool), list(found.warnings)) == (5, [NO_ROOM])
-    catalog.close()
-
-
-@pytest.mark.parametrize("error", [RuntimeError("cudaMalloc"), MemoryError()])
-def test_a_search_that_fails_on_its_device(
-    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_cpu_answers_a_search_that_fails_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog = LocalCatalog(tmp_path, full)
-    put(catalog, names(50))
+    put(catalog.create("a", encoder=None, dimension=8), names(50))
     query = unit(1, 8, seed=3)[0]
     on_device = catalog.get("a").retrieve(Search("", 5, query))
     assert list(on_device.warnings) == []
-
-    def fail(mirror: FaissMirror, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        raise error
-
-    with monkeypatch.context() as broken:
-        broken.setattr(FaissMirror, "nominate", fail)
-        on_cpu = catalog.get("a").retrieve(Search("", 5, query))
-    assert list(on_cpu.warnings) == [NO_MEMORY]
-    assert list(on_cpu.pool.ids) == list(on_device.pool.ids)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    for error in (RuntimeError("cudaMalloc"), MemoryError()):
+        with monkeypatch.context() as broken:
+            broken.setattr(FaissMirror, "nominate", Mock(side_effect=error))
+            on_cpu = catalog.get("a").retrieve(Search("", 5, query))
+        assert list(on_cpu.warnings) == [NO_MEMORY]
+        assert list(on_cpu.pool.ids) == list(on_device.pool.ids)
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
     assert list(catalog.get("a").retrieve(Search("", 5, query)).warnings) == []
     catalog.close()

@@ -1,7 +1,7 @@
 """VectorIndex in memory, over a block, with clusters and with a mirror, against the contract and brute force."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import faiss
@@ -18,6 +18,7 @@ from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mi
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex
 from boundarymorph.retrieval.ranking import unit_from_halves, unit_rows_of
 from tests.contract.vector_index import Make, VectorIndexContract, names, unit
+from tests.stateful.profile import times
 
 NEVER = type("NEVER", (), {"__call__": lambda self: None})()
 Effort = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
@@ -53,9 +54,9 @@ def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clust
 
 
 class TestVectorIndex(VectorIndexContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return VectorIndex
+    @pytest.fixture(params=[0, 100, 2_048], ids=["plain", "mirror of 100", "mirror of 2,048"])
+    def make(self, request: pytest.FixtureRequest) -> Make:
+        return (lambda dimension: simulated(dimension, request.param)) if request.param else VectorIndex
 
 
 def brute_force(
@@ -67,7 +68,7 @@ def brute_force(
     return [list(vectors)[row] for row in best], scores[best], matrix[best]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(120, 4_000), deadline=None)
 @given(
     kind=st.sampled_from(["memory", "block", "clusters", "gpu"]),
     count=st.integers(1, 300),
@@ -78,7 +79,7 @@ def brute_force(
     removed=st.floats(0, 1),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_after_changes_it_equals_brute_force(
+def test_index_equals_brute_force_after_changes(
     kind: str, count: int, later: int, dimension: int, depth: int, distinct: int, removed: float, seed: int
 ) -> None:
     """With ties across every cut and near ones, with any share removed and some written anew, in all and among some."""
@@ -138,24 +139,6 @@ def test_memory_of_replaced_rows_is_given_back() -> None:
         assert index.view().search(unit(1, 8, seed=199)[0], 1).ids == ["d0"]
 
 
-def test_room_that_was_reserved_is_used() -> None:
-    index = VectorIndex(8, capacity=3000)
-    matrix = index.view().matrix
-    for start in range(0, 3000, 1000):
-        index.upsert(names(1000, start), unit(1000, 8, seed=start))
-    assert index.view().matrix is matrix
-    index.upsert(names(1, 3000), unit(1, 8))
-    assert len(index) == 3001
-
-
-def test_a_block_nominates_little_more_than_the_depth() -> None:
-    index = blocked(unit(3_000, 8))
-    block = index.view().block
-    assert block is not None and 0 < block.loss < 1e-3
-    index.view().search(unit(1, 8, seed=1)[0], 640)
-    assert block.vectors.asked == [(640 + 10 + 64, 0)]
-
-
 def clustered(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((max(1, count // 100), dimension))
@@ -165,7 +148,7 @@ def clustered(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("removed", [False, True])
-def test_the_recall_that_is_measured_is_what_other_queries_see(removed: bool) -> None:
+def test_measured_recall_is_what_other_queries_see(removed: bool) -> None:
     vectors = clustered(12_000, 16)
     index = blocked(vectors)
     inverted = trained(vectors[::3], clusters_of(len(vectors)), 0, NEVER)
@@ -190,7 +173,7 @@ def test_the_recall_that_is_measured_is_what_other_queries_see(removed: bool) ->
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_very_few_vectors(count: int) -> None:
+def test_clusters_of_very_few_vectors(count: int) -> None:
     vectors = unit(count, 4)
     inverted, exact = trained(vectors, clusters_of(count), 0, NEVER), blocks._vectors_of(4)
     for each in (inverted, exact):
@@ -202,7 +185,7 @@ def test_very_few_vectors(count: int) -> None:
     ("probes", "depth", "of_clusters", "of_all"),
     [(3, 10, [(74, 3)], []), (30, 10, [], [(74, 0)]), (3, 640, [], [(714, 0)]), (1, 250, None, [])],
 )
-def test_no_more_is_searched_than_the_effort_says(
+def test_search_is_no_wider_than_the_effort_says(
     probes: int, depth: int, of_clusters: list[tuple[int, int]] | None, of_all: list[tuple[int, int]]
 ) -> None:
     """Except that clusters without enough documents are doubled, step by step."""
@@ -252,21 +235,7 @@ def simulated(dimension: int, most: int, shards: int = 4) -> VectorIndex:
     return VectorIndex(dimension, make_mirror=lambda dimension: mirror(dimension, most, shards))
 
 
-class TestWithAMirror(VectorIndexContract):
-    @pytest.fixture(params=[100, 2_048])
-    def make(self, request: pytest.FixtureRequest) -> Make:
-        return lambda dimension: simulated(dimension, request.param)
-
-
-def both(make: Callable[[], VectorIndex], *written: tuple[list[str], NDArray[np.float32]]) -> tuple[VectorIndex, ...]:
-    pair = make(), VectorIndex(written[0][1].shape[1])
-    for each in pair:
-        for ids, vectors in written:
-            each.upsert(ids, vectors)
-    return pair
-
-
-def test_a_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the nearest are in one shard, and the others are asked once."""
     vectors = unit(4000, 8)
     vectors[:, 0] = -np.abs(vectors[:, 0])
@@ -277,7 +246,10 @@ def test_a_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pyte
     monkeypatch.setattr(
         FaissMirror, "_shards_of", lambda mirror, n: np.zeros(n, np.int64) if n == 400 else shards(mirror, n)
     )
-    index, plain = both(lambda: simulated(8, 2_000), (names(400), near), (names(4000, 400), vectors))
+    index, plain = simulated(8, 2_000), VectorIndex(8)
+    for each in (index, plain):
+        each.upsert(names(400), near)
+        each.upsert(names(4000, 400), vectors)
     query = np.eye(8, dtype=np.float32)[0]
     found, expected = index.view().search(query, 390), plain.view().search(query, 390)
     assert (found.ids, found.warnings) == (expected.ids, ())
@@ -288,7 +260,7 @@ def test_a_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pyte
     assert [len(each) for each in asked[1:]] == [1, 1, 1]
 
 
-def test_beyond_what_the_shards_return_the_cpu_answers_and_says_so() -> None:
+def test_cpu_answers_beyond_what_the_shards_return() -> None:
     vectors, index = unit(5000, 8), simulated(8, 500)
     index.upsert(names(5000), vectors)
     found = index.view().search(vectors[0], 1500)
@@ -299,22 +271,10 @@ def test_beyond_what_the_shards_return_the_cpu_answers_and_says_so() -> None:
     assert "3,000" in warning and "500 results from each of 4 shards" in warning
 
 
-def test_the_limit_of_a_build_of_faiss() -> None:
-    class Library:
-        StandardGpuResources = object
-
-        def __init__(self, options: str) -> None:
-            self.options = options
-
-        def get_compile_options(self) -> str:
-            return self.options
-
-    assert limit(Library("OPTIMIZE AVX2 GPU")) == 2_048
-    assert limit(Library("OPTIMIZE GPU CUVS")) == 16_384
+def test_limit_depends_on_how_faiss_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    for options, most in (("OPTIMIZE AVX2 GPU", 2_048), ("OPTIMIZE GPU CUVS", 16_384)):
+        assert limit(SimpleNamespace(StandardGpuResources=object, get_compile_options=lambda o=options: o)) == most
     assert limit(object()) == 0
-
-
-def test_without_gpu_support_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_faiss", object())
     with pytest.raises(InvalidConfiguration, match="faiss-gpu-cu12"):
         mirrors(0)

@@ -38,12 +38,11 @@ async def retriever(catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
     await retriever.close()
 
 
-@pytest.mark.parametrize("encoder", [None, SeededEncoder()])
-async def test_the_pool_is_that_of_the_texts(catalog: LocalCatalog, encoder: SeededEncoder | None) -> None:
+async def test_pool_of_an_index_of_words_is_that_of_its_texts(catalog: LocalCatalog) -> None:
     """Where all documents have a word of the query, statistics of the index and of the pool are the same."""
     documents = written(30)
     put(catalog, documents)
-    retriever = IndexRetriever(catalog, encoder)
+    retriever = IndexRetriever(catalog, SeededEncoder())
     found = await retriever.retrieve("words", Search(QUERY, 100))
     given = await GivenCandidates(retriever, QUERY, documents, words=True).retrieve(in_default_thread)
     assert found.vectors == given.vectors == "lexical"
@@ -62,7 +61,7 @@ async def test_the_pool_is_that_of_the_texts(catalog: LocalCatalog, encoder: See
     await retriever.close()
 
 
-async def test_depth_filter_and_nothing(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+async def test_words_with_depth_filter_or_no_match(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
     put(catalog, [])
     with pytest.raises(EmptyIndex):
         await retriever.retrieve("words", Search(QUERY, 5))
@@ -80,7 +79,7 @@ async def test_depth_filter_and_nothing(catalog: LocalCatalog, retriever: IndexR
         assert (len(found.pool), found.vectors, list(found.warnings)) == (0, "lexical", [reason])
 
 
-async def test_searches_by_vectors_are_refused(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+async def test_search_by_vectors_is_refused(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
     put(catalog, written(3))
     for search in (Search(QUERY, 5, embedding=[1.0]), Search(QUERY, 5, hybrid=True)):
         with pytest.raises(InvalidInput, match="no vectors"):
@@ -91,7 +90,7 @@ async def test_searches_by_vectors_are_refused(catalog: LocalCatalog, retriever:
     assert not catalog.exists("other")
 
 
-async def test_writes_of_another_process_are_found(
+async def test_words_of_another_process_are_found(
     tmp_path: Path, catalog: LocalCatalog, retriever: IndexRetriever
 ) -> None:
     """With another process' writes and deletions, after compaction, and as a copy."""

@@ -22,8 +22,8 @@ from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.scoring.scorer import BatchingScorer, Pair
 from tests import metrics
 from tests.contract.scorer import ScorerContract
+from tests.fakes.scorer import SeededCrossEncoder, score_of
 from tests.patience import until_async
-from tests.scoring.fakes import SeededCrossEncoder, score_of
 
 LABELS = {"model": "seeded", "backend": "test"}
 

@@ -1,4 +1,4 @@
-"""A retriever and scorers that need no models, and tasks for them."""
+"""A retriever that needs no model, and tasks for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.document import (
     Candidates,
     Document,
@@ -18,13 +17,13 @@ from boundarymorph.retrieval.document import (
     Search,
 )
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool
+from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer
 
+MakeSelector = Callable[..., Selector]
 QUERY = "query"
 IDS = [f"d{number}" for number in range(30)]
 
@@ -60,34 +59,6 @@ class FakeRetriever:
         pass
 
 
-class SlowScorer(SeededScorer):
-    """Each round takes 2 seconds of the clock."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self.clock = clock
-
-    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
-        self.clock.now += 2
-        return await super().score(query, texts)
-
-
-class SteadyScorer(SeededScorer):
-    """Each document takes so many seconds of the clock; all of a round are lost if the deadline comes before."""
-
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        super().__init__()
-        self.clock = clock
-        self.seconds = seconds
-
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
-        done = self.clock.now + self.seconds * len(texts)
-        self.clock.now = done if deadline is None else min(done, deadline)
-        if self.clock.now < done:
-            raise DeadlineExceeded("late")
-        return await super().score(query, texts)
-
-
 def task(budget: int = 6, k: int = 4, rounds: int = 1_000, return_documents: bool = False) -> SelectionTask:
     return SelectionTask(
         QUERY,
@@ -97,20 +68,6 @@ def task(budget: int = 6, k: int = 4, rounds: int = 1_000, return_documents: boo
         rounds=rounds,
         return_documents=return_documents,
     )
-
-
-class Trouble(SeededScorer):
-    """Fails from the given round on, counted from 0."""
-
-    def __init__(self, error: Exception, first: int) -> None:
-        super().__init__()
-        self.error = error
-        self.first = first
-
-    async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
-        if len(self.rounds) >= self.first:
-            raise self.error
-        return await super().score(query, texts)
 
 
 def own_pool(documents: Sequence[Document], query: str = QUERY, **given: Any) -> Callable[[Retriever], Candidates]:

@@ -25,7 +25,7 @@ from boundarymorph.server.protocol import (
 )
 from boundarymorph.settings import Limits, Settings
 from tests.access.test_bodies import SECONDS, SELECT, connected, head
-from tests.api.service import answer, fake_service, on_socket, ready
+from tests.fakes.service import answer, fake_service, on_socket, ready
 from tests.metrics import counted
 from tests.patience import until_async
 

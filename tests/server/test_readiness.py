@@ -19,8 +19,8 @@ from boundarymorph.retrieval.interfaces import IndexTotals
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
-from tests.api.service import answer, client_of, fake_retrieval, on_socket, ready, texts
 from tests.clocks import Clock
+from tests.fakes.service import answer, client_of, fake_retrieval, on_socket, ready, texts
 from tests.metrics import sample
 from tests.patience import PATIENCE, until_async
 from tests.ports import free_port

@@ -28,8 +28,8 @@ from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Accepted, Goal, Interruption, Progress, Rounds, SelectionResult, SelectionTask
 from tests.clocks import VirtualLoop
+from tests.fakes.scorer import SeededScorer, score_of
 from tests.retrieval.fakes import vector_of
-from tests.scoring.fakes import SeededScorer, score_of
 from tests.selector.fakes import FakeRetriever, own_pool
 from tests.stateful.profile import draws
 

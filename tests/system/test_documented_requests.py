@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from boundarymorph.cli import demo
-from tests.api.service import texts
 from tests.documented import TOLERANCE
+from tests.fakes.service import texts
 from tests.system.service import Service, service
 
 ROOT = Path(__file__).parents[2]

@@ -20,11 +20,11 @@ import orjson
 
 from tests.agents import rpc
 from tests.caching.servers import RedisServer
-from tests.faults import stand_in
+from tests.fakes.upstream import in_a_thread, slow
+from tests.fakes.wires import Ours, Server
 from tests.faults.scenario import Role, completes, fill, gateway, new_query, selection
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
-from tests.scoring.remote.servers import Server, slow
 from tests.stateful.profile import times
 from tests.system.service import Service, retriever
 
@@ -232,7 +232,7 @@ def running(folder: Path, seed: int) -> Iterator[Leavers]:
     port = free_port()
     indexes = Role(lambda ready: retriever(folder / "data", port=port, ready=ready))
     try:
-        with stand_in.running() as scorer:
+        with in_a_thread(Server(Ours())) as scorer:
             fill(indexes.service)
             indexes.service.fill("own", [{"id": "first", "text": "first"}], encoder="none")
             scorer.behaviour = slow(LATENCY)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.fakes.upstream import Reply, Request, Upstream, in_a_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +52,16 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.path == "/v1/traces"
-            collector.take(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    collector = Collector("")
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+    def take(request: Request) -> Reply:
+        assert request.path == "/v1/traces"
+        collector.take(request.body)
+        return Reply(b"")
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector = Collector(f"http://127.0.0.1:{server.server_port}/v1/traces")
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+    with in_a_thread(Upstream(take)) as server:
+        collector.url = f"{server.url}/v1/traces"
         yield collector
-        server.shutdown()
-        thread.join()
 
 
 def _plain(attributes: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
-from tests.api.service import answer, client_of, fake_retrieval, problem, ready, serving, texts
+from tests.fakes.service import answer, client_of, fake_retrieval, problem, ready, serving, texts
 
 REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "rounds": 3}
 STAGES = ["receive", "parse", "wait", "retrieve", "fetch", "select", "score", "total"]

@@ -46,50 +46,45 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service with an index like the demo's, of a few modules."""
-    with service(tmp_path_factory.mktemp("web") / "data") as running:
-        fill(running)
-        yield running
-
-
-def fill(running: Service) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     documents = [
         {"id": name, "title": name, "text": text, "metadata": {"kind": kind}}
         for module in MODULES
         for name, text, kind in demo._definitions(ast.parse((library / f"{module}.py").read_bytes()), module)
     ]
-    running.fill(demo.INDEX, documents)
+    with service(tmp_path_factory.mktemp("web") / "data") as running:
+        running.fill(demo.INDEX, documents)
+        yield running
 
 
 @pytest.fixture
 def opened(browser: Browser, demonstrated: Service) -> Open:
-    """Opens a path of the service in a fresh profile."""
+    """Opens a path of a service in a fresh profile.
+
+    Whatever the browser has to say of the page, or anything that it asks of other hosts, fails the test.
+    """
 
     @contextmanager
     def open_page(
-        path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, script: str = "", **options: Any
+        path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, **options: Any
     ) -> Iterator[Page]:
-        """Whatever the browser has to say of the page, or anything that it asks of others, is an error.
-
-        refusals: whether answers that are errors are none. script: runs before those of the page.
-        """
+        """refusals: whether answers may be errors."""
         said: list[str] = []
-        with browser.new_context(locale="en-US", **{"viewport": {"width": 1200, "height": 900}, **options}) as context:
+
+        def on_message(message: ConsoleMessage) -> None:
+            if not (refusals and message.text.startswith(REFUSED)):
+                said.append(message.text)
+
+        def on_request(request: Request) -> None:
+            if not request.url.startswith((url, "data:")):
+                said.append(request.url)
+
+        with browser.new_context(locale="en-US", **options) as context:
             context.set_default_timeout(20_000)
-            context.add_init_script(script)
             page = context.new_page()
-
-            def on_message(message: ConsoleMessage) -> None:
-                if not (refusals and message.text.startswith(REFUSED)):
-                    said.append(message.text)
-
-            def asked(request: Request) -> None:
-                if not request.url.startswith((url, "data:")):
-                    said.append(request.url)
-
             page.on("console", on_message)
             page.on("pageerror", lambda error: said.append(str(error)))
-            page.on("request", asked)
+            page.on("request", on_request)
             page.goto(url + path)
             yield page
             assert context.cookies() == []

@@ -1,4 +1,4 @@
-"""What the pages are made of."""
+"""The files that the pages are made of."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption
-from boundarymorph.server.app import create_app, create_scorer_app
+from boundarymorph.server.app import create_scorer_app
 from boundarymorph.settings import Settings
 from boundarymorph.web import pages
 from boundarymorph.web.pages import STATIC
-from tests.api.service import client_of, fake_service, problem, starting
+from tests.fakes.service import client_of, fake_service, problem, starting
 from tests.web import pictures
 
 PAGE_BYTES = 300_000
@@ -27,7 +27,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_the_playground_is_small_and_keeps_to_itself(client: httpx.AsyncClient) -> None:
+async def test_playground_is_small_and_loads_nothing_from_elsewhere(client: httpx.AsyncClient) -> None:
     page = await client.get("/playground")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     size, names = len(page.content), {path.name for path in (Path(str(STATIC)) / "playground").iterdir()}
@@ -41,67 +41,57 @@ async def test_the_playground_is_small_and_keeps_to_itself(client: httpx.AsyncCl
     assert not re.search(r"https?://|<style|style=|<script(?![^>]*src=)|\son\w+=", page.text)
 
 
-def test_the_picture_is_of_this_page() -> None:
+def test_playground_picture_is_up_to_date() -> None:
     assert pictures.DIGEST.read_text().strip() == pictures.digest(), "the page has changed: run `make pictures`"
 
 
-async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
+@pytest.mark.strangers
+async def test_pages_are_cached_and_compressed(client: httpx.AsyncClient) -> None:
     first = await client.get("/playground")
     again = await client.get("/playground", headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304 and again.content == b""
     assert (await client.get("/playground", headers={"If-None-Match": '"other"'})).status_code == 200
-    assert (await client.head("/playground")).status_code == 200
-
-
-@pytest.mark.strangers
-async def test_page_is_compressed(client: httpx.AsyncClient) -> None:
-    for path in ("/playground", "/playground/main.js", "/playground/icon.svg", "/docs/docs.css"):
+    for path in ("/playground/main.js", "/playground/icon.svg", "/docs/docs.css"):
         plain = await client.get(path, headers={"Accept-Encoding": "identity"})
         packed = await client.get(path, headers={"Accept-Encoding": "gzip"})
         assert packed.headers["content-encoding"] == "gzip" and packed.content == plain.content
         assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
 
 
-async def test_paths_that_are_not_quite_right(client: httpx.AsyncClient) -> None:
+async def test_pages_redirect_and_refuse_other_paths(client: httpx.AsyncClient) -> None:
     for path in ("/", "/playground/"):
         assert (await client.get(path, follow_redirects=True)).url.path == "/playground"
     problem(await client.get("/playground/index.js"), 404, "not-found")
     problem(await client.get("/playground/..%2Fdocs%2Fdocs.js"), 404, "not-found")
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    assert not [path for path in paths if path.startswith(("/playground", "/docs", "/redoc"))]
 
 
-async def test_without_the_playground(tmp_path: Path) -> None:
+async def test_playground_can_be_turned_off(tmp_path: Path) -> None:
     async with starting(Settings(data_directory=tmp_path, playground=False), fake_service) as client:
         problem(await client.get("/playground"), 404, "not-found")
         problem(await client.get("/playground/main.js"), 404, "not-found")
         assert (await client.get("/docs")).is_success
 
 
-def test_every_reason_has_its_words() -> None:
-    """That a selection ends for."""
+def test_playground_has_words_for_every_stop_reason() -> None:
     words = (STATIC / "playground" / "summary.js").read_text()
     table = words[words.index("const STOPPED") : words.index("};", words.index("const STOPPED"))]
     assert set(re.findall(r"^  (\w+):", table, re.MULTILINE)) == {*map(str, (*StopReason, *Interruption))}
 
 
-async def test_the_pages_are_not_in_the_description(tmp_path: Path) -> None:
-    paths = create_app(Settings(data_directory=tmp_path), build=fake_service).openapi()["paths"]
-    assert not [path for path in paths if path.startswith(("/playground", "/docs", "/redoc"))]
-
-
-@pytest.mark.parametrize("missing", ["the package", "its files"])
-async def test_without_swagger_ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("SWAGGER_CARRIER", "not-installed"), ("SWAGGER_UI", ("removed.js",))])
+async def test_docs_without_swagger_ui_are_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
     """The service starts, and its description is where it was."""
-    if missing == "the package":
-        monkeypatch.setattr(pages, "SWAGGER_CARRIER", "not-installed")
-    else:
-        monkeypatch.setattr(pages, "SWAGGER_UI", ("removed.js",))
+    monkeypatch.setattr(pages, name, value)
     async with starting(Settings(data_directory=tmp_path), fake_service) as client:
         assert "openapi.json" in problem(await client.get("/docs"), 501, "not-installed")
         assert (await client.get("/openapi.json")).is_success
-        assert (await client.get("/playground")).is_success
 
 
-async def test_every_application_describes_itself(tmp_path: Path) -> None:
+async def test_scorer_describes_itself(tmp_path: Path) -> None:
     async with client_of(create_scorer_app(Settings(data_directory=tmp_path))) as client:
         assert (await client.get("/docs")).is_success
         problem(await client.get("/playground"), 404, "not-found")

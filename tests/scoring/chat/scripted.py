@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import Reply, Wire
+from tests.fakes.scorer import score_of
+from tests.fakes.upstream import Reply
+from tests.fakes.wires import Wire
 
 MODEL = "scripted"
 READ, WRITTEN = 300, 1  # tokens that it says each answer took

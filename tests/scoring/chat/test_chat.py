@@ -18,6 +18,9 @@ from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.settings import JudgeSettings
 from tests.contract.scorer import QUERY as ASKED
 from tests.contract.scorer import TEXTS, ScorerContract
+from tests.fakes.scorer import score_of
+from tests.fakes.upstream import Behaviour, answer, hang, reset
+from tests.fakes.wires import Server, running
 from tests.metrics import counted
 from tests.scoring.chat import scripted
 from tests.scoring.chat.scripted import (
@@ -29,8 +32,6 @@ from tests.scoring.chat.scripted import (
     many_graded,
     pair_of,
 )
-from tests.scoring.fakes import score_of
-from tests.scoring.remote.servers import Behaviour, Server, answer, hang, reset, running
 
 KEY = "sk-secret"
 

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from boundarymorph.remote.wire import Context
 from boundarymorph.scoring.chat import Chat
+from tests.fakes.wires import running
 from tests.scoring.chat import scripted
-from tests.scoring.remote.servers import running
 
 KEY = "sk-secret"
 

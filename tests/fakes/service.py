@@ -1,4 +1,4 @@
-"""The application in this process: a client for it, fake rooms behind it, and what its problems look like."""
+"""The service in this process: its applications with fake models, clients for them, and readers of their answers."""
 
 import asyncio
 import atexit
@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -28,27 +29,29 @@ from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.scoring.build import declared_trust
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, Scores
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.server.protocol import configured
 from boundarymorph.settings import RetrieverSettings, Settings
+from tests.fakes.scorer import SeededCrossEncoder, SeededScorer
 from tests.patience import PATIENCE
 from tests.retrieval.fakes import SeededEncoder
-from tests.scoring.fakes import SeededCrossEncoder, SeededScorer
 
 NDJSON = {"content-type": "application/x-ndjson"}
+QUEUE_TOKENS = 300  # of a scorer alone
 
 
 def faked(
     scorer: Scorer | None = None, encoder: Encoder | None = None, cache: ScoreCache | None = None
 ) -> Callable[..., Parts]:
-    """Builds real indexes, and what is not given cheap and deterministic."""
+    """Build a whole service with real indexes; its models, unless they are given, are cheap and deterministic."""
 
     def build(settings: Settings, on_lost: object = None) -> Parts:
         parts, scoring = fake_retrieval(settings, encoder=encoder), scorer or SeededScorer()
-        selector = Selector(parts.retriever, scoring, cache)
-        return Parts(parts.catalog, parts.encoder, parts.retriever, scoring, selector)
+        selector = Selector(parts.retriever, scoring, cache, trust=declared_trust(settings.scorer))
+        return replace(parts, scorer=scoring, selector=selector)
 
     return build
 
@@ -57,22 +60,19 @@ fake_service = faked()
 
 
 def fake_retrieval(settings: Settings, on_lost: object = None, encoder: Encoder | None = None) -> Parts:
-    """Real indexes; the encoder, unless it is given, is cheap and deterministic."""
     catalog, encoder = LocalCatalog(settings.data_directory / "indexes"), encoder or SeededEncoder()
     return Parts(catalog, encoder, IndexRetriever(catalog, encoder))
 
 
-def fake_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """A real client of a retriever; the scorer is cheap and deterministic."""
-    retriever, scorer = RemoteRetriever(*settings.retriever.url), SeededScorer()
-    return Parts(retriever=retriever, scorer=scorer, selector=Selector(retriever, scorer))
-
-
-QUEUE_TOKENS = 300  # of a scorer alone
+def fake_gateway(settings: Settings, on_lost: object = None) -> Parts:
+    """Build a gateway with a real client of a retriever."""
+    key = settings.retriever.api_key
+    retriever = RemoteRetriever(*settings.retriever.url, api_key=key.get_secret_value() if key else None)
+    return Parts(retriever=retriever, scorer=(scorer := SeededScorer()), selector=Selector(retriever, scorer))
 
 
 def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]:
-    """A scorer alone; the model, unless it is given, is cheap and deterministic."""
+    """Build a scorer alone."""
 
     def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
         return Parts(scorer=BatchingScorer(model or SeededCrossEncoder(), queue_tokens=QUEUE_TOKENS, on_lost=on_lost))
@@ -81,7 +81,7 @@ def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]
 
 
 def application(role: str, settings: Settings) -> FastAPI:
-    """Of a whole service, a gateway, a retriever or a scorer, on fakes."""
+    """A whole service, a gateway, a retriever or a scorer, with fake models."""
     match role:
         case "whole":
             return create_app(settings, build=fake_service)
@@ -94,7 +94,7 @@ def application(role: str, settings: Settings) -> FastAPI:
 
 
 class Server(uvicorn.Server):
-    """One of several in this process: a signal handler of one that has ended would end streams of the others."""
+    """A server without signal handlers: those of one that has ended would end the streams of others in this process."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -103,7 +103,7 @@ class Server(uvicorn.Server):
 
 @asynccontextmanager
 async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
-    """The URL of an application on a real socket, which has begun to start."""
+    """The URL of an application on a real socket. It has begun to start."""
     # Of a socket that names its protocol asyncio turns Nagle's algorithm off, as it does of those that uvicorn opens.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
         door.bind(("127.0.0.1", 0))
@@ -123,7 +123,7 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
-    """The URL of a ready application on a real socket, and a client of it."""
+    """The URL of an application on a real socket, and a client, once it is ready."""
     async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         await ready(client)
         yield url, client
@@ -138,7 +138,7 @@ async def starting(settings: Settings, build: Build) -> AsyncIterator[httpx.Asyn
 
 @asynccontextmanager
 async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application that has begun to start. An exception that escapes it is a 500, as on a socket."""
+    """A client of an application, which has begun to start. An exception that escapes it is a 500, as on a socket."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -165,7 +165,7 @@ async def filled(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def gateway_to(url: str, settings: Settings | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a gateway, which has begun to start, to the retriever at a URL."""
+    """A client of a gateway to the retriever at a URL. The gateway has begun to start."""
     front = (settings or Settings()).model_copy(update={"retriever": RetrieverSettings(url=(url,))})
     async with client_of(application("gateway", front)) as client:
         yield client
@@ -180,10 +180,12 @@ async def gateway(behind: Settings) -> AsyncIterator[httpx.AsyncClient]:
 
 
 class Held:
-    """Scoring waits until it is opened. order: of the queries; running, most: how many are, and were, under way."""
+    """Scoring waits until `open` is set, except of the queries `passing`.
+
+    `order` keeps the queries; `running` of them are being scored now, and `most` were at one time.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *passing: str) -> None:
-        """passing: queries that are not held."""
         self.open, self.order, self.running, self.most = asyncio.Event(), list[str](), 0, 0
         score = SeededScorer.score
 
@@ -204,23 +206,18 @@ _made: list[Path] = []
 
 
 async def fill_directory(folder: Path) -> None:
-    """With the data of a service that has these indexes, and has ended."""
-    shutil.copytree(await _filled_once(), folder, dirs_exist_ok=True)
-
-
-async def _filled_once() -> Path:
-    """A data directory with these indexes, for as long as this process lives."""
+    """Copy the data of a service with the indexes "texts" and "own", which are made once for each process."""
     if not _made:
-        folder = Path(mkdtemp(prefix="filled-"))
-        atexit.register(shutil.rmtree, folder)
-        async with serving(Settings(data_directory=folder)) as client:
+        made = Path(mkdtemp(prefix="filled-"))
+        atexit.register(shutil.rmtree, made)
+        async with serving(Settings(data_directory=made)) as client:
             await fill(client)
-        _made.append(folder)
-    return _made[0]
+        _made.append(made)
+    shutil.copytree(_made[0], folder, dirs_exist_ok=True)
 
 
 async def fill(client: httpx.AsyncClient) -> None:
-    """The indexes "texts" (d0 to d39) and "own" (e0 to e3, the unit vectors)."""
+    """Make the indexes "texts" (d0 to d39) and "own" (e0 to e3, the unit vectors)."""
     answer(await client.put("/indexes/texts"))
     lines = b"\n".join(orjson.dumps(document | {"metadata": {"from": "index"}}) for document in texts(40))
     assert answer(await client.post("/indexes/texts/documents", content=lines, headers=NDJSON))["added"] == 40
@@ -241,7 +238,7 @@ async def ready(client: httpx.AsyncClient) -> None:
 
 
 def problem(response: httpx.Response, status: int, slug: str) -> str:
-    """Check that this is the expected problem, whole and well-formed; its detail."""
+    """Check that a response is the expected problem, and return its detail."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     body = response.json()
