@@ -395,7 +395,8 @@ class LocalCatalog:
                 continue
             except (errors.BoundaryMorphError, OSError):
                 kind, count, size = UNREADABLE, 0, bytes_of(self._folder(name))
-            totals[kind] = totals[kind].plus(count, size)
+            before = totals[kind]
+            totals[kind] = IndexTotals(before.indexes + 1, before.documents + count, before.bytes + size)
         return totals
 
     def delete(self, name: str) -> None:
