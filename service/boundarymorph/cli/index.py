@@ -137,7 +137,7 @@ def list_indexes(as_json: AsJson = False, data_directory: DataDirectory = None) 
     """List the indexes by name. Exits with 1 if one cannot be read."""
     from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex, all_described
 
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         listed = all_described(catalog)
     described = [index for index in listed if isinstance(index, IndexDescription)]
     unreadable = [index for index in listed if isinstance(index, UnreadableIndex)]
@@ -172,7 +172,7 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
     """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
     from boundarymorph.retrieval.interfaces import described
 
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         info = described(catalog, name)
     if as_json:
         _print_json(info.model_dump(mode="json"))
@@ -203,7 +203,7 @@ def say_what_it_holds(
     data_directory: DataDirectory = None,
 ) -> None:
     """Describe the documents of an index, for people and language models who choose among indexes."""
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         catalog.artifacts(name).change(description=description.strip() or None)
 
 
@@ -268,7 +268,7 @@ def delete_index(
     wanted = None if filter is None else Filter(json_object("--filter", filter))
     if wanted is not None:
         wanted.refuse_everything()
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         if wanted is None:
             catalog.delete(name)
             console.print(f"{name} deleted")
@@ -296,7 +296,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
     passages = files.Passages(characters)
     kind, dimension = (options.kind, options.dimension) if options.encoder is None else (WORDS, 0)
     async with AsyncExitStack() as stack:
-        catalog, encoder, made_by = stack.enter_context(_indexes(settings)), None, None
+        catalog, encoder, made_by = stack.enter_context(_indexes(options.data_directory)), None, None
         if dimension is None:
             encoder = build_encoder(settings)
             stack.push_async_callback(encoder.close)
@@ -325,13 +325,13 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
 
 
 @contextmanager
-def _indexes(settings: Settings) -> Iterator[Catalog]:
-    """Open the indexes of a service with these settings. Raises InvalidConfiguration."""
+def _indexes(data_directory: Path | None) -> Iterator[Catalog]:
+    """Open the indexes of a service. Raises InvalidConfiguration for a gateway."""
     from boundarymorph.retrieval.build import build_indexes
 
-    _refuse_a_gateway(settings)
     # Commands on local indexes use the CPU, whatever search_device says, so that they train ivf indexes.
-    with closing(build_indexes(settings.model_copy(update={"search_device": "cpu"}))) as catalog:
+    settings = _settings(data_directory).model_copy(update={"search_device": "cpu"})
+    with closing(build_indexes(settings)) as catalog:
         yield catalog
 
 
@@ -340,19 +340,20 @@ def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalC
     """Open the indexes of this machine. Raises InvalidConfiguration if those of a service are elsewhere."""
     from boundarymorph.retrieval.build import build_catalog
 
-    settings = Settings.load(data_directory=data_directory)
+    settings = _settings(data_directory)
     if settings.index_store is not None:
         raise InvalidConfiguration(
             f"index_store is {settings.index_store!r}, and `{command}` is for indexes on this machine only"
         )
-    _refuse_a_gateway(settings)
     with closing(build_catalog(settings)) as catalog:
         yield catalog
 
 
-def _refuse_a_gateway(settings: Settings) -> None:
+def _settings(data_directory: Path | None) -> Settings:
+    settings = Settings.load(data_directory=data_directory)
     if settings.retriever.url:
         raise InvalidConfiguration(
             f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
             "that retriever runs, or use the routes under /indexes"
         )
+    return settings

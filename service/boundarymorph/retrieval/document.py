@@ -71,8 +71,8 @@ Read = Callable[[Sequence[str]], Mapping[str, Document]]
 
 def size_of(document: Document) -> int:
     """Return about how many bytes a document takes in memory, rather too many than too few."""
-    texts = (document.text, document.title or "")
-    size = sum(len(text) * (1 if text.isascii() else WIDEST) for text in texts)
+    text, title = document.text, document.title or ""
+    size = len(text) * (1 if text.isascii() else WIDEST) + len(title) * (1 if title.isascii() else WIDEST)
     if not document.metadata:
         return size
     try:

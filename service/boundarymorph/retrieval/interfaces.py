@@ -163,10 +163,6 @@ class IndexTotals:
     documents: int = 0
     bytes: int = 0
 
-    def plus(self, documents: int, bytes: int) -> IndexTotals:
-        """Return the totals with one more index."""
-        return IndexTotals(self.indexes + 1, self.documents + documents, self.bytes + bytes)
-
 
 @dataclass(slots=True)
 class UnreadableIndex:

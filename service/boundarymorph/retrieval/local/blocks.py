@@ -26,15 +26,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from boundarymorph import errors
 from boundarymorph.database import foreign_thing, storage_errors, sync
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    CorruptIndex,
-    InvalidInput,
-    StorageFull,
-    StorageUnavailable,
-    UnknownIndex,
-)
 from boundarymorph.retrieval.artifacts import FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
@@ -70,8 +63,10 @@ def locked(path: Path, kind: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None) -> None:
-    """Flush all files of a folder to disk and write its manifest: `facts`, which include "format", and checksums."""
+def seal(
+    folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None
+) -> Mapping[str, Mapping[str, Any]]:
+    """Flush a folder to disk, and write its manifest of `facts`, which include "format". Returns the files."""
     files = {}
     for path in sorted(folder.rglob("*")):
         checkpoint()
@@ -83,28 +78,42 @@ def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] 
     path.write_bytes(orjson.dumps({**manifest, "sha256": _signature(manifest)}, option=orjson.OPT_INDENT_2))
     sync(path)
     sync(folder)
+    return files
+
+
+@contextmanager
+def _appearing(target: Path, temporary: Path) -> Iterator[None]:
+    """Make a folder under a temporary name. It is renamed when the block is done, and removed if that fails."""
+    try:
+        temporary.mkdir(parents=True)
+        yield
+        temporary.rename(target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(target.parent)
 
 
 def read_manifest(folder: Path, format: int) -> dict[str, Any]:
     """Return the manifest. Raises CorruptIndex if it is damaged or of another format, and OSError."""
     path = folder / MANIFEST
     if _plain(folder, MANIFEST) > MOST_MANIFEST_BYTES:
-        raise CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
+        raise errors.CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
     try:
         manifest = orjson.loads(path.read_bytes())
         checksum = manifest.pop("sha256")
     except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
-        raise CorruptIndex(f"{path} is not a manifest: {error}") from error
+        raise errors.CorruptIndex(f"{path} is not a manifest: {error}") from error
     if not isinstance(manifest, dict) or _signature(manifest) != checksum:
-        raise CorruptIndex(f"{path} does not have the checksum with which it was written")
+        raise errors.CorruptIndex(f"{path} does not have the checksum with which it was written")
     if manifest.get("format") != format:
-        raise CorruptIndex(f"{path} has format {manifest.get('format')}; this program reads format {format}")
+        raise errors.CorruptIndex(f"{path} has format {manifest.get('format')}; this program reads format {format}")
     files = manifest.get("files")
     for file in files.values() if isinstance(files, dict) else (None,):
         match file:
             case {"bytes": int(), "sha256": str()}:
                 continue
-        raise CorruptIndex(f"{path} does not list files with their bytes and sha256")
+        raise errors.CorruptIndex(f"{path} does not list files with their bytes and sha256")
     return manifest
 
 
@@ -115,10 +124,10 @@ def _plain(folder: Path, name: str) -> int:
     """
     path = folder / name
     if path.is_symlink():
-        raise CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
+        raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise CorruptIndex(f"{path} is not a file")
+        raise errors.CorruptIndex(f"{path} is not a file")
     return found.st_size
 
 
@@ -128,12 +137,12 @@ def verify(folder: Path, files: Mapping[str, Any]) -> None:
         path = folder / name
         _check_size(path, path.stat().st_size, expected)
         if _checksum(path) != expected["sha256"]:
-            raise CorruptIndex(f"{path} does not have the checksum with which it was written")
+            raise errors.CorruptIndex(f"{path} does not have the checksum with which it was written")
 
 
 def _check_size(path: Path, size: int, expected: Mapping[str, Any]) -> None:
     if size != expected["bytes"]:
-        raise CorruptIndex(f"{path} has {size} bytes and should have {expected['bytes']}")
+        raise errors.CorruptIndex(f"{path} has {size} bytes and should have {expected['bytes']}")
 
 
 def _check_schema(path: Path) -> None:
@@ -141,9 +150,11 @@ def _check_schema(path: Path) -> None:
     try:
         foreign = foreign_thing(path, SCHEMA)
     except sqlite3.DatabaseError as error:
-        raise CorruptIndex(f"{path} is damaged: {error}") from error
+        raise errors.CorruptIndex(f"{path} is damaged: {error}") from error
     if foreign is not None:
-        raise CorruptIndex(f"{path} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot")
+        raise errors.CorruptIndex(
+            f"{path} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot"
+        )
 
 
 def _checksum(path: Path) -> str:
@@ -166,7 +177,7 @@ class BlockFiles:
     def description(self) -> StructureDescription | None:
         """Return what was trained last, without verifying its files."""
         for name in self._names():
-            with suppress(CorruptIndex, OSError):
+            with suppress(errors.CorruptIndex, OSError):
                 facts = self._manifest(name)
                 if facts["clusters"]:
                     recall = dict(zip(facts["depths"], facts["recalls"], strict=True))
@@ -184,7 +195,7 @@ class BlockFiles:
                 if (facts := self._manifest(name))["words"] == wanted:
                     return self._read(name, facts)
                 continue
-            except (CorruptIndex, OSError) as error:
+            except (errors.CorruptIndex, OSError) as error:
                 if not (self.folder / name).exists():
                     continue  # another process has replaced it
                 reason = "a file is missing" if isinstance(error, FileNotFoundError) else str(error)
@@ -204,23 +215,19 @@ class BlockFiles:
             return False
         name = f"{sequence:016d}-{uuid4().hex[:8]}"
         temporary = self.folder / f".writing-{name}"
+        size = 2 * self._store.info.dimension * count
         try:
-            temporary.mkdir()
-            size = 2 * self._store.info.dimension * count
-            if shutil.disk_usage(temporary).free < ROOM * size:
-                raise StorageFull(f"{temporary} needs {size:,} bytes for a file of vectors, and as much free beside it")
-            facts = {"format": FORMAT, "store": self._store.path.name, "sequence": sequence}
-            facts["words"] = self._words_wanted()
-            facts |= self._filled(temporary, sequence, count, seed, bool(facts["words"]), checkpoint)
-            seal(temporary, facts, checkpoint)
-            temporary.rename(self.folder / name)
+            with _appearing(self.folder / name, temporary):
+                if shutil.disk_usage(temporary).free < ROOM * size:
+                    raise errors.StorageFull(
+                        f"{temporary} needs {size:,} bytes for vectors, and as much free beside it"
+                    )
+                facts = {"format": FORMAT, "store": self._store.path.name, "sequence": sequence}
+                facts["words"] = self._words_wanted()
+                facts |= self._filled(temporary, sequence, count, seed, bool(facts["words"]), checkpoint)
+                seal(temporary, facts, checkpoint)
         except RuntimeError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise StorageUnavailable(f"FAISS could not write {temporary}: {error}") from error
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        sync(self.folder)
+            raise errors.StorageUnavailable(f"FAISS could not write {temporary}: {error}") from error
         for path in self.folder.iterdir():
             if path.is_dir() and path.name != name:
                 shutil.rmtree(path, ignore_errors=True)
@@ -232,15 +239,14 @@ class BlockFiles:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "lock").touch()
         with ExitStack() as held:
+            ours = True
             try:
                 held.enter_context(locked(self.folder / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
             except BlockingIOError:
-                yield False
-            else:
-                yield True
+                ours = False
+            yield ours
 
     def _words_wanted(self) -> int:
-        """Return the version of the words that a block is to have; 0 for none."""
         return WORDS_VERSION if self._store.has_words() else 0
 
     def _filled(
@@ -287,7 +293,7 @@ class BlockFiles:
         folder = self.folder / name
         verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
-            raise CorruptIndex("it is newer than its store, which may be an older copy")
+            raise errors.CorruptIndex("it is newer than its store, which may be an older copy")
         try:
             sequences, clusters, count = np.load(folder / _ROWS, mmap_mode="r"), None, facts["count"]
             halves, vectors = np.empty((count, 0), np.float16), None
@@ -305,14 +311,14 @@ class BlockFiles:
                 facts["sequence"], np.asarray(sequences), np.asarray(halves), vectors, facts["loss"], clusters, words
             )
         except (RuntimeError, ValueError, KeyError) as error:
-            raise CorruptIndex(f"{folder} cannot be read: {error}") from error
+            raise errors.CorruptIndex(f"{folder} cannot be read: {error}") from error
         return block, self._rows_of(block)
 
     def _rows_of(self, block: Block) -> Rows:
         """Return the documents of the rows, those alive that the store still has."""
         living, ids = self._store.living()
         if not are_among(living[living <= block.sequence], block.sequences).all():
-            raise CorruptIndex("documents of its store are missing from it")
+            raise errors.CorruptIndex("documents of its store are missing from it")
         alive = are_among(block.sequences, living)
         places = np.searchsorted(living, block.sequences).tolist()
         names = [ids[place] if there else "" for place, there in zip(places, alive.tolist(), strict=True)]
@@ -321,7 +327,7 @@ class BlockFiles:
     def _manifest(self, name: str) -> dict[str, Any]:
         manifest = read_manifest(self.folder / name, FORMAT)
         if manifest["store"] != self._store.path.name:
-            raise CorruptIndex(f"{self.folder / name} belongs to {manifest['store']}")
+            raise errors.CorruptIndex(f"{self.folder / name} belongs to {manifest['store']}")
         return manifest
 
     def _names(self) -> list[str]:
@@ -352,15 +358,8 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
     centres = sample[np.random.default_rng(seed).permutation(len(sample))[:clusters]].copy()
     for _ in range(_ROUNDS):
         checkpoint()
-        means = _faiss.Kmeans(
-            dimension,
-            clusters,
-            niter=1,
-            spherical=True,
-            seed=seed,
-            min_points_per_centroid=1,
-            max_points_per_centroid=_SAMPLE,
-        )
+        points = {"min_points_per_centroid": 1, "max_points_per_centroid": _SAMPLE}
+        means = _faiss.Kmeans(dimension, clusters, niter=1, spherical=True, seed=seed, **points)
         means.train(sample, init_centroids=centres)
         centres = means.centroids.copy()
     index.quantizer.add(centres)
@@ -467,7 +466,7 @@ class Trainer:
         try:
             self.train(after)
             self._failures = 0
-        except (OSError, BoundaryMorphError) as error:
+        except (OSError, errors.BoundaryMorphError) as error:
             if not self._closed and self._store.path.exists():
                 _log.warning("could not make a structure of %s: %s", self._store.path, error)
             self._failures += 1
@@ -476,7 +475,7 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         if self._closed:
-            raise UnknownIndex(f"the index in {self._store.path} was closed while its structure was made")
+            raise errors.UnknownIndex(f"the index in {self._store.path} was closed while its structure was made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,23 +494,16 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
     Raises InvalidInput if the target exists, CorruptIndex, StorageFull or StorageUnavailable.
     """
     if target.exists():
-        raise InvalidInput(f"{target} already exists; choose another folder, or remove it first")
+        raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
-    with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
-        try:
-            temporary.mkdir(parents=True)
-            count = store.copy_to(temporary / _STORE)
-            ArtifactFile(store.path.parent, name).copy_to(temporary / FILE)
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            facts = {"name": name, "store": store.path.name, "count": count, "created": created}
-            seal(temporary, {"format": BACKUP_FORMAT, **facts})
-            size = sum(file["bytes"] for file in read_manifest(temporary, BACKUP_FORMAT)["files"].values())
-            temporary.rename(target)
-            sync(target.parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    return BackupInfo(name, count, created, size)
+    trouble = f"no snapshot of {name!r} could be written to {target}"
+    with storage_errors(trouble), _appearing(target, temporary):
+        count = store.copy_to(temporary / _STORE)
+        ArtifactFile(store.path.parent, name).copy_to(temporary / FILE)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        facts = {"name": name, "store": store.path.name, "count": count, "created": created}
+        files = seal(temporary, {"format": BACKUP_FORMAT, **facts})
+    return BackupInfo(name, count, created, sum(file["bytes"] for file in files.values()))
 
 
 def unpack(source: Path, folder: Path, store: str) -> None:
@@ -523,28 +515,28 @@ def unpack(source: Path, folder: Path, store: str) -> None:
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
+        raise errors.InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
     if not isinstance(manifest.get("name"), str) or _STORE not in manifest["files"]:
-        raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
+        raise errors.InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
     files = {name: file for name, file in manifest["files"].items() if name in {_STORE, FILE}}
     folder.mkdir()
     try:
         for name, expected in files.items():
             _check_size(source / name, _plain(source, name), expected)
         if (size := sum(file["bytes"] for file in files.values())) > shutil.disk_usage(folder).free:
-            raise StorageFull(f"{source} has {size:,} bytes, which do not fit on the disk; free some space")
+            raise errors.StorageFull(f"{source} has {size:,} bytes, which do not fit on the disk; free some space")
         for name in files:
             shutil.copyfile(source / name, folder / name, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CorruptIndex(f"{error.filename} is missing") from error
+        raise errors.CorruptIndex(f"{error.filename} is missing") from error
     target = folder / store
     try:
         verify(folder, files)
         _check_schema(folder / _STORE)
         (folder / _STORE).rename(target)
         DocumentStore(target).close()
-    except CorruptIndex as error:
+    except errors.CorruptIndex as error:
         said = str(error).replace(str(target), str(source / _STORE)).replace(str(folder), str(source))
-        raise CorruptIndex(said) from None
+        raise errors.CorruptIndex(said) from None
     for path in (*folder.rglob("*"), folder):
         sync(path)

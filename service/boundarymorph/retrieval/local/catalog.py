@@ -18,17 +18,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph import errors
 from boundarymorph.database import bytes_of, exists, storage_errors, sync
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    CorruptIndex,
-    EmptyIndex,
-    IndexConflict,
-    InvalidInput,
-    StorageFull,
-    StorageUnavailable,
-    UnknownIndex,
-)
 from boundarymorph.inference.concurrency import CALLER, computing
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
@@ -115,7 +106,7 @@ class LocalIndex(DocumentStore):
                 features: dict[str, NDArray[np.float64]] = {}
                 terms, directions, halves, words = None, None, None, view.words
                 if search.hybrid and words is None:
-                    raise InvalidInput(
+                    raise errors.InvalidInput(
                         "this index has no lexical part; query it without hybrid retrieval, or index its words with "
                         "`boundarymorph index words NAME`"
                     )
@@ -189,7 +180,7 @@ class LocalIndex(DocumentStore):
     def _by_words(self, search: Search) -> Retrieved:
         """Return what an index without vectors finds."""
         if search.embedding is not None or search.hybrid:
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f"the index {self.name!r} has no vectors, only words; leave out the query_embedding and hybrid"
             )
         with self._searched(search) as (view, _):
@@ -218,7 +209,7 @@ class LocalIndex(DocumentStore):
         with self._up_to_date() as view:
             living = len(view)
             if not living:
-                raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
+                raise errors.EmptyIndex(f"the index {self.name!r} holds no documents yet")
             if search.condition is not None:
                 view = view.among(self.matching_sequences(search.condition))
             yield view, living
@@ -277,7 +268,7 @@ class LocalIndex(DocumentStore):
 
     def _learn(self) -> None:
         """Learn the directions if that is due and the store can be written."""
-        with suppress(StorageFull, StorageUnavailable):
+        with suppress(errors.StorageFull, errors.StorageUnavailable):
             self.learn_directions()
 
     def _adopt(self, block: Block, rows: Rows) -> None:
@@ -339,14 +330,14 @@ class LocalCatalog:
         """See `Catalog.check`. Reads one index, an open one if possible; a damaged one says nothing about others."""
         with self._lock:
             opened = list(self._open)
-        trouble: StorageUnavailable | None = None
+        trouble: errors.StorageUnavailable | None = None
         for name in (*opened, *self._names()):
             try:
                 with self._looked_at(name) as index:
                     return index.check_file()
-            except (UnknownIndex, CorruptIndex):
+            except (errors.UnknownIndex, errors.CorruptIndex):
                 continue
-            except StorageUnavailable as error:
+            except errors.StorageUnavailable as error:
                 trouble = error
         if trouble is not None:
             raise trouble
@@ -359,7 +350,7 @@ class LocalCatalog:
     ) -> bool:
         folder = self._folder(name)
         if kind not in (None, *KINDS):
-            raise InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
+            raise errors.InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
         made = not exists(folder) and self._build(folder, encoder, dimension, kind or "flat", lexical)
         check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
         return made
@@ -400,11 +391,12 @@ class LocalCatalog:
             try:
                 info = self.describe(name)
                 kind, count, size = info.kind, info.count, info.bytes or 0
-            except UnknownIndex:  # deleted meanwhile
+            except errors.UnknownIndex:  # deleted meanwhile
                 continue
-            except (BoundaryMorphError, OSError):
+            except (errors.BoundaryMorphError, OSError):
                 kind, count, size = UNREADABLE, 0, bytes_of(self._folder(name))
-            totals[kind] = totals[kind].plus(count, size)
+            before = totals[kind]
+            totals[kind] = IndexTotals(before.indexes + 1, before.documents + count, before.bytes + size)
         return totals
 
     def delete(self, name: str) -> None:
@@ -499,7 +491,9 @@ class LocalCatalog:
                         break  # else the index was deleted or replaced while its files were listed
             except FileNotFoundError:
                 raise unknown(folder.name) from None
-        raise CorruptIndex(f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it")
+        raise errors.CorruptIndex(
+            f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it"
+        )
 
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
         """Create the index in a temporary folder and move it into place; False if another process was faster."""
@@ -510,7 +504,7 @@ class LocalCatalog:
                 path = temporary / f"{uuid4().hex}{_SUFFIX}"
                 store = DocumentStore.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
                 store.close()
-                with suppress(IndexConflict):
+                with suppress(errors.IndexConflict):
                     self._place(folder, temporary)
                     return True
             finally:
@@ -567,5 +561,5 @@ class LocalCatalog:
             forgotten.callback(index.close)
 
 
-def _taken(name: str) -> IndexConflict:
-    return IndexConflict(f"the index {name!r} already exists; choose another name, or replace it (--replace)")
+def _taken(name: str) -> errors.IndexConflict:
+    return errors.IndexConflict(f"the index {name!r} already exists; choose another name, or replace it (--replace)")

@@ -15,14 +15,7 @@ from urllib.parse import quote
 
 import orjson
 
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    CorruptIndex,
-    InvalidInput,
-    RetrieverFailed,
-    RetrieverUnavailable,
-    UnknownIndex,
-)
+from boundarymorph import errors
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.interfaces import (
     NAME,
@@ -94,16 +87,20 @@ class StoreCatalog(Catalog):
         if name not in {*self._described, *made, *others}:
             check_name(name)
             if kind is not None and kind not in store.kinds:
-                raise InvalidInput(f"an index in {store.name} is of kind {' or '.join(store.kinds)}, not {kind!r}")
+                raise errors.InvalidInput(
+                    f"an index in {store.name} is of kind {' or '.join(store.kinds)}, not {kind!r}"
+                )
             if dimension not in store.dimensions:
                 least, most = store.dimensions[0], store.dimensions[-1]
-                raise InvalidInput(f"vectors in {store.name} have {least} to {most:,} dimensions, not {dimension}")
+                raise errors.InvalidInput(
+                    f"vectors in {store.name} have {least} to {most:,} dimensions, not {dimension}"
+                )
             created = datetime.now(UTC).isoformat()
             kind = kind or store.kinds[0]
             about = {"encoder": encoder, "created": created, "kind": kind, "lexical": lexical}
             try:
                 store.create(self._table(name), dimension, kind, orjson.dumps(about).decode(), lexical=lexical)
-            except (RetrieverFailed, RetrieverUnavailable):
+            except (errors.RetrieverFailed, errors.RetrieverUnavailable):
                 if name not in self._tables(fresh=True)[0]:  # else another process was faster
                     raise
             self._forget(name)
@@ -138,7 +135,7 @@ class StoreCatalog(Catalog):
         """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""
         if name in self._described or name not in self._tables(fresh=True)[0]:
             self.get(name)
-            raise InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
+            raise errors.InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
         self._store.drop(self._table(name))
         self._forget(name)
         for folder in self._directory.glob(f"{quote(name, safe='')}@*"):
@@ -161,7 +158,7 @@ class StoreCatalog(Catalog):
     def _opened(self, name: str) -> StoreIndex:
         attached = self._described.get(name)
         if attached is None and NAME.fullmatch(name):
-            with suppress(UnknownIndex):
+            with suppress(errors.UnknownIndex):
                 table = self._store.open(made(self._store, self._table(name)))
                 return StoreIndex(name, _information(table), table, self._store.name)
         attached = attached or self._tables()[1].get(name)
@@ -169,8 +166,8 @@ class StoreCatalog(Catalog):
             raise unknown(name)
         try:
             table = self._store.open(attached)
-        except UnknownIndex as error:
-            raise UnknownIndex(f"there is no table {attached.table!r} in {self._store.name}") from error
+        except errors.UnknownIndex as error:
+            raise errors.UnknownIndex(f"there is no table {attached.table!r} in {self._store.name}") from error
         info = IndexConfiguration(attached.encoder, table.dimension, "", lexical=attached.words)
         return StoreIndex(name, info, table, self._store.name)
 
@@ -213,7 +210,7 @@ def _information(table: Table) -> IndexConfiguration:
             about["encoder"], table.dimension, about["created"], about["kind"], lexical=about["lexical"]
         )
     except (KeyError, TypeError, orjson.JSONDecodeError) as error:
-        raise CorruptIndex(
+        raise errors.CorruptIndex(
             "a table whose name begins with the prefix of this service was not made by it; choose another "
             "stores.NAME.prefix, or describe the table in stores.NAME.indexes"
         ) from error
@@ -236,7 +233,7 @@ class Catalogs(Catalog):
     def exists(self, name: str) -> bool:
         try:
             catalog, inner = self._of(name)
-        except UnknownIndex:
+        except errors.UnknownIndex:
             return False
         return catalog.exists(inner)
 
@@ -270,7 +267,7 @@ class Catalogs(Catalog):
 
             try:
                 found = catalog.list(lambda name, catalog=catalog: wanted(self._called(catalog, name)))  # type: ignore[misc]
-            except BoundaryMorphError as error:
+            except errors.BoundaryMorphError as error:
                 found = [UnreadableIndex("", error)]
             for info in found:
                 info.name = self._called(catalog, info.name)
@@ -283,7 +280,7 @@ class Catalogs(Catalog):
             try:
                 if catalog is not self._base:
                     catalog.check()
-            except BoundaryMorphError as error:
+            except errors.BoundaryMorphError as error:
                 if name not in self._away:
                     log.warning("stores.%s: not ready; requests for its indexes fail meanwhile: %s", name, error)
                 self._away.add(name)
@@ -323,12 +320,12 @@ class Catalogs(Catalog):
         if not holders and others and not self._base.exists(name):
             holders = [catalog for catalog in others if _there(catalog, name)]
         if len(holders) > 1:
-            raise InvalidInput(f"several stores have a table {name!r}; say STORE/{name}")
+            raise errors.InvalidInput(f"several stores have a table {name!r}; say STORE/{name}")
         return (holders[0] if holders else self._base), name
 
 
 def _there(catalog: Catalog, name: str) -> bool:
     try:
         return NAME.fullmatch(name) is not None and catalog.exists(name)
-    except BoundaryMorphError:  # one that is away hides no other
+    except errors.BoundaryMorphError:  # one that is away hides no other
         return False
