@@ -38,9 +38,8 @@ SLOW = (
     "library/test_light.py",
     "load_tests",
     "retrieval/test_encoders_transformer.py",
-    "retrieval/test_frameworks.py",
+    "stores/test_frameworks.py",
     "scoring/chat/test_openai_sdk.py",
-    "scoring/transformer/test_embedded.py",
     "system/test_artifacts.py",
     "system/test_calibrate.py",
     "system/test_exit.py",
@@ -49,7 +48,6 @@ SLOW = (
     "system/test_neighbours.py",
     "system/test_scorer.py",
     "system/test_uploads.py",
-    "telemetry/test_workers.py",
     "test_memory.py",
     "web/test_browser.py",
 )
@@ -57,26 +55,13 @@ NOT_SLOW = "not slow"  # what `make test` asks for
 # Packages and files whose imports are slow, or that are many, one worker's each: the others do not even collect them.
 SHARES = (
     ("inference", "retrieval/test_encoders_recipe.py", "scoring"),  # torch
-    (  # the clients of stores
-        "api/test_attached_names.py",
-        "cli/test_cli.py",
-        "clients/test_encoding.py",
-        "retrieval/test_collections.py",
-        "retrieval/test_lancedb.py",
-        "retrieval/test_milvus.py",
-        "retrieval/test_milvus_faults.py",
-        "retrieval/test_pgvector.py",
-        "retrieval/test_qdrant.py",
-        "retrieval/test_stores.py",
-        "retrieval/test_stores_service.py",
-    ),
-    ("deploy/test_alerts_fire.py", "evaluation", "memory", "selection"),  # matplotlib, scipy.stats
+    ("api/test_attached_names.py", "cli/test_cli.py", "clients/test_encoding.py", "stores"),  # the clients of stores
+    ("deploy/test_alerts_fire.py", "evaluation", "selection"),  # matplotlib, scipy.stats
     ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright
 )
 OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's
 LONGEST_FIRST = (  # packages and files
-    "retrieval/test_collections.py",
-    "retrieval/test_stores_service.py",
+    "stores",
     "retrieval/test_blocks.py",
     "faults",
     "fuzz",
