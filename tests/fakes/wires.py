@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ MODEL = "stand-in"
 
 
 class Wire:
-    """What a kind of server answers. most: texts a request; description: the body at its path, where it has one."""
+    """What a kind of server answers. most: texts that a request may have; description: the body at its path."""
 
     scheme: str
     most: int
@@ -42,130 +41,53 @@ class Ours(Wire):
         self.description = {"model": model, "max_texts": most}
 
     def reply(self, body: dict[str, Any]) -> Reply:
-        assert body.keys() - {"instruction"} == {"query", "texts", "deadline_ms"}
-        assert isinstance(body["deadline_ms"], int) and body["deadline_ms"] > 0
-        if len(self.texts(body)) > self.most:
-            return Reply({"title": "limit exceeded", "detail": f"at most {self.most} texts"}, 422)
-        scores = [score_of(body["query"], text) for text in self.texts(body)]
-        return Reply(
-            {"model": self.model, "scores": scores, "truncated": sum(len(text) > 100 for text in self.texts(body))}
-        )
+        texts = self.texts(body)
+        assert len(texts) <= self.most and body["deadline_ms"] > 0
+        scores = [score_of(body["query"], text) for text in texts]
+        return Reply({"model": self.model, "scores": scores, "truncated": sum(len(text) > 100 for text in texts)})
 
 
 class Tei(Wire):
     scheme, score_path, description_path = "tei", "/rerank", "/info"
 
-    def __init__(self, model: str = MODEL, most: int = 32, concurrent: int = 512) -> None:
-        self.most, self.concurrent = most, concurrent
+    def __init__(self, most: int = 32) -> None:
+        self.most = most
         self.description = {
-            "model_id": model,
+            "model_id": MODEL,
             "model_sha": "0123456789abcdef0123456789abcdef01234567",
             "model_dtype": "float16",
             "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
-            "max_concurrent_requests": concurrent,
+            "max_concurrent_requests": 512,
             "max_input_length": 512,
             "max_client_batch_size": most,
-            "version": "1.9.0",
         }
 
     def reply(self, body: dict[str, Any]) -> Reply:
-        assert body["truncate"] is True and body["raw_scores"] is False
         texts = self.texts(body)
-        if len(orjson.dumps(body)) > 2_000_000:
-            return Reply(b"length limit exceeded", 413)
-        if len(texts) > self.most:
-            message = f"batch size {len(texts)} > maximum allowed batch size {self.most}"
-            return Reply({"error": message, "error_type": "Validation"}, 422)
-        ranks = [{"index": index, "score": score_of(body["query"], text)} for index, text in enumerate(texts)]
-        return Reply(_by_score(ranks, "score"))
+        assert len(texts) <= self.most and len(orjson.dumps(body)) <= 2_000_000
+        return Reply(_by_score([{"index": n, "score": score_of(body["query"], t)} for n, t in enumerate(texts)]))
 
 
-class _Results(Wire):
-    """The wires whose answer is an object with `results`."""
+class Cohere(Wire):
+    scheme, most, score_path = "cohere+http", 1000, "/v2/rerank"
 
     def texts(self, body: dict[str, Any]) -> list[str]:
         return list(body["documents"])
 
     def reply(self, body: dict[str, Any]) -> Reply:
         texts = self.texts(body)
-        if body["model"] not in self.models:
-            return Reply({"error": {"message": f"The model {body['model']} does not exist."}}, 404)
-        if len(texts) > self.most:
-            return Reply({"message": f"too many documents: {len(texts)}"}, 400)
-        results = [{"index": index, "relevance_score": score_of(body["query"], t)} for index, t in enumerate(texts)]
-        return Reply({"id": "1", "model": body["model"], "results": _by_score(results, "relevance_score")})
+        assert body["model"] in self.models and len(texts) <= self.most
+        results = [{"index": n, "relevance_score": score_of(body["query"], text)} for n, text in enumerate(texts)]
+        return Reply({"id": "1", "model": body["model"], "results": _by_score(results)})
 
 
-class Vllm(_Results):
+class Vllm(Cohere):
     scheme, most, score_path, description_path = "vllm", 512, "/v1/rerank", "/v1/models"
-
-    def __init__(self, *models: str) -> None:
-        self.models = models or (MODEL,)
-        cards = [{"id": name, "object": "model", "max_model_len": 8192, "parent": None} for name in self.models]
-        self.description = {"object": "list", "data": cards}
-
-    def reply(self, body: dict[str, Any]) -> Reply:
-        assert body["truncate_prompt_tokens"] == -1 and body["use_activation"] is True
-        return super().reply(body)
+    description: Any = {"data": [{"id": MODEL, "object": "model", "max_model_len": 8192, "parent": None}]}  # noqa: RUF012
 
 
-class Infinity(_Results):
-    scheme, most, score_path, description_path = "infinity", 2048, "/rerank", "/models"
-
-    def __init__(self, *models: str) -> None:
-        self.models = models or (MODEL,)
-        cards: list[dict[str, Any]] = [{"id": "an-encoder", "capabilities": ["embed"]}]
-        cards += [{"id": name, "capabilities": ["rerank"], "revision": None, "dtype": "auto"} for name in self.models]
-        self.description = {"data": cards}
-
-    def reply(self, body: dict[str, Any]) -> Reply:
-        assert body["raw_scores"] is False and body["return_documents"] is False
-        if any(len(text) > 122_880 for text in [body["query"], *self.texts(body)]):
-            return Reply({"detail": [{"type": "string_too_long", "msg": "at most 122880 characters"}]}, 422)
-        return super().reply(body)
-
-
-class Cohere(_Results):
-    scheme, most, score_path = "cohere+http", 1000, "/v2/rerank"
-
-    def reply(self, body: dict[str, Any]) -> Reply:
-        assert body["top_n"] == len(self.texts(body))
-        return super().reply(body)
-
-
-class LlamaCpp(_Results):
-    """Its scores are logits."""
-
-    scheme, most, score_path, description_path = "llamacpp", 256, "/v1/rerank", "/v1/models"
-
-    def __init__(self) -> None:
-        card = {"id": MODEL, "object": "model", "owned_by": "llamacpp", "meta": {"n_ctx_train": 512}}
-        self.description = {"object": "list", "data": [card]}
-
-    def reply(self, body: dict[str, Any]) -> Reply:
-        reply = super().reply(body)
-        for result in reply.body.get("results", ()):
-            result["relevance_score"] = math.log(result["relevance_score"] / (1 - result["relevance_score"]))
-        return reply
-
-
-class Jina(_Results):
-    scheme, most, score_path = "jina+http", 1000, "/v1/rerank"
-
-    def reply(self, body: dict[str, Any]) -> Reply:
-        assert body["return_documents"] is False
-        return super().reply(body)
-
-
-class Voyage(Jina):
-    scheme = "voyage+http"
-
-    def reply(self, body: dict[str, Any]) -> Reply:
-        assert "top_n" not in body
-        reply = super().reply(body)
-        if results := reply.body.pop("results", None):
-            reply.body |= {"object": "list", "data": results}
-        return reply
+class Jina(Cohere):
+    scheme, score_path = "jina+http", "/v1/rerank"
 
 
 class ListwiseJina(Jina):
@@ -175,7 +97,7 @@ class ListwiseJina(Jina):
 
     def reply(self, body: dict[str, Any]) -> Reply:
         reply = super().reply(body)
-        for result in reply.body.get("results", ()):
+        for result in reply.body["results"]:
             result["relevance_score"] = 2 * result["relevance_score"] - 1
         return reply
 
@@ -189,18 +111,10 @@ class SystemOne(Wire):
         return [question["instructions"].partition("\n\n")[2] for question in body["questions"].values()]
 
     def reply(self, body: dict[str, Any]) -> Reply:
-        assert body.keys() == {"model", "state", "questions"}
-        assert all(question.keys() == {"type", "instructions"} for question in body["questions"].values())
-        assert {question["type"] for question in body["questions"].values()} == {"noul"}
-        if len(orjson.dumps(body)) > 65_536 or len(body["questions"]) > self.most:
-            return Reply({"error": {"message": "too many questions"}}, 422)
-        query, texts = body["state"]["query"], self.texts(body)
-        scores = {name: score_of(query, text) for name, text in zip(body["questions"], texts, strict=True)}
-        in_some_order = {
-            name: {"type": "noul", "noul": scores[name]} for name in sorted(scores, key=scores.__getitem__)
-        }
-        usage = {"input_tokens": len(orjson.dumps(body)) // 4, "output_tokens": 0}
-        return Reply({"model": f"{body['model']}.0", "answers": in_some_order, "usage": usage})
+        assert len(orjson.dumps(body)) <= 65_536 and len(body["questions"]) <= self.most
+        query, pairs = body["state"]["query"], zip(body["questions"], self.texts(body), strict=True)
+        answers = {name: {"type": "noul", "noul": score_of(query, text)} for name, text in pairs}
+        return Reply({"model": f"{body['model']}.0", "answers": answers})
 
 
 class Decisions(SystemOne):
@@ -266,7 +180,7 @@ async def scoring(
         await scorer.close()
 
 
-def _by_score(results: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+def _by_score(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sorted as servers do it, which is not the order of the texts; ties are thrown together."""
     random.Random(len(results)).shuffle(results)
-    return sorted(results, key=lambda result: -float(result[key]))
+    return sorted(results, key=lambda result: -result.get("score", result.get("relevance_score", 0.0)))

@@ -17,7 +17,7 @@ from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.remote import parse as parse_scorer
 from tests.fakes.scorer import score_of
 from tests.fakes.upstream import edited
-from tests.fakes.wires import Cohere, Infinity, Jina, Vllm, Wire, running
+from tests.fakes.wires import Cohere, Jina, Vllm, Wire, running
 
 HUB = "maker/reranker"
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -121,7 +121,7 @@ def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool)
             name(endpoint, tei())
 
 
-@pytest.mark.parametrize("make", [Cohere, Jina, Vllm, Infinity])
+@pytest.mark.parametrize("make", [Cohere, Jina, Vllm])
 async def test_two_servers_never_share_what_is_kept(make: type[Wire]) -> None:
     cache = MemoryScoreCache()
     async with running(make(), make()) as servers:

@@ -1,14 +1,21 @@
-"""What a server says about when to come again, and about a refusal."""
+"""One server: what its refusals mean, when it may be called again, and what it learns of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.inference.concurrency import Budget
-from boundarymorph.remote.peer import Peer, Refused, retry_after
+from boundarymorph.remote.peer import Busy, KeyRefused, Peer, Refused, Unavailable, retry_after
 from boundarymorph.telemetry import tracing
-from tests.fakes.upstream import answer
-from tests.fakes.wires import Ours, running
+from tests.fakes.upstream import Upstream, answer, listening
 
 NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
+SECRET = "what a document says"
+MISSING = {"type": "missing", "loc": ["body", "texts", 0], "msg": "Field required", "input": SECRET}
 
 
 @pytest.mark.parametrize(
@@ -22,7 +29,6 @@ NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT
         ("0", 0.0),
         ("120", 120.0),
         ("0.5", 0.5),
-        ("-3", None),
         ("-0.5", None),
         ("Wed, 21 Oct 2015 12:00:30 GMT", 30.0),
         ("Wed, 21 Oct 2015 11:00:00 GMT", 0.0),
@@ -34,48 +40,88 @@ def test_retry_after(header: str | None, seconds: float | None) -> None:
     assert retry_after(header, NOON) == seconds
 
 
-async def test_the_id_of_the_request_that_is_answered_here_goes_along() -> None:
-    async with running(Ours()) as [server]:
-        peer = Peer(server.endpoint().base, "scorer")
-        request = b'{"query": "q", "texts": ["t"], "deadline_ms": 1000}'
-        token = tracing.request_id.set("named")
-        await peer.fetch("/score", request, Budget(10, last=False))
-        tracing.request_id.reset(token)
-        await peer.fetch("/score", request, Budget(10, last=False))
-        await peer.close()
+@pytest.fixture
+async def server() -> AsyncIterator[Upstream]:
+    async with listening(Upstream()) as [server]:
+        yield server
+
+
+@pytest.fixture
+async def peer(server: Upstream) -> AsyncIterator[Peer]:
+    peer = Peer(server.url, "scorer", api_key="sk-1")
+    yield peer
+    await peer.close()
+
+
+async def test_fetch_sends_the_key_and_the_id_of_the_request_being_answered(server: Upstream, peer: Peer) -> None:
+    token = tracing.request_id.set("named")
+    await peer.fetch("/score", b"{}", Budget(10, last=False))
+    tracing.request_id.reset(token)
+    await peer.fetch("/score", b"{}", Budget(10, last=False))
     assert [request.headers.get("x-request-id") for request in server.requests] == ["named", None]
-
-
-SECRET = "what a document says"
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer sk-1"] * 2
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("status", "body", "told"),
     [
+        (400, {"error": "the  reason", "error_type": "Validation"}, ": the reason"),
+        (404, {"error": {"message": "the reason", "type": "invalid_request_error", "code": 400}}, ": the reason"),
+        (413, {"message": "the reason"}, ": the reason"),
+        (501, {"title": "Invalid", "detail": "the reason"}, ": the reason"),
+        (307, b"the reason", ": the reason"),
+        (422, {"detail": [MISSING]}, ": body.texts.0: Field required"),
         (
-            {"detail": [{"type": "missing", "loc": ["body", "texts", 0], "msg": "Field required", "input": SECRET}]},
-            ": body.texts.0: Field required",
-        ),
-        (
+            422,
             {"detail": [{"loc": ["body"], "msg": "bad"}, {"loc": ["query"], "msg": "worse", "ctx": {"given": SECRET}}]},
             ": body: bad; query: worse",
         ),
-        ([{"msg": "bad", "input": {"texts": [SECRET]}}], ": bad"),
-        ({"detail": [SECRET, {"loc": "body", "msg": ["bad"], "input": SECRET}]}, ""),
-        ({"detail": {"input": SECRET}}, ""),
-        ({"errors": [{"input": SECRET}]}, ""),
-        ({"detail": []}, ""),
-        ({"detail": "too many texts"}, ": too many texts"),
-        (None, ""),
+        (422, [{"msg": "bad", "input": {"texts": [SECRET]}}], ": bad"),
+        (422, {"detail": [SECRET, {"loc": "body", "msg": ["bad"], "input": SECRET}]}, ""),
+        (422, {"detail": {"input": SECRET}}, ""),
+        (422, {"errors": [{"input": SECRET}]}, ""),
+        (422, {"detail": []}, ""),
+        (422, None, ""),
     ],
 )
-async def test_what_is_told_of_a_refusal_repeats_no_text(body: object, told: str) -> None:
-    """As servers made with FastAPI do, whose answers end in our log."""
-    async with running(Ours()) as [server]:
-        server.behaviour = answer(body, 422)
-        peer = Peer(server.endpoint().base, "scorer")
-        request = b'{"query": "q", "texts": ["t"], "deadline_ms": 1000}'
-        with pytest.raises(Refused) as refused:
-            await peer.fetch("/score", request, Budget(10, last=False))
-        await peer.close()
-    assert str(refused.value) == f"{server.endpoint().base}/score answered 422{told}"
+async def test_fetch_quotes_a_refusal_without_the_texts_in_it(
+    server: Upstream, peer: Peer, status: int, body: Any, told: str
+) -> None:
+    server.behaviour = answer(body, status)
+    with pytest.raises(Refused) as refused:
+        await peer.fetch("/score", b"{}", Budget(10, last=False))
+    assert str(refused.value) == f"{server.url}/score answered {status}{told}"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "pause", "error"),
+    [
+        (401, None, KeyRefused),
+        (403, None, KeyRefused),
+        (429, None, Busy),
+        (429, "7", Busy),
+        (503, "7", Busy),
+        (503, None, Unavailable),
+        (500, None, Unavailable),
+        (424, None, Unavailable),
+        (504, None, Unavailable),
+    ],
+)
+async def test_fetch_tells_a_busy_server_from_a_broken_one(
+    server: Upstream, peer: Peer, status: int, pause: str | None, error: type[Exception]
+) -> None:
+    server.behaviour = answer("why, sk-1?", status, **({"retry_after": pause} if pause else {}))
+    with pytest.raises(error, match=rf"answered {status}: why, \*\*\*\?") as raised:
+        await peer.fetch("/score", b"{}", Budget(10, last=False))
+    if isinstance(raised.value, Busy):
+        assert raised.value.pause == (None if pause is None else 7.0)
+
+
+@pytest.mark.parametrize(("last", "error"), [(True, DeadlineExceeded), (False, Busy)])
+async def test_fetch_takes_a_504_of_our_own_scorer_for_the_deadline(
+    server: Upstream, peer: Peer, last: bool, error: type[Exception]
+) -> None:
+    server.behaviour = answer({"title": "deadline exceeded"}, 504)
+    with pytest.raises(error):
+        await peer.fetch("/score", b"{}", Budget(10, last=last), honours_deadlines=True)

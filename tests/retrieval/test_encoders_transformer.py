@@ -60,7 +60,7 @@ MADE: dict[str, Callable[[Path], Path]] = {
     "bge-small-en-tiny": tiny.bert,
     "Qwen3-Embedding-tiny": lambda folder: ended(tiny.qwen3(folder)),
     "gte-modernbert-tiny": tiny.modernbert,
-    "gte-tiny": tiny.roberta,
+    "gte-tiny": tiny.xlm_roberta,
     "deberta-tiny": tiny.deberta,
     "windowed-Qwen3-Embedding-tiny": lambda folder: ended(tiny.qwen2(folder)),
 }

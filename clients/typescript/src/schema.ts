@@ -1292,6 +1292,8 @@ export interface components {
             parts?: {
                 [key: string]: components["schemas"]["PartHealth"];
             };
+            /** @description for callers that may read details */
+            scorer?: components["schemas"]["ScorerInUse"] | null;
         };
         /**
          * RerankAnswer
@@ -1389,6 +1391,23 @@ export interface components {
             group?: unknown;
         };
         /**
+         * ScorerInUse
+         * @description A scorer, and how far it is trusted.
+         */
+        ScorerInUse: {
+            /**
+             * Model
+             * @description its full name; null while it is unknown
+             */
+            model: string | null;
+            /**
+             * Trust
+             * @description how far its scores are trusted beside similarity and words; docs/models.md says what it changes
+             * @enum {string}
+             */
+            trust: "weak" | "normal" | "strong";
+        };
+        /**
          * SelectResponse
          * @description The chosen set, most relevant first, and what is known about it.
          */
@@ -1435,6 +1454,8 @@ export interface components {
              * @description when the calibration was made by which relevance is a probability; null if none is in use
              */
             calibration?: string | null;
+            /** @description who was asked for scores */
+            scorer?: components["schemas"]["ScorerInUse"] | null;
             /**
              * Policy
              * @description the policy in force, whose defaults the request has
@@ -3086,7 +3107,7 @@ export interface components {
             spend?: "order" | "set";
             /**
              * Rounds
-             * @description trips to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as calls, each call is chosen knowing all earlier scores. 'auto', the default, goes by what a trip costs: many growing rounds for a scorer in the same process on a CPU, 5 for 10 calls and 11 for 50, and 2 or 3 for others. If the budget covers the pool, nothing is chosen, and there is one
+             * @description requests to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as calls, each call is chosen knowing all earlier scores. 'auto', the default, is 3 for a fixed budget. A selection that stops by itself, and one by the score alone, has more, which grow: 5 for 10 calls and 11 for 50. If the budget covers the pool, nothing is chosen, and there is one
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3522,6 +3543,7 @@ export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];
 export type RerankResult = components['schemas']['RerankResult'];
+export type ScorerInUse = components['schemas']['ScorerInUse'];
 export type SelectResponse = components['schemas']['SelectResponse'];
 export type SelectedDocument = components['schemas']['SelectedDocument'];
 export type StoredDocument = components['schemas']['StoredDocument'];

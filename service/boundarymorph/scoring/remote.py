@@ -176,7 +176,6 @@ class Cohere(RerankServer):
     """Cohere's v2 API and compatible ones. The server truncates long documents."""
 
     name, path, home, most_texts, counted = "cohere", "/v2/rerank", "https://api.cohere.com", 1000, True
-    billed_by_request = True
     advice = "turn its normalisation of scores on"
 
 
@@ -378,6 +377,5 @@ class RemoteScorer(RemoteModel):
             answer.truncated,
             model=answer.served,
             failure=failure,
-            server=answer.server,
             tokens=answer.usage,
         )

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections import Counter
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.remote.balancer import BACKOFF
-from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
+from boundarymorph.scoring.remote import DEADLINE_SHARE, Endpoint, RemoteScorer, parse
 from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS
 from tests.fakes.scorer import score_of
@@ -29,20 +27,20 @@ from tests.patience import until_async
 KEY = "sk-0123456789"
 
 
+async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
+    np.testing.assert_array_equal((await scorer.score(QUERY, texts)).values, [score_of(QUERY, t) for t in texts])
+
+
 @pytest.mark.parametrize(("wire", "length"), [(Tei(), 512), (Vllm(), 8_192), (Ours(), None)])
-async def test_what_it_reads_is_what_its_server_says(wire: Wire, length: int | None) -> None:
+async def test_max_length_is_what_the_server_says(wire: Wire, length: int | None) -> None:
     async with running(wire) as servers, scoring(*servers) as scorer:
         assert scorer.max_length is None
         await scorer.connect()
         assert scorer.max_length == length
 
 
-async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
-    np.testing.assert_array_equal((await scorer.score(QUERY, texts)).values, [score_of(QUERY, t) for t in texts])
-
-
 class TestFailover:
-    async def test_all_refuse_connections(self) -> None:
+    async def test_all_servers_refuse_connections(self) -> None:
         works: dict[str, bool] = {}
         async with running(Ours(), Ours()) as servers, scoring(*servers, on_change=works.__setitem__) as scorer:
             assert list(works.values()) == [True, True]
@@ -55,7 +53,7 @@ class TestFailover:
             with pytest.raises(ScorerUnavailable, match="cannot be reached"):
                 await scorer.connect()
 
-    async def test_a_request_of_many_parts_is_whole_when_its_first_finds_the_server_back(self) -> None:
+    async def test_request_of_many_parts_is_complete_when_its_first_part_finds_the_server_back(self) -> None:
         clock, texts = Clock(time.monotonic()), [f"text {index}" for index in range(100)]
         async with running(Tei()) as [server], scoring(server, clock=clock) as scorer:
             await server.kill()
@@ -66,19 +64,16 @@ class TestFailover:
             await check(scorer, texts)
             assert server.batches == [25, 25, 25, 25]
 
-    async def test_an_idle_connection_that_breaks_says_nothing(self) -> None:
+    async def test_broken_connection_is_a_failure_only_if_it_was_fresh(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
             for _ in range(3):
                 await check(scorer)
                 server.script = [reset]
                 await check(scorer)
-
-    async def test_a_fresh_connection_that_breaks_is_a_failure(self) -> None:
-        async with running(Ours()) as [server], scoring(server) as scorer:
-            server.behaviour = reset
+            server.behaviour, before = reset, len(server.asked)
             with pytest.raises(ScorerUnavailable, match=r"the request to .* failed"):
                 await scorer.score(QUERY, TEXTS)
-            assert len(server.asked) == 2
+            assert len(server.asked) == before + 2, "one over the idle connection, one over a fresh one"
 
 
 class TestPaidRequests:
@@ -91,10 +86,9 @@ class TestPaidRequests:
             (answer({"results": []}), ScorerFailed, "unusable scores"),
         ],
     )
-    async def test_one_that_may_have_been_served_is_not_repeated(
+    async def test_request_that_may_have_been_served_is_not_repeated(
         self, behaviour: Behaviour, error: type[Exception], said: str
     ) -> None:
-        """Also where an idle connection breaks, of which nobody knows when it did."""
         async with running(Cohere(), Cohere()) as servers, scoring(*servers, attempt_timeout=0.3) as scorer:
             for _ in range(4):
                 await check(scorer)
@@ -104,7 +98,7 @@ class TestPaidRequests:
                 await scorer.score(QUERY, TEXTS)
             assert sum(len(server.asked) for server in servers) == 1
 
-    async def test_one_that_was_never_sent_goes_to_another_server_and_one_that_got_429_is_repeated(self) -> None:
+    async def test_request_that_was_not_sent_or_got_429_is_repeated(self) -> None:
         async with running(Cohere(), Cohere()) as servers, scoring(*servers) as scorer:
             await servers[1].kill()
             for _ in range(6):
@@ -115,54 +109,35 @@ class TestPaidRequests:
 
 
 class TestRefusal:
-    @pytest.mark.parametrize(
-        ("status", "body"),
-        [
-            (400, {"error": "the  reason", "error_type": "Validation"}),
-            (404, {"error": {"message": "the reason", "type": "invalid_request_error", "code": 400}}),
-            (413, {"message": "the reason"}),
-            (422, {"detail": [{"msg": "the reason"}]}),
-            (501, {"title": "Invalid", "detail": "the reason"}),
-            (307, b"the reason"),
-        ],
-    )
-    async def test_is_passed_on_and_not_repeated(self, status: int, body: Any) -> None:
+    async def test_refused_request_is_not_repeated_and_ejects_no_server(self) -> None:
         async with running(Tei(), Tei()) as servers, scoring(*servers) as scorer:
             for server in servers:
-                server.behaviour = answer(body, status)
-            with pytest.raises(ScorerFailed, match=rf"/rerank answered {status}.*the reason"):
+                server.behaviour = answer({"error": "the reason"}, 422)
+            with pytest.raises(ScorerFailed, match=r"/rerank answered 422: the reason"):
                 await scorer.score(QUERY, TEXTS)
             assert sum(len(server.asked) for server in servers) == 1
             for server in servers:
                 server.behaviour = well
             await check(scorer)
 
-    async def test_of_the_key(self) -> None:
+    async def test_refused_key_is_named_and_ejects_no_server(self) -> None:
         async with running(Ours(), key=KEY) as [server]:
             for wrong in (None, "", "sk-wrong"):
                 async with scoring(server, api_key=wrong) as scorer:
-                    for _ in range(2):
+                    for attempt in (scorer.score(QUERY, TEXTS), scorer.score(QUERY, TEXTS), scorer.connect()):
                         with pytest.raises(ScorerFailed, match=r"401.*check the key") as caught:
-                            await scorer.score(QUERY, TEXTS)
+                            await attempt
                         assert "sk-" not in str(caught.value)
-                    with pytest.raises(ScorerFailed, match="401"):
-                        await scorer.connect()
             async with scoring(server, api_key=KEY) as scorer:
                 await check(scorer)
+                server.key = "another"
+                with pytest.raises(ScorerFailed, match="401"):
+                    await scorer.score(QUERY, TEXTS)
+                server.key = KEY
+                await check(scorer)
 
-    async def test_a_refused_key_does_not_eject_a_server(self) -> None:
-        async with running(Ours(), key=KEY) as [server], scoring(server, api_key=KEY) as scorer:
-            await check(scorer)
-            server.key = "another"
-            with pytest.raises(ScorerFailed, match="401"):
-                await scorer.score(QUERY, TEXTS)
-            server.key = KEY
-            await check(scorer)
-
-    @pytest.mark.parametrize(
-        "behaviour", [answer(KEY, 400), answer(KEY, 401), answer(KEY, 500), answer(KEY, 429), hang]
-    )
-    async def test_no_message_tells_the_key(self, behaviour: Behaviour, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize("behaviour", [answer(KEY, 400), answer(KEY, 500), answer(KEY, 429), hang])
+    async def test_no_message_contains_the_key(self, behaviour: Behaviour, caplog: pytest.LogCaptureFixture) -> None:
         async with running(Ours()) as [server], scoring(server, api_key=KEY, timeout=0.2) as scorer:
             server.behaviour = behaviour
             caplog.set_level("DEBUG", logger="boundarymorph")
@@ -175,110 +150,87 @@ class TestRefusal:
             assert KEY not in caplog.text
             assert KEY not in repr(scorer) + repr(vars(scorer))
 
-    async def test_a_server_of_another_kind(self) -> None:
-        async with running(Ours()) as [server]:
-            scorer = RemoteScorer([parse(f"vllm://127.0.0.1:{server.port}")])
-            with pytest.raises(ScorerFailed, match=r"/v1/models answered 404.* is this a server of the kind 'vllm'\?"):
-                await scorer.score(QUERY, TEXTS)
-            await scorer.close()
-
 
 class TestDeadline:
-    async def test_is_one_for_all_requests(self) -> None:
+    async def test_deadline_is_one_for_all_requests(self) -> None:
         async with running(Ours(most=1)) as [server], scoring(server) as scorer:
             await scorer.connect()
             server.script = [well, well]
             server.behaviour = hang
-            scores = await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
+            scores = await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.4)
             assert np.isnan(scores.values).sum() == len(TEXTS) - 2 and isinstance(scores.failure, DeadlineExceeded)
-            with pytest.raises(DeadlineExceeded):
-                await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
-            assert server.asked[-1]["deadline_ms"] <= 500
+            assert server.asked[-1]["deadline_ms"] <= 400
 
-    async def test_without_one_there_is_a_timeout(self) -> None:
+    async def test_timeout_ends_a_call_without_a_deadline(self) -> None:
         async with running(Ours()) as [server], scoring(server, timeout=0.2) as scorer:
-            server.behaviour = hang
+            server.description = hang
+            with pytest.raises(DeadlineExceeded):
+                await scorer.score(QUERY, TEXTS)
+            server.description, server.behaviour = well, hang
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS)
 
-    async def test_that_has_passed(self) -> None:
+    async def test_deadline_that_has_passed_calls_nobody(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS, deadline=time.monotonic())
             assert server.described == 0
 
-    async def test_while_the_server_describes_itself(self) -> None:
-        async with running(Ours()) as [server], scoring(server, timeout=0.2) as scorer:
-            server.description = hang
-            with pytest.raises(DeadlineExceeded):
-                await scorer.score(QUERY, TEXTS)
-
-    async def test_our_scorer_tells_that_it_is_over(self) -> None:
-        async with running(Ours()) as [server], scoring(server) as scorer:
-            await scorer.connect()
-            server.script = [answer({"title": "deadline exceeded"}, 504)]
-            with pytest.raises(DeadlineExceeded):
-                await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 5)
-            await check(scorer)
+    async def test_our_scorer_is_given_the_time_that_is_left(self) -> None:
+        async with running(Ours()) as [server], scoring(server, timeout=20.0, attempt_timeout=10.0) as scorer:
+            await scorer.score(QUERY, TEXTS)
+            assert server.asked[0]["deadline_ms"] == DEADLINE_SHARE * 10_000
 
 
-class TestCancellation:
-    async def test_reaches_the_server(self) -> None:
-        async with running(Ours(most=2)) as [server], scoring(server) as scorer:
-            server.behaviour = hang
-            request = asyncio.create_task(scorer.score(QUERY, TEXTS))
-            await until_async(lambda: len(server.asked) == 3)
-            request.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await request
-            await until_async(lambda: server.left == 3)
-            server.behaviour = well
-            await check(scorer)
+async def test_cancellation_reaches_the_server() -> None:
+    async with running(Ours(most=2)) as [server], scoring(server) as scorer:
+        server.behaviour = hang
+        request = asyncio.create_task(scorer.score(QUERY, TEXTS))
+        await until_async(lambda: len(server.asked) == 3)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await until_async(lambda: server.left == 3)
+        server.behaviour = well
+        await check(scorer)
 
 
 class TestPartialAnswers:
     pytestmark = pytest.mark.strangers
 
     @pytest.mark.parametrize(
-        ("fault", "error"),
+        "fault",
         [
-            pytest.param(answer("no", 422), ScorerFailed, id="a refused request"),
-            pytest.param(answer(b"<html>"), ScorerFailed, id="an unusable answer"),
-            pytest.param(edited(lambda body: body | {"scores": [7.0, 7.0]}), ScorerFailed, id="logits"),
+            pytest.param(answer("no", 422), id="a refused request"),
+            pytest.param(edited(lambda body: body | {"scores": [7.0, 7.0]}), id="logits"),
         ],
     )
-    async def test_a_request_that_fails_costs_the_others_nothing(
-        self, fault: Behaviour, error: type[Exception]
-    ) -> None:
+    async def test_request_that_fails_costs_the_others_nothing(self, fault: Behaviour) -> None:
         async with running(Ours(most=2)) as [server], scoring(server, connections=4) as scorer:
             await scorer.connect()
             server.script = [fault]
             scores = await scorer.score(QUERY, TEXTS)
             there = ~np.isnan(scores.values)
-            assert there.any() and not there.all() and isinstance(scores.failure, error)
+            assert there.any() and not there.all() and isinstance(scores.failure, ScorerFailed)
             expected = np.array([score_of(QUERY, text) for text in TEXTS])
             np.testing.assert_array_equal(scores.values[there], expected[there])
 
-    @pytest.mark.parametrize("missing", ["null", "NaN", None])
-    async def test_a_text_without_a_score_costs_the_others_nothing(self, missing: str | None) -> None:
-        scored = ['{"index": 0, "relevance_score": 1.0000001}']
-        if missing is not None:
-            scored.append(f'{{"index": 1, "relevance_score": {missing}}}')
+    async def test_text_without_a_score_costs_the_others_nothing(self) -> None:
         async with running(Cohere()) as [server], scoring(server) as scorer:
-            server.behaviour = answer(f'{{"results": [{", ".join(scored)}]}}'.encode())
+            server.behaviour = answer({"results": [{"index": 0, "relevance_score": 1.0}]})
             scores = await scorer.score(QUERY, TEXTS[:2])
-            assert scores.values[0] == 1.0 and np.isnan(scores.values[1])
+            np.testing.assert_array_equal(scores.values, [1.0, np.nan])
             assert "no score for 1 of 2 texts" in str(scores.failure)
 
-    async def test_a_text_that_is_not_unicode_is_still_the_callers_mistake(self) -> None:
+    async def test_text_that_is_not_unicode_is_still_the_callers_mistake(self) -> None:
         async with running(Ours(most=1)) as [server], scoring(server) as scorer:
             with pytest.raises(InvalidInput):
                 await scorer.score(QUERY, ["a", "\ud800"])
 
 
 class TestSeveralServers:
-    async def test_the_scores_of_a_call_are_of_one_model(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Half of it was done by the old one when the servers changed."""
+    async def test_scores_of_a_call_are_of_one_model(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The servers change their model when the old one has done half of the call."""
         async with running(Ours("a", most=2)) as [server], scoring(server, connections=4) as scorer:
             await scorer.connect()
 
@@ -293,14 +245,14 @@ class TestSeveralServers:
             assert [body["texts"] for body in server.asked].count(server.asked[0]["texts"]) == 2
         assert caplog.text.count("now serve another model: b") == 1
 
-    async def test_a_server_that_never_is_what_it_says(self) -> None:
+    async def test_server_that_scores_with_another_model_than_it_names_is_refused(self) -> None:
         async with running(Ours("a")) as [server], scoring(server) as scorer:
             server.wire.model = "b"  # type: ignore[attr-defined]
             with pytest.raises(ScorerFailed, match="scored with b, not with a"):
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 2
 
-    async def test_one_that_restarts_with_another_model_is_followed_while_it_is_overloaded(self) -> None:
+    async def test_model_is_followed_while_one_server_is_overloaded(self) -> None:
         async with running(Ours("a"), Ours("a")) as servers, scoring(*servers, timeout=0.5) as scorer:
             await scorer.connect()
             for server in servers:
@@ -312,7 +264,7 @@ class TestSeveralServers:
                     await scorer.score(QUERY, TEXTS)
             assert scorer.identity == "b"
 
-    async def test_one_with_a_lower_limit_gets_smaller_requests(self) -> None:
+    async def test_server_with_a_lower_limit_gets_smaller_requests(self) -> None:
         clock = Clock(time.monotonic())
         async with running(Ours(most=4), Ours(most=2)) as [large, small], scoring(large, small, clock=clock) as scorer:
             await small.kill()
@@ -331,11 +283,9 @@ class TestSeveralServers:
 
 
 class TestConfiguration:
-    def test_names_before_anything_is_known(self) -> None:
+    def test_name_before_a_server_has_answered(self) -> None:
         assert RemoteScorer([parse("tei://a:8080/x")]).name == "tei:a:8080"
         assert RemoteScorer([parse("vllm://a:8080?model=m")]).name == "vllm:m"
-        assert RemoteScorer([parse("http://a:8080")]).name == "boundarymorph:a:8080"
-        assert RemoteScorer([parse("cohere://?model=rerank-v3.5")]).name == "cohere:rerank-v3.5"
 
     @pytest.mark.parametrize(
         ("endpoints", "mistake"),
@@ -346,18 +296,18 @@ class TestConfiguration:
             ([Endpoint(parse("cohere://?model=m").dialect, "https://a")], "needs the name of a model"),
         ],
     )
-    def test_mistakes(self, endpoints: list[Endpoint], mistake: str) -> None:
+    def test_endpoints_that_do_not_fit_are_refused(self, endpoints: list[Endpoint], mistake: str) -> None:
         with pytest.raises(InvalidConfiguration, match=mistake):
             RemoteScorer(endpoints)
 
     @pytest.mark.parametrize("key", ["sk-ä", "sk-1\nX: 1", "sk-1 sk-2"])
-    def test_a_key_that_no_header_carries(self, key: str) -> None:
+    def test_key_that_no_header_carries_is_refused(self, key: str) -> None:
         with pytest.raises(InvalidConfiguration) as caught:
             RemoteScorer([parse("http://a")], api_key=key)
         assert "sk-" not in str(caught.value)
 
 
-async def test_every_attempt_is_told_to_the_observer() -> None:
+async def test_observer_hears_of_every_attempt() -> None:
     told: list[tuple[str, str]] = []
 
     def observe(endpoint: str, outcome: str, seconds: float) -> None:
@@ -365,26 +315,23 @@ async def test_every_attempt_is_told_to_the_observer() -> None:
         told.append((endpoint, outcome))
 
     async with running(Ours()) as [server], scoring(server, observe=observe) as scorer:
+        server.script = [well, *(answer("full", status, retry_after="0.01") for status in (429, 503))]
         await check(scorer)
-        server.script = [answer("full", status, retry_after="0.01") for status in (429, 503)]
         await check(scorer)
-        server.script = [answer("no", 400)]
+        server.script = [answer("no", 400), answer("broken", 500)]
         with pytest.raises(ScorerFailed):
             await scorer.score(QUERY, TEXTS)
-        server.arrived.clear()
-        server.script = [hang]
+        with pytest.raises(ScorerUnavailable):
+            await scorer.score(QUERY, TEXTS)
+        base, asked = server.endpoint().base, len(server.asked)
+    async with running(Ours()) as [server], scoring(server, observe=observe) as scorer:
+        server.behaviour = hang
         request = asyncio.create_task(scorer.score(QUERY, TEXTS))
         await until_async(server.arrived.is_set)
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-        server.script = [hang]
         with pytest.raises(DeadlineExceeded):
             await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
-        server.script = [answer("broken", 500)]
-        with pytest.raises(ScorerUnavailable):
-            await scorer.score(QUERY, TEXTS)
-        base = server.endpoint().base
-    assert {endpoint for endpoint, _ in told} == {base}
+    assert {endpoint for endpoint, _ in told[:asked]} == {base}
     outcomes = [outcome for _, outcome in told]
-    assert outcomes == ["ok", "overloaded", "overloaded", "ok", "failed", "cancelled", "timeout", "unavailable"]
-    assert Counter(outcomes).total() == len(server.asked)
+    assert outcomes == ["ok", "overloaded", "overloaded", "ok", "failed", "unavailable", "cancelled", "timeout"]

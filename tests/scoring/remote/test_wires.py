@@ -1,56 +1,231 @@
-"""Every wire format against the contract, and what is particular to each."""
+"""What is sent to each kind of server, and how its answers and its description of itself are read."""
 
-from collections.abc import AsyncIterator, Callable
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from boundarymorph.errors import InvalidInput, ScorerFailed
-from boundarymorph.scoring.remote import DEADLINE_SHARE, RemoteScorer
+from boundarymorph.remote.wire import Context, Unusable
+from boundarymorph.scoring.remote import DEADLINE_SHARE, QUESTION, RemoteScorer, parse
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.fakes.scorer import score_of
-from tests.fakes.upstream import Behaviour, answer, edited
-from tests.fakes.wires import (
-    MODEL,
-    Cohere,
-    Decisions,
-    Infinity,
-    Jina,
-    ListwiseJina,
-    LlamaCpp,
-    Ours,
-    Server,
-    SystemOne,
-    Tei,
-    Vllm,
-    Voyage,
-    Wire,
-    running,
-    scoring,
-)
+from tests.fakes.upstream import answer, edited
+from tests.fakes.wires import Cohere, Ours, SystemOne, Tei, Wire, running, scoring
 
-WIRES: list[Callable[[], Wire]] = [Ours, Tei, Vllm, Infinity, Cohere, Jina, Voyage]
-NAMES = {
-    Ours: MODEL,
-    Tei: f"{MODEL}@0123456789ab/float16/512",
-    Vllm: f"{MODEL}/8192@",  # and from there what stands for the server's address
-    Infinity: f"{MODEL}/auto@",
-    Cohere: f"cohere:{MODEL}@",
-    Jina: f"jina:{MODEL}@",
-    Voyage: f"voyage:{MODEL}@",
+ASKED = {"query": "q", "documents": ["a", "b"]}
+NAMED = {"model": "m"} | ASKED
+RESULTS = [{"index": 1, "relevance_score": 0.75}, {"index": 0, "relevance_score": 0.25, "document": {"text": "a"}}]
+LOGITS = [{"index": n, "relevance_score": score} for n, score in ((1, math.log(3)), (0, -math.log(3)))]
+COSINES = [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": -0.5}]
+QUESTIONS = {
+    "model": "m",
+    "state": {"query": "q"},
+    "questions": {str(n): {"type": "noul", "instructions": f"{QUESTION}\n\n{text}"} for n, text in enumerate("ab")},
 }
+DECIDED = {"model": "m.0", "answers": {"1": {"type": "noul", "noul": 0.75}, "0": {"type": "noul", "noul": 0.25}}}
+VLLM = {"truncate_prompt_tokens": -1, "use_activation": True}
+# A URL, the path and the body of the request for the scores of two texts, and an answer that gives them 0.25 and 0.75.
+EXCHANGES = [
+    (
+        "http://a",
+        "/score",
+        {"query": "q", "texts": ["a", "b"], "deadline_ms": DEADLINE_SHARE * 10_000},
+        {"model": "m", "scores": [0.25, 0.75], "truncated": 0},
+    ),
+    (
+        "tei://a",
+        "/rerank",
+        {"query": "q", "texts": ["a", "b"], "truncate": True, "raw_scores": False},
+        [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}],
+    ),
+    ("vllm://a", "/v1/rerank", NAMED | VLLM, {"id": "1", "results": RESULTS}),
+    ("infinity://a", "/rerank", NAMED | {"raw_scores": False, "return_documents": False}, {"results": RESULTS}),
+    (
+        "llamacpp://a?activation=sigmoid",
+        "/v1/rerank",
+        NAMED | {"top_n": 2, "return_documents": False},
+        {"results": LOGITS},
+    ),
+    ("cohere://?model=m", "/v2/rerank", NAMED | {"top_n": 2}, {"id": "1", "results": RESULTS}),
+    ("jina://?model=m", "/v1/rerank", NAMED | {"top_n": 2, "return_documents": False}, {"results": RESULTS}),
+    (
+        "jina://?model=jina-reranker-v3.5",
+        "/v1/rerank",
+        NAMED | {"top_n": 2, "return_documents": False},
+        {"results": COSINES},
+    ),
+    ("jina://?model=m&activation=cosine", "/v1/rerank", None, {"results": COSINES}),
+    ("voyage://?model=m", "/v1/rerank", NAMED | {"return_documents": False}, {"object": "list", "data": RESULTS}),
+    ("systemone://?model=m", "/v1/systemone", QUESTIONS, DECIDED),
+    ("decisions://?model=m", "/v1/decisions", QUESTIONS, DECIDED),
+]
 
 
-@pytest.fixture(params=WIRES, ids=lambda wire: wire.__name__)
-def wire(request: pytest.FixtureRequest) -> Wire:
-    made: Wire = request.param()
-    return made
+@pytest.mark.parametrize(("url", "path", "body", "answered"), EXCHANGES)
+def test_wire_sends_and_reads_an_exchange(url: str, path: str, body: dict[str, Any] | None, answered: Any) -> None:
+    dialect = parse(url).dialect
+    request = dialect.request("m", Context("q"), ["a", "b"], 10.0)
+    assert (request.path, request.cut) == (path, 0)
+    assert body is None or request.body == body
+    read = dialect.read(orjson.dumps(answered), 2)
+    np.testing.assert_allclose(read.values, [0.25, 0.75], rtol=1e-12)
+
+
+@pytest.mark.parametrize("url", ["http://a", "vllm://a", "tei://a", "cohere://?model=m"])
+def test_wire_sends_the_instruction_to_servers_that_take_one(url: str) -> None:
+    body = parse(url).dialect.request("m", Context("q", "only of 2026"), ["a"], 10.0).body
+    assert body.get("instruction") == ("only of 2026" if url.startswith(("http", "vllm")) else None)
+
+
+def described(url: str, **told: Any) -> Any:
+    endpoint = parse(url)
+    return endpoint.dialect.describe(orjson.dumps(told), endpoint.model)
+
+
+TEI = {
+    "model_id": "m",
+    "model_sha": "0123456789abcdef",
+    "model_dtype": "float16",
+    "model_type": {"reranker": {}},
+    "max_concurrent_requests": 500,
+    "max_input_length": 512,
+    "max_client_batch_size": 64,
+}
+OURS = {"model": "m@12/int8/512", "max_texts": 100, "max_length": 512, "instructed": True}
+CARDS = [{"id": "other", "capabilities": ["embed"]}, {"id": "m", "capabilities": ["rerank"], "dtype": "auto"}]
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "name", "model", "texts", "length"),
+    [
+        ("http://a", OURS, "m@12/int8/512", "m", 100, 512),
+        ("http://a", {"model": "m"}, "m", "m", 512, None),
+        ("http://a?model=m", OURS, "m@12/int8/512", "m", 100, 512),
+        ("http://a?model=m@12/int8/512", OURS, "m@12/int8/512", "m", 100, 512),
+        ("tei://a", TEI, "m@0123456789ab/float16/512", "m", 64, 512),
+        ("tei://a", {"model_id": "m"}, "m", "m", 32, None),
+        ("vllm://a", {"data": [{"id": "m", "max_model_len": 8192}]}, "m/8192", "m", 512, 8192),
+        ("vllm://a", {"data": [{"id": "m"}, {"id": "lora", "parent": "m"}]}, "m", "m", 512, None),
+        ("vllm://a?model=b", {"data": [{"id": "a"}, {"id": "b"}]}, "b", "b", 512, None),
+        ("infinity://a", {"data": CARDS}, "m/auto", "m", 2048, None),
+        ("llamacpp://a", {"data": [{"id": "m"}]}, "m", "m", 256, None),
+    ],
+)
+def test_describe_reads_the_model_and_its_limits(
+    url: str, told: Any, name: str, model: str, texts: int, length: int | None
+) -> None:
+    read = described(url, **told)
+    assert (read.name, read.model, read.texts, read.length) == (name, model, texts, length)
+    assert read.instructed == (told is OURS or url.startswith("vllm"))
+    assert read.concurrent_texts == told.get("max_concurrent_requests")
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "message"),
+    [
+        ("http://a?model=other", OURS, "serves m@12/int8/512, not other"),
+        ("http://a", {"model": 7}, "'model' is 7, not a name"),
+        ("tei://a?model=other", TEI, "serves m, not other"),
+        ("tei://a", TEI | {"model_type": {"embedding": {}}}, "not a reranker but a model of type embedding"),
+        ("vllm://a", {"data": [{"id": "a"}, {"id": "b"}]}, r"several models, a, b: choose one with \?model=NAME"),
+        ("vllm://a?model=c", {"data": [{"id": "a"}, {"id": "b"}]}, "serves a, b, not c"),
+        ("infinity://a", {"data": CARDS[:1]}, "no model of this kind"),
+        ("infinity://a", {"data": {}}, "'data' is {}, not an array"),
+    ],
+)
+def test_describe_refuses_another_model(url: str, told: Any, message: str) -> None:
+    with pytest.raises(Unusable, match=message):
+        described(url, **told)
+
+
+def scored(*scores: Any) -> dict[str, Any]:
+    return {"results": [{"index": index, "relevance_score": score} for index, score in enumerate(scores)]}
+
+
+def decided(probability: Any) -> dict[str, Any]:
+    return {"answers": {"0": {"type": "noul", "noul": probability}}}
+
+
+NOT_JSON = "not JSON"
+BROKEN = [
+    ("http", b"<html>", NOT_JSON),
+    ("http", b'{"scores": [NaN, NaN}', NOT_JSON),
+    ("http", "fine", "'fine' where an object"),
+    ("http", {}, "'scores' is missing, not an array"),
+    ("http", {"scores": [0.5]}, "1 scores for 2 texts"),
+    ("http", {"scores": [0.5] * 3}, "3 scores for 2 texts"),
+    ("http", {"scores": [None, None]}, "no score for any of 2 texts"),
+    ("http", {"scores": [True, 0.5]}, "score of text 0 is True, not a number"),
+    ("http", {"scores": [0.5, 7.25], "model": "m"}, r"7.25 is not a relevance .*apply the sigmoid in the scorer"),
+    ("http", {"scores": [0.5, 0.5], "model": "m", "truncated": -1}, "'truncated' is -1, not a count"),
+    ("http", {"scores": [0.5, 0.5]}, "'model' is missing, not a name"),
+    ("tei", {}, "not an array"),
+    ("tei", [], "no score for any of 2 texts"),
+    ("tei", ["a"], "'a' where an object"),
+    ("tei", [{"index": 0, "score": 0.5}, {"index": 0, "score": 0.5}], "two scores for text 0"),
+    ("tei", [{"index": 2, "score": 0.5}], "a score for text 2; the texts asked for are 0 to 1"),
+    ("tei", [{"index": True, "score": 0.5}], "a score for text True"),
+    ("tei", [{"index": 0, "score": -0.1}], r"-0.1 is not a relevance .*honour raw_scores.*\?activation=sigmoid"),
+    ("cohere", [], r"\[\] where an object"),
+    ("cohere", {"results": []}, "no score for any"),
+    ("cohere", scored("high", 0.5), "'high', not a number"),
+    ("cohere", scored(1.01, 0.5), "1.01 is not a relevance"),
+    ("voyage", scored(0.5), "'data' is missing"),
+    ("jina cosine", scored(1.1, 0.5), r"1.05 is not a relevance .*leave activation=cosine off"),
+    ("jina cosine", scored("high", 0.5), "not a number"),
+    ("jina sigmoid", scored(None, None), "no score for any"),
+    ("systemone", {"model": "m"}, "missing where an object"),
+    ("systemone", {"answers": [{"name": "0", "probability": 0.5}]}, "where an object"),
+    ("systemone", decided(None), "no score for any of 2 texts"),
+    ("systemone", decided(True), "not a number"),
+    ("systemone", decided(1.5), "answers with probabilities"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body", "message"), BROKEN)
+def test_wire_refuses_an_answer_that_breaks_it(kind: str, body: Any, message: str) -> None:
+    scheme, _, activation = kind.partition(" ")
+    options = f"model=m&activation={activation}" if activation else "model=m"
+    dialect = parse(f"{scheme}://a?{options}").dialect
+    with pytest.raises(Unusable, match=message):
+        dialect.read(body if isinstance(body, bytes) else orjson.dumps(body), 2)
+
+
+@pytest.mark.parametrize("activation", ["", "none"])
+def test_wire_asks_for_the_activation_unless_it_is_known(activation: str) -> None:
+    url = f"llamacpp://a?activation={activation}" if activation else "llamacpp://a"
+    with pytest.raises(Unusable, match="raw logit") as caught:
+        parse(url).dialect.read(orjson.dumps(scored(7.7)), 1)
+    assert ("?activation=sigmoid" in str(caught.value)) == (not activation)
+
+
+@pytest.mark.parametrize("missing", ["null", "NaN", None])
+def test_wire_keeps_the_scores_beside_a_missing_one_and_rounds_into_the_range(missing: str | None) -> None:
+    results = ['{"index": 0, "relevance_score": 1.0000001}']
+    if missing is not None:
+        results.append(f'{{"index": 1, "relevance_score": {missing}}}')
+    read = parse("cohere://?model=m").dialect.read(f'{{"results": [{", ".join(results)}]}}'.encode(), 2)
+    np.testing.assert_array_equal(read.values, [1.0, np.nan])
+
+
+@pytest.mark.parametrize(("url", "most"), [("infinity://a", 122_880), ("systemone://?model=m", 8_000)])
+def test_wire_cuts_texts_that_the_server_would_refuse(url: str, most: int) -> None:
+    dialect = parse(url).dialect
+    longer, longest = (dialect.request("m", Context("q"), ["a" * (most + n)], 10.0) for n in range(2))
+    assert longer.body == longest.body
+    assert (longer.cut, longest.cut) == (0, 1)
 
 
 class TestRemoteScorer(ScorerContract):
-    @pytest.fixture
-    async def scorer(self, wire: Wire) -> AsyncIterator[RemoteScorer]:
-        async with running(wire) as [server], scoring(server) as scorer:
+    @pytest.fixture(params=[Ours, Tei, Cohere, SystemOne])
+    async def scorer(self, request: pytest.FixtureRequest) -> AsyncIterator[RemoteScorer]:
+        async with running(request.param()) as [server], scoring(server) as scorer:
             yield scorer
 
     async def test_a_closed_scorer_refuses_calls(self, scorer: RemoteScorer) -> None:
@@ -60,8 +235,13 @@ class TestRemoteScorer(ScorerContract):
         with pytest.raises(RuntimeError):
             await scorer.connect()
 
+    async def test_half_a_surrogate_pair_is_the_callers_mistake(self, scorer: RemoteScorer) -> None:
+        with pytest.raises(InvalidInput, match="surrogate"):
+            await scorer.score(QUERY, ["a", "\ud800"])
 
-async def test_the_limit_is_one_request_and_one_more_text_is_two(wire: Wire) -> None:
+
+@pytest.mark.parametrize("wire", [Ours(), Ours(most=3), Tei(), Tei(most=3), SystemOne()])
+async def test_scorer_splits_what_is_more_than_a_request_takes(wire: Wire) -> None:
     texts = [f"text {index}" for index in range(wire.most + 1)]
     async with running(wire) as [server], scoring(server) as scorer:
         await scorer.score(QUERY, texts[1:])
@@ -71,251 +251,46 @@ async def test_the_limit_is_one_request_and_one_more_text_is_two(wire: Wire) -> 
     np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
 
 
-async def test_the_name_is_what_the_server_tells(wire: Wire) -> None:
+@pytest.mark.parametrize(("wire", "text"), [(Tei(), "é" * 300_000), (SystemOne(), "é" * 7_000)])
+async def test_scorer_keeps_bodies_below_the_limit_of_the_server(wire: Wire, text: str) -> None:
+    texts = [f"{index} {text}" for index in range(8)]
     async with running(wire) as [server], scoring(server) as scorer:
-        await scorer.connect()
-        expected = NAMES[type(wire)]
-        assert scorer.name.startswith(expected)
-        assert len(scorer.name) == len(expected) + 8 * expected.endswith("@")
+        scores = await scorer.score(QUERY, texts)
+        assert len(server.batches) in (2, 4)
+    np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
+
+
+async def test_scorer_names_the_server_whose_answer_is_unusable() -> None:
+    async with running(Ours()) as [server], scoring(server) as scorer:
+        server.script = [answer(b"<html>")]
+        with pytest.raises(ScorerFailed, match=rf"127\.0\.0\.1:{server.port} gives unusable scores: .*not JSON"):
+            await scorer.score(QUERY, TEXTS)
+        assert len(server.asked) == 1
+        assert not np.isnan((await scorer.score(QUERY, TEXTS)).values).any()
+
+
+async def test_scorer_adds_up_what_was_truncated() -> None:
+    async with running(Ours(most=2)) as [server], scoring(server) as scorer:
+        assert (await scorer.score(QUERY, ["short", "l" * 101, "l" * 102, "short", "l" * 103])).truncated == 3
+
+
+async def test_scorer_refuses_a_server_of_another_kind() -> None:
+    async with running(Ours()) as [server]:
+        scorer = RemoteScorer([parse(f"vllm://127.0.0.1:{server.port}")])
+        with pytest.raises(ScorerFailed, match=r"/v1/models answered 404.* is this a server of the kind 'vllm'\?"):
+            await scorer.score(QUERY, TEXTS)
+        await scorer.close()
+
+
+async def test_scorer_refuses_a_description_that_does_not_fit() -> None:
+    async with running(Tei()) as [server], scoring(server) as scorer:
+        server.description = edited(lambda info: info | {"model_type": {"embedding": {}}})
+        with pytest.raises(ScorerFailed, match=r"/info does not fit: .*not a reranker.* is this a server of the kind"):
+            await scorer.score(QUERY, TEXTS)
         assert server.asked == []
 
 
-def _without_any(body: object) -> object:
-    if isinstance(body, list):
-        return []
-    assert isinstance(body, dict)
-    return {key: [] if isinstance(value, list) else value for key, value in body.items()}
-
-
-def _twice_the_first(body: object) -> object:
-    if isinstance(body, list):
-        return [body[0], *body]
-    assert isinstance(body, dict)
-    return {key: [value[0], *value] if isinstance(value, list) else value for key, value in body.items()}
-
-
-def _with_score(score: object) -> Callable[[object], object]:
-    def edit(body: object) -> object:
-        if isinstance(body, list):
-            return [score if isinstance(one, float) else one | {_score_key(one): score} for one in body]
-        assert isinstance(body, dict)
-        return {key: edit(value) if isinstance(value, list) else value for key, value in body.items()}
-
-    return edit
-
-
-def _score_key(result: dict[str, object]) -> str:
-    return "score" if "score" in result else "relevance_score"
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "message"),
-    [
-        (answer(b"<html>"), "not JSON"),
-        (answer("fine"), "'fine'"),
-        (answer({}), "missing|not an array"),
-        (edited(_without_any), "no score for any|0 scores for 2 texts"),
-        (edited(_twice_the_first), "two scores|3 scores for 2 texts"),
-        (edited(_with_score(None)), "no score for any of 2 texts"),
-        (edited(_with_score(True)), "not a number"),
-        (answer(b'{"scores": [NaN, NaN}'), "not JSON"),
-        (edited(_with_score(7.25)), r"7.25 is not a relevance .*logit"),
-        (edited(_with_score(-0.1)), r"-0.1 is not a relevance .*cosine"),
-    ],
-    ids=["html", "string", "empty", "missing", "double", "null", "bool", "nan", "logit", "cosine"],
-)
-async def test_an_answer_that_breaks_the_wire_is_refused(wire: Wire, behaviour: Behaviour, message: str) -> None:
-    async with running(wire) as [server], scoring(server) as scorer:
-        server.behaviour = behaviour
-        with pytest.raises(ScorerFailed, match=message) as caught:
-            await scorer.score(QUERY, TEXTS[:2])
-        assert f"127.0.0.1:{server.port}" in str(caught.value)
-        assert len(server.asked) == 1
-        server.behaviour = edited(_with_score(1.0000005))
-        np.testing.assert_array_equal((await scorer.score(QUERY, TEXTS[:2])).values, [1.0, 1.0])
-
-
-async def test_half_a_surrogate_pair_is_the_callers_mistake(wire: Wire) -> None:
-    async with running(wire) as [server], scoring(server) as scorer:
-        with pytest.raises(InvalidInput, match="surrogate"):
-            await scorer.score(QUERY, ["\ud800"])
-
-
-class TestOurs:
-    async def test_truncated_texts_are_counted_over_all_requests(self) -> None:
-        async with running(Ours(most=2)) as [server], scoring(server) as scorer:
-            assert (await scorer.score(QUERY, ["short", "l" * 101, "l" * 102, "short", "l" * 103])).truncated == 3
-
-    async def test_the_scorer_is_given_the_time_that_is_left(self) -> None:
-        async with running(Ours()) as [server], scoring(server, timeout=20.0, attempt_timeout=10.0) as scorer:
-            await scorer.score(QUERY, TEXTS)
-            assert server.asked[0]["deadline_ms"] == DEADLINE_SHARE * 10_000
-
-    @pytest.mark.parametrize("wanted", ["a-model", "a-model@1234/int8/512", "another"])
-    async def test_a_model_is_wanted_by_its_name_or_its_family(self, wanted: str) -> None:
-        async with running(Ours("a-model@1234/int8/512")) as [server], scoring(server, model=wanted) as scorer:
-            if wanted != "another":
-                return await scorer.connect()
-            with pytest.raises(ScorerFailed, match="serves a-model@1234/int8/512, not another"):
-                await scorer.connect()
-
-    async def test_a_count_that_is_none(self) -> None:
-        async with running(Ours()) as [server], scoring(server) as scorer:
-            server.behaviour = edited(lambda body: body | {"truncated": -1})
-            with pytest.raises(ScorerFailed, match="not a count"):
-                await scorer.score(QUERY, TEXTS)
-
-
-class TestTei:
-    async def test_bodies_stay_below_two_megabytes(self) -> None:
-        texts = [f"{index} " + "é" * 300_000 for index in range(8)]
-        async with running(Tei()) as [server], scoring(server) as scorer:
-            scores = await scorer.score(QUERY, texts)
-            assert len(server.batches) == 4
-        np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
-
-    async def test_another_limit_of_its_is_heeded(self) -> None:
-        async with running(Tei(most=3)) as [server], scoring(server) as scorer:
-            await scorer.score(QUERY, ["text"] * 10)
-            assert max(server.batches) <= 3
-
-    async def test_an_encoder_is_not_taken_for_a_reranker(self) -> None:
-        async with running(Tei()) as [server], scoring(server) as scorer:
-            server.description = edited(lambda info: info | {"model_type": {"embedding": {"pooling": "cls"}}})
-            with pytest.raises(ScorerFailed, match="not a reranker but a model of type embedding"):
-                await scorer.score(QUERY, TEXTS)
-            assert server.asked == []
-
-
-class TestSeveralModels:
-    @pytest.mark.parametrize("kind", [Vllm, Infinity])
-    async def test_one_must_be_chosen(self, kind: type[Vllm] | type[Infinity]) -> None:
-        async with running(kind("a", "b")) as [server]:
-            for model, said in (
-                (None, r"several models, a, b: choose one with \?model=NAME"),
-                ("c", "serves a, b, not c"),
-            ):
-                async with scoring(server, model=model) as scorer:
-                    with pytest.raises(ScorerFailed, match=said):
-                        await scorer.connect()
-            async with scoring(server, model="b") as scorer:
-                await scorer.score(QUERY, TEXTS)
-                assert server.asked[0]["model"] == "b"
-                assert scorer.name.startswith("b/")
-
-    async def test_a_server_without_a_reranker_is_refused(self) -> None:
-        async with running(Infinity()) as [server], scoring(server) as scorer:
-            server.description = edited(lambda info: {"data": info["data"][:1]})
-            with pytest.raises(ScorerFailed, match="no model of this kind"):
-                await scorer.connect()
-
-
-async def test_infinity_gets_no_more_characters_than_it_takes() -> None:
-    async with running(Infinity()) as [server], scoring(server) as scorer:
-        scores = await scorer.score(QUERY, ["a" * 122_881, "a" * 122_880])
-        assert scores.truncated == 1
-        assert scores.values[0] == scores.values[1]
-
-
-class TestLogits(ScorerContract):
-    @pytest.fixture
-    async def scorer(self) -> AsyncIterator[RemoteScorer]:
-        async with running(LlamaCpp()) as [server], scoring(server, activation="sigmoid") as scorer:
-            yield scorer
-
-    async def test_are_the_log_odds_of_its_scores(self, scorer: RemoteScorer) -> None:
-        scores = await scorer.score(QUERY, TEXTS)
-        np.testing.assert_allclose(scores.values, [score_of(QUERY, text) for text in TEXTS], rtol=1e-12)
-        assert "/sigmoid" in scorer.name, "they are not known by the name of a server whose results are scores"
-
-
-class TestDecisionModels(ScorerContract):
-    @pytest.fixture(params=[SystemOne, Decisions])
-    async def server(self, request: pytest.FixtureRequest) -> AsyncIterator[Server]:
-        async with running(request.param()) as [server]:
-            yield server
-
-    @pytest.fixture
-    async def scorer(self, server: Server) -> AsyncIterator[RemoteScorer]:
-        async with scoring(server) as scorer:
-            yield scorer
-
-    async def test_a_request_is_a_state_and_a_question_for_each_text(
-        self, server: Server, scorer: RemoteScorer
-    ) -> None:
-        texts = [f"text {index}" for index in range(30)]
-        scores = await scorer.score(QUERY, texts)
-        [asked] = server.asked
-        assert asked["model"] == MODEL
-        assert asked["state"] == {"query": QUERY}
-        assert [question["type"] for question in asked["questions"].values()] == ["noul"] * 30
-        np.testing.assert_array_equal(scores.values, [score_of(QUERY, text) for text in texts])
-        await scorer.score(QUERY, [*texts, "one more"])
-        assert server.batches[1:] == [15, 16]
-
-    async def test_long_texts_are_cut_and_requests_are_kept_small(self, server: Server, scorer: RemoteScorer) -> None:
-        scores = await scorer.score(QUERY, ["é" * 8_001, "é" * 8_000, *["e" * 8_000] * 8])
-        assert scores.truncated == 1
-        assert scores.values[0] == scores.values[1]
-        assert len(server.asked) > 1
-
-    @pytest.mark.parametrize(
-        ("behaviour", "message"),
-        [
-            (answer({"answers": {}}), "there is no score for any of 1 texts"),
-            (answer({"model": "m"}), "there is missing"),
-            (answer({"answers": {"0": {"type": "noul", "noul": None}}}), "there is no score for any of 1 texts"),
-            (answer({"answers": {"0": {"type": "noul", "noul": True}}}), "not a number"),
-            (answer({"answers": {"0": {"type": "noul", "noul": 1.5}}}), "answers with probabilities"),
-            (answer({"answers": [{"name": "0", "probability": 0.5}]}), "where an object should be"),
-        ],
-    )
-    async def test_an_answer_that_is_no_probability_is_refused(
-        self, server: Server, scorer: RemoteScorer, behaviour: Behaviour, message: str
-    ) -> None:
-        server.behaviour = behaviour
-        with pytest.raises(ScorerFailed, match=message):
-            await scorer.score(QUERY, ["a text"])
-
-
-class TestCosines(ScorerContract):
-    @pytest.fixture
-    async def scorer(self) -> AsyncIterator[RemoteScorer]:
-        async with running(ListwiseJina()) as [server], scoring(server) as scorer:
-            yield scorer
-
-    async def test_become_relevances(self, scorer: RemoteScorer) -> None:
-        scores = await scorer.score(QUERY, TEXTS)
-        np.testing.assert_allclose(scores.values, [score_of(QUERY, text) for text in TEXTS], rtol=1e-12)
-
-    async def test_of_any_server_if_its_url_says_so(self) -> None:
-        async with running(Jina()) as [server], scoring(server, activation="cosine") as scorer:
-            server.behaviour = edited(_with_score(-0.5))
-            np.testing.assert_array_equal((await scorer.score(QUERY, TEXTS[:2])).values, [0.25, 0.25])
-            assert "/cosine" in scorer.name
-            server.behaviour = edited(_with_score(1.1))
-            with pytest.raises(ScorerFailed, match="leave activation=cosine off"):
-                await scorer.score(QUERY, TEXTS[:2])
-            server.behaviour = edited(_with_score("high"))
-            with pytest.raises(ScorerFailed, match="not a number"):
-                await scorer.score(QUERY, TEXTS[:2])
-
-
-@pytest.mark.parametrize("logit", [7.7, -11.0, 1.01, -0.01])
-@pytest.mark.parametrize("activation", ["", "none"])
-async def test_logits_are_refused_unless_announced(activation: str, logit: float) -> None:
-    def one(body: dict[str, list[dict[str, float]]]) -> object:
-        body["results"] = [{**result, "relevance_score": logit} for result in body["results"]]
-        return body
-
-    async with running(LlamaCpp()) as [server], scoring(server, activation=activation) as scorer:
-        server.behaviour = edited(one)
-        with pytest.raises(ScorerFailed, match="raw logit") as caught:
-            await scorer.score(QUERY, ["a text"])
-    assert ("?activation=sigmoid" in str(caught.value)) == (not activation)
-
-
-async def test_replicas_of_which_one_is_read_otherwise_serve_another_model() -> None:
+async def test_replicas_that_are_read_differently_do_not_mix() -> None:
     async with running(Tei(), Tei()) as (plain, read):
         scorer = RemoteScorer([plain.endpoint(), read.endpoint(activation="sigmoid")])
         for _ in range(8):
