@@ -91,15 +91,22 @@ async def test_a_stream_ends_with_the_same_set(client: httpx.AsyncClient) -> Non
     assert last["documents"] == (await chosen(client, budget=20))["documents"]
 
 
-async def test_rerank_routes_give_scores_unless_they_are_asked(client: httpx.AsyncClient) -> None:
-    given = {"query": QUERY, "documents": [document["text"] for document in POOL]}
-    plain = answer(await client.post("/v2/rerank", json=given))["results"]
-    peoples = answer(await client.post("/v2/rerank", json={**given, "relevance": "people"}))["results"]
-    scores = [score_of(QUERY, document["text"]) for document in POOL]
-    assert [found["relevance_score"] for found in plain] == sorted(scores, reverse=True)
-    assert len(peoples) == len(plain) and [found["index"] for found in peoples] != [found["index"] for found in plain]
-    shown = [found["relevance_score"] for found in peoples]
-    assert shown == sorted(shown, reverse=True)
+async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_scorers_without(
+    client: httpx.AsyncClient,
+) -> None:
+    listed = {"query": QUERY, "documents": [document["text"] for document in POOL]}
+
+    async def ranked(**given: Any) -> list[tuple[str, float]]:
+        found = answer(await client.post("/v2/rerank", json={**listed, **given}))["results"]
+        return [(POOL[result["index"]]["id"], result["relevance_score"]) for result in found]
+
+    own = sorted(SCORES.items(), key=lambda pair: -pair[1])
+    assert await ranked() == await ranked(relevance="scorer") == await ranked(budget=60, relevance="scorer") == own
+    for budget in (20, 60):
+        body = await chosen(client, ranked=True, budget=budget, k=60)
+        human = [(document["id"], document["relevance"]) for document in body["documents"]]
+        assert await ranked(budget=budget) == human != own
+    assert await ranked(relevance="people") == human
 
 
 async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
