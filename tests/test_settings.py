@@ -55,24 +55,16 @@ def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
     ("text", "named"),
     [
         ('port = "x"', "port"),
-        ("port = 65536", "port"),
         ("prot = 1", "prot"),
-        ("[limits]\nk = 0", "limits.k"),
         ("[limits]\npools = 5", "limits.pools"),
         ("[limits]\ndeadline_seconds = inf", "limits.deadline_seconds"),
-        ("[cache]\nseconds_to_live = inf", "cache.seconds_to_live"),
         ("[limits]\nbudget = 20", "budget is 50, over limits.budget, which is 20"),
         ("[limits]\npool = 500", "depth is 10,000, over limits.pool, which is 500"),
-        ("rounds = 3_000", "rounds is 3,000, over limits.rounds, which is 2,000"),
-        ('log_level = "loud"', "log_level"),
         ("max_length = 513", "max_length"),
-        ("threads = 0", "threads"),
-        ('[scorer]\nprecision = "fp8"', "scorer.precision"),
         ('[scorer]\ndevice = "cuda:x"', "scorer.device"),
         ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
         ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
         ('[scorer]\nurl = "http://a"\nprecision = "fp32"', "precision: only of a model with a name"),
-        ('[encoder]\nurl = "tei://a"\nmodel = "b"', "a url or a model"),
         *((f"[{part}]\n{option}", "only of a model with a name") for part in ("encoder", "scorer") for option in NAMED),
         *((f'[encoder]\nurl = "tei://a"\n{option}', "only of a model with a name") for option in NAMED),
         ('[encoder]\npooling = "cls"', "pooling: only of a model with a name"),
@@ -113,32 +105,14 @@ def test_a_file_of_other_editors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         Settings.load()
 
 
-def test_options_of_models_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for part, own in (("encoder", 'pooling = "cls"'), ("scorer", 'prompt = "qwen3"')):
-        write(tmp_path / "a.toml", f'[{part}]\nmodel = "b"\n' + "\n".join([*NAMED, own]), monkeypatch)
-        assert getattr(Settings.load(), part).batch_tokens == 9
-    for source in ('model = "b"', 'url = "tei://b"'):
-        write(tmp_path / "a.toml", f"[encoder]\n{source}\n" + "\n".join(CHOSEN), monkeypatch)
-        assert Settings.load().encoder.dimension == 9
-
-
-def test_every_mistake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a.toml", "port = -1\nk = 0\n[limits]\nk = 0", monkeypatch)
-    with pytest.raises(InvalidConfiguration, match=r"port: .*; k: .*; limits\.k: "):
-        Settings.load()
-
-
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
         ("BOUNDARYMORPH_PORT", "x"),
-        ("BOUNDARYMORPH_PORT", ""),
         ("BOUNDARYMORPH_LIMITS", "{"),
         ("BOUNDARYMORPH_LIMITS__NONE", "1"),
         ("BOUNDARYMORPH_SCORER__URL", "["),
-        ("BOUNDARYMORPH_SCORER__URL", "[1]"),
         ("BOUNDARYMORPH_CONFIG", "missing.toml"),
-        ("BOUNDARYMORPH_CONFIG", "."),
         ("BOUNDARYMORPH_CONFIG", "/proc/self/mem"),  # a file that cannot be read
     ],
 )
@@ -167,13 +141,6 @@ class TestVariablesThatAreNoSettings:
         with pytest.raises(InvalidConfiguration, match=f"there is no setting {variable}; .*{near}"):
             Settings.load()
 
-    def test_all_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("BOUNDARYMORPH_KEY", "secret")
-        monkeypatch.setenv("BOUNDARYMORPH_PROT", "1")
-        with pytest.raises(InvalidConfiguration, match=r"_KEY; .*_KEYS\?; .*_PROT; .*_PORT\?$") as raised:
-            Settings.load()
-        assert "secret" not in str(raised.value)
-
     @pytest.mark.parametrize(
         ("variable", "value"),
         [
@@ -194,7 +161,7 @@ class TestVariablesThatAreNoSettings:
 class TestKeys:
     ONE, TWO = f"rag:select,write:{'0f' * 32}", f"ops:admin:{'a' * 64}:photos,team-*"
 
-    @pytest.mark.parametrize("between", [" ", "\n", ",", ", ", " , "])
+    @pytest.mark.parametrize("between", [" ", "\n", ", "])
     def test_as_a_plain_list(self, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
         for first, second in ((self.ONE, self.TWO), (self.TWO, self.ONE)):
             monkeypatch.setenv("BOUNDARYMORPH_KEYS", f"{first}{between}{second}\n")
@@ -253,8 +220,6 @@ def test_a_url_is_a_secret_if_it_holds_one(url: str, open: bool) -> None:
     ("given", "sessions"),
     [
         ({"threads": 2}, 8),
-        ({"threads": 1}, 4),
-        ({"threads": 4}, 16),
         ({"threads": 2, "scorer": {"url": ["http://127.0.0.1:8081"]}}, 64),
         ({"threads": 2, "scorer": {"model": "BAAI/bge-reranker-v2-m3"}}, 64),
         ({"threads": 2, "limits": {"sessions": 3}}, 3),
@@ -290,8 +255,3 @@ def test_urls_are_one_or_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for text in ('url = "tei://a:1"', 'url = ["tei://a:1"]'):
         write(tmp_path / "a.toml", f"[scorer]\n{text}\n", monkeypatch)
         assert Settings.load().scorer.url == ("tei://a:1",)
-
-
-def test_they_do_not_change() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        Settings.load().port = 1  # type: ignore[misc]

@@ -22,21 +22,15 @@ SECRET, KEY = callers.make_key("all", list(Scope))
     ("headers", "refused"),
     [
         ({}, None),
-        ({"host": "localhost:1"}, None),
         ({"host": "LOCALHOST."}, None),
-        ({"host": "127.0.0.1:8080"}, None),
         ({"host": "[::1]:8080"}, None),
         ({"host": "10.2.3.4:8080"}, None),  # a probe of Kubernetes
         ({"host": "gateway:8080"}, None),  # a service of compose
-        ({"host": "gateway.search.svc"}, None),
         ({"host": "gateway.search.svc.cluster.local:8080"}, None),
-        ({"host": "search.example.org"}, None),
         ({"host": "Search.Example.Org:443"}, None),
         ({"host": "a.b.example.com"}, None),
         ({"host": "example.com"}, "host"),
-        ({"host": "badexample.com"}, "host"),
         ({"host": "search.example.org.evil.example"}, "host"),
-        ({"host": "evil.example"}, "host"),
         ({"host": "evil.example#localhost"}, "host"),
         ({"host": "localhost@evil.example"}, "host"),
         ({"host": "127.0.0.1.evil.example"}, "host"),
@@ -49,7 +43,6 @@ SECRET, KEY = callers.make_key("all", list(Scope))
         ({"origin": "https://evil.example"}, "pages"),
         ({"origin": "http://localhost.evil.example"}, "pages"),
         ({"origin": "null"}, "pages"),
-        ({"origin": ""}, "pages"),
         (REBOUND, "host"),
     ],
 )
@@ -101,7 +94,6 @@ PAGE = {"origin": "http://localhost:3000"}
     [
         ({}, True),
         ({"content-type": "application/x-www-form-urlencoded"}, True),  # what curl calls it
-        ({"content-type": "application/json"}, True),
         ({"content-type": "Application/JSON; charset=utf-8"} | PAGE, True),
         ({"content-type": "application/vnd.api+json"} | PAGE, True),
         ({"content-type": "application/x-ndjson"} | PAGE, True),
@@ -110,7 +102,6 @@ PAGE = {"origin": "http://localhost:3000"}
         ({"content-type": "text/plain"}, False),
         ({"content-type": "text/plain;application/json"}, False),
         ({"content-type": "multipart/form-data; boundary=json"}, False),
-        ({"content-type": "text/x+json"}, False),
     ],
 )
 @pytest.mark.parametrize("with_keys", [False, True])
@@ -136,12 +127,6 @@ async def test_content_types(tmp_path: Path, headers: dict[str, str], accepted: 
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(ValidationError, match="allowed_hosts"):
         Settings(allowed_hosts=(name,))
-
-
-def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, names in (("a.example", ("a.example",)), ('["a.example", "*.b.example"]', ("a.example", "*.b.example"))):
-        monkeypatch.setenv("BOUNDARYMORPH_ALLOWED_HOSTS", text)
-        assert Settings.load().allowed_hosts == names
 
 
 async def pieces(body: bytes) -> AsyncIterator[bytes]:

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.methods import TO_PEOPLE
-from boundarymorph.selection.pool import SIGNAL_WEIGHT, standardised
+from boundarymorph.selection.pool import SIGNAL_WEIGHT
 from boundarymorph.selection.process import VonMisesFisher, median_distance
 from boundarymorph.selection.trend import TrendPosterior
 from tests.selection.pools import clustered, play
@@ -126,15 +126,6 @@ def test_a_constant_scorer_leaves_the_order_to_the_signals() -> None:
     assert not session.enough_scores  # as they do not differ, whatever the signals add
 
 
-def test_grades_of_a_coarse_scorer_are_ordered_among_themselves() -> None:
-    pool = of(size=80)
-    grades = np.random.default_rng(0).choice([0.0, 0.5, 1.0], size=80, p=[0.6, 0.3, 0.1])
-    session = SelectionSession(pool, budget=80, k=80, config=TO_PEOPLE, order=True)
-    chosen = play(session, grades, 16).selection()
-    assert len(set(chosen.relevance.tolist())) > 40
-    assert grades[chosen.documents[:8]].mean() > grades[chosen.documents[-40:]].mean() + 0.4
-
-
 def test_documents_near_good_ones_are_expected_to_be_good() -> None:
     """What is relevant is a group of documents, to which the query is a little nearer than to others."""
     gains = []
@@ -149,20 +140,4 @@ def test_documents_near_good_ones_are_expected_to_be_good() -> None:
         truth = of_rank == 0
         read = posterior(pool, {}, to_people=True, signal_weight=2.0).beliefs.deciding()
         gains.append(truth[np.argsort(-read.mean)[:20]].mean() - truth[:20].mean())
-    assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))
-
-
-def test_sets_have_more_that_people_want_where_scorer_and_encoder_are_both_noisy() -> None:
-    """Truth is what the pool's similarity says, with noise; the scorer sees it with noise of its own."""
-    gains = []
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        pool = of(seed, 200, words=False)
-        truth = standardised(pool.scores) + rng.normal(size=200)
-        scores = expit(2 * (truth + 1.5 * rng.normal(size=200)) - 4)
-        found = []
-        for config in (TrendConfig(), TO_PEOPLE):
-            session = SelectionSession(pool, budget=30, k=10, config=config)
-            found.append(truth[play(session, scores, 5).selection().documents].mean())
-        gains.append(found[1] - found[0])
     assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))

@@ -2069,7 +2069,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2092,11 +2092,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2202,7 +2201,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2225,11 +2224,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2441,7 +2439,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2464,11 +2462,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2574,7 +2571,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2597,11 +2594,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2683,7 +2679,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2706,11 +2702,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -3247,7 +3242,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3270,11 +3265,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -3450,7 +3444,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3473,11 +3467,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
