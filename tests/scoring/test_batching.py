@@ -323,11 +323,11 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("nonsense", "message"),
         [
-            (None, "a NoneType instead of an array of scores"),
-            ([0.5], "a list instead"),
-            (np.array(["0.5"]), "an array of <U3"),
-            (np.array([0.5 + 1j]), "an array of complex128"),
-            (np.array([object()], dtype=object), "an array of object"),
+            (None, "gave NoneType, not numbers, as scores"),
+            ([0.5], "gave list, not numbers"),
+            (np.array(["0.5"]), "gave ndarray, not numbers"),
+            (np.array([0.5 + 1j]), "gave ndarray, not numbers"),
+            (np.array([object()], dtype=object), "gave ndarray, not numbers"),
             (np.array(0.5), r"gave \(\) scores for 1 pairs"),
             (np.array([]), r"gave \(0,\) scores for 1 pairs"),
             (np.array([0.5, 0.5]), r"gave \(2,\) scores for 1 pairs"),

@@ -174,8 +174,8 @@ class _Flight:
 class Source:
     """Where the values of one call come from, and where they are stored.
 
-    read and compute get distinct keys. compute is called once for all missing values, and again only for those that
-    another request was computing when it failed.
+    `compute` is called once for all missing values, and again only for those that another request was computing when it
+    failed.
     """
 
     read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
@@ -190,10 +190,9 @@ class ReadThrough:
     For use on one event loop.
     """
 
-    def __init__(self, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writes: int, clock: Callable[[], float]) -> None:
         """writes: most background writes at a time."""
-        self._most_writes = writes
-        self._clock = clock
+        self._most_writes, self._clock = writes, clock
         self._flights: dict[_Key, _Flight] = {}
         self._writes: set[asyncio.Task[None]] = set()
 
@@ -321,11 +320,10 @@ class KnownScores:
     ) -> None:
         """trips: to the scorer, by default cheap ones. writes: most pending background writes. The caller closes the
         scorer and the cache."""
-        self.scorer = scorer
-        self.cache = cache
+        self.scorer, self.cache = scorer, cache
         self.trips = trips or Trips()
         self.clock = clock
-        self.through: ReadThrough = ReadThrough(writes=writes, clock=clock)
+        self.through = ReadThrough(writes, clock)
 
     def of_task(self, query: str, tenant: str = "", instruction: str | None = None) -> TaskScores:
         """Return the scores of one task. tenant: whose scores are known, since a known score says that somebody has
@@ -342,7 +340,6 @@ class KnownScores:
         return f"{name}\0{tenant}" if name is not None and tenant else name
 
     async def close(self) -> None:
-        """Wait for pending writes."""
         await self.through.drain()
 
 
@@ -381,11 +378,9 @@ class TaskScores:
 
         Returns the ids that the documents with these texts had when they were scored.
         """
-        model, cache = self._identity, self._known.cache
-        if cache is None or model is None:
-            self._recalled = {}
-        else:
-            name = self._known.scorer.name
+        model, cache, name = self._identity, self._known.cache, self._known.scorer.name
+        self._recalled = {}
+        if cache is not None and model is not None:
             self._recalled = await cache.recall(model, self._query)
             self._model = name
         return {cached.document for cached in self._recalled.values()}
@@ -509,7 +504,6 @@ class CachingEncoder:
         return self._encoder.dimension
 
     async def check(self) -> None:
-        """Check the encoder itself, whatever is cached."""
         await self._encoder.check()
 
     async def encode_query(self, text: str) -> Vector:
@@ -547,6 +541,5 @@ class CachingEncoder:
         return await self._encoder.encode_documents(texts)
 
     async def close(self) -> None:
-        """Close the encoder."""
         self._closed = True
         await self._encoder.close()

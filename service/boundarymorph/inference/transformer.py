@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -100,14 +100,8 @@ class Repository:
         kind: the class of transformers that loads it; spare: prefixes of the names of weights that may be missing.
         """
         with self._opening("weights"):
-            model, loaded = kind.from_pretrained(
-                self.location,
-                config=self.config,
-                dtype=dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                **self._options,
-            )
+            chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
+            model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
         if missing := sorted(name for name in loaded["missing_keys"] if not name.startswith(tuple(spare))):
             raise InvalidConfiguration(
                 f"the weights in {self.location} are not those of a {type(model).__name__}: {missing[0]} is missing"
@@ -220,14 +214,8 @@ class LoadOptions(TypedDict, total=False):
 
 def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
     """Convert the settings."""
-    return {
-        "revision": chosen.revision,
-        "precision": chosen.precision,
-        "device": chosen.device,
-        "batch_tokens": chosen.batch_tokens,
-        "trust_remote_code": chosen.trust_remote_code,
-        "threads": threads,
-    }
+    fields = {"revision", "precision", "device", "batch_tokens", "trust_remote_code"}
+    return cast(LoadOptions, {**chosen.model_dump(include=fields), "threads": threads})
 
 
 class Placement(NamedTuple):
@@ -244,7 +232,6 @@ class Placement(NamedTuple):
 
     @property
     def weight_type(self) -> torch.dtype:
-        """The type of the weights."""
         return _TYPES[self.precision]
 
     @classmethod
@@ -295,10 +282,7 @@ def on_device(work: Callable[[], Result]) -> Result:
 
 Pooling = Literal["first", "last", "mean"]
 Head = Callable[[torch.Tensor], torch.Tensor]
-
-
-Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]
-"""Computes the results of a batch, (n, ...) in float32, on the model's device."""
+Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]  # (n, ...) in float32 of a batch, on the model's device
 
 
 @dataclass(frozen=True, slots=True, eq=False)

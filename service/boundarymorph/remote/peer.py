@@ -135,30 +135,25 @@ class Response:
 
         Raises Unreadable, and closes the connection, if it has over `most` bytes or is compressed.
         """
-        declared, encoding = self._answer.content_length, self.headers.get("content-encoding", "identity")
+        encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length or 0
         if encoding != "identity":
             self.close()
             raise Unreadable(f"encoded as {encoding}, though it was asked for as it is")
-        if declared is not None and declared > most:
-            raise self._too_long(most)
-        if declared is not None:
-            self.content = await self._answer.read()
-            return self.content
         content = bytearray()
-        async for chunk in self.chunks():
-            content += chunk
-            if len(content) > most:
-                raise self._too_long(most)
+        if declared <= most:
+            async for chunk in self.chunks():
+                content += chunk
+                if len(content) > most:
+                    break
+        if max(declared, len(content)) > most:
+            self.close()
+            raise Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
         self.content = bytes(content)
         return self.content
 
     async def chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._answer.content.iter_chunked(CHUNK):
             yield chunk
-
-    def _too_long(self, most: int) -> Unreadable:
-        self.close()
-        return Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
 
     def close(self) -> None:
         """Close the connection unless the body has been read."""
@@ -213,7 +208,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class ConnectionPool:
-    """At most so many connections to a server, which are kept for a while. opened: number of connections so far."""
+    """At most so many connections to a server, which are kept for a while. opened: how many there have been."""
 
     def __init__(self, base: str, most: int) -> None:
         self.opened = 0
@@ -222,11 +217,7 @@ class ConnectionPool:
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        content: bytes | AsyncIterator[bytes] | None,
-        headers: Mapping[str, str],
+        self, method: str, path: str, content: bytes | AsyncIterator[bytes] | None, headers: Mapping[str, str]
     ) -> Response:
         """Send a request and return its answer before its body is read.
 
@@ -274,7 +265,7 @@ class ConnectionPool:
 
 
 def _proxy(base: str) -> str | None:
-    """Return the proxy that the environment names for this server, as a URL."""
+    """Return the URL of the proxy that the environment names for this server."""
     parts = urlsplit(base)
     proxy = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
     if proxy is None or proxy.startswith(("http://", "https://")):
@@ -286,17 +277,12 @@ def _proxy(base: str) -> str | None:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Load the trusted certificates, once: loading is slow."""
+    """Load the trusted certificates."""
     return httpx.create_ssl_context()
 
 
 class Peer:
-    """A server and the connections to it. The key is sent only there, and appears in no message.
-
-    base: its URL without a trailing slash; paid: whether each request costs money, so that one which may have been
-    carried out must not be repeated; ours: whether it is a process of this service, which is told on whose behalf we
-    call.
-    """
+    """A server and the connections to it. The key is sent only there, and appears in no message."""
 
     def __init__(
         self,
@@ -308,7 +294,12 @@ class Peer:
         paid: bool = False,
         ours: bool = False,
     ) -> None:
-        """role: what it is to us, for messages. Raises InvalidConfiguration if the key is not valid in a header."""
+        """base: its URL without a trailing slash; role: what it is to us, for messages; paid: whether each request
+        costs money, so that one which may have been carried out must not be repeated; ours: whether it is a process of
+        this service, which is told on whose behalf we call.
+
+        Raises InvalidConfiguration if the key is not valid in a header.
+        """
         self.base, self.paid, self.ours = base, paid, ours
         self._role = role
         try:
@@ -481,13 +472,9 @@ def _message(response: Response) -> str:
     for key in ("error", "message", "detail", "title"):
         if isinstance(body, dict) and body.get(key):
             body = body[key]
-    match body:
-        case str():
-            return body
-        case list():
-            return "; ".join(_located(mistake) for mistake in body if isinstance(mistake, dict))
-        case _:
-            return ""
+    if isinstance(body, list):
+        return "; ".join(_located(mistake) for mistake in body if isinstance(mistake, dict))
+    return body if isinstance(body, str) else ""
 
 
 def _located(mistake: dict[str, Any]) -> str:

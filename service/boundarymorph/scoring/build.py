@@ -21,7 +21,12 @@ def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None)
 
     Raises as `build_local_scorer` does.
     """
-    return _remote_scorer(settings.scorer) if settings.scorer.url else build_local_scorer(settings, on_lost)
+    if not settings.scorer.url:
+        return build_local_scorer(settings, on_lost)
+    from boundarymorph.remote.model import remote_options
+    from boundarymorph.scoring.remote import RemoteScorer
+
+    return RemoteScorer(_endpoints(settings.scorer), **remote_options(settings.scorer))
 
 
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
@@ -70,13 +75,6 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
         instruction=chosen.instruction,
         **load_options(chosen, settings.threads),
     )
-
-
-def _remote_scorer(chosen: ScorerSettings) -> Scorer:
-    from boundarymorph.remote.model import remote_options
-    from boundarymorph.scoring.remote import RemoteScorer
-
-    return RemoteScorer(_endpoints(chosen), **remote_options(chosen, "scorer"))
 
 
 def _endpoints(chosen: ScorerSettings) -> list[Endpoint]:

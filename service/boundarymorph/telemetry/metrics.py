@@ -8,7 +8,6 @@ from copy import copy
 from typing import Literal, TypeVar
 
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     REGISTRY,
     CollectorRegistry,
     Counter,
@@ -113,7 +112,6 @@ class BatchMetrics:
     """The metrics of all batchers of one role, the scorer's pairs or the encoder's texts, or of one model of these."""
 
     def __init__(self, role: str, item: str, done: str) -> None:
-        """role, item: parts of the names, the item in the singular; done: the participle for what a batch does."""
         items, title, model = f"{item}s", item.capitalize(), ("model", "backend")
         self.queue = (
             _gauge(f"{role}_queue_{items}", f"{title}s in the queue, at the scrape.", *model),
@@ -162,30 +160,11 @@ judge_tokens = _counter("judge_tokens", "Tokens that a language model read and w
 scorer_batches = BatchMetrics("scorer", "pair", "scored")
 encoder_batches = BatchMetrics("encoder", "text", "encoded")
 attempt_seconds = {
-    role: Histogram(
-        f"boundarymorph_{role}_attempt_duration_seconds",
-        f"Time of an attempt at a remote {role}.",
-        ["endpoint", "outcome"],
-        buckets=SECONDS,
+    role: _histogram(
+        f"{role}_attempt_duration_seconds", f"Time of an attempt at a remote {role}.", "endpoint", "outcome"
     )
     for role in ("scorer", "encoder")
 }
-
-
-def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) -> None:
-    """Set the functions that return, at each scrape, how many selections run and how many requests wait."""
-    select_running.set_function(running)
-    select_waiting.set_function(waiting)
-
-
-def observe_attempt(role: str, endpoint: str, outcome: str, seconds: float) -> None:
-    """Record one attempt at a remote scorer or encoder."""
-    attempt_seconds[role].labels(endpoint, outcome).observe(seconds)
-
-
-def observe_replica(role: str, endpoint: str, works: bool) -> None:
-    """Record whether one of the servers of a role works."""
-    replica_up.labels(role, endpoint).set(works)
 
 
 def observe_indexes(kind: str, count: int, documents: int, size: int) -> None:
@@ -209,20 +188,13 @@ def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
     return found
 
 
-EXPOSITION = CONTENT_TYPE_LATEST  # its content type
-
-
 def exposition(*, named: bool) -> bytes:
-    """Return the scrape.
-
-    named: whether it says which key did what; otherwise those samples are added up, under the key "all".
-    """
-    registry = REGISTRY
-    if not named:
-        nameless = CollectorRegistry()
-        nameless.register(_Nameless(registry))
-        registry = nameless
-    return generate_latest(registry)
+    """Return the scrape. named: whether it says which key did what; else those samples are added up, as key "all"."""
+    if named:
+        return generate_latest(REGISTRY)
+    nameless = CollectorRegistry()
+    nameless.register(_Nameless(REGISTRY))
+    return generate_latest(nameless)
 
 
 class _Nameless(Collector):
