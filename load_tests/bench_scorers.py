@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from boundarymorph.api.lifecycle import Parts
-from boundarymorph.scoring.build import build_scorer, trips_to
+from boundarymorph.scoring.build import build_scorer, declared_trust, full_pass
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
 from load_tests import report
@@ -79,7 +79,8 @@ async def measure(kind: Kind, budget: int, k: int, requests: int, folder: Path, 
 
         def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             parts, scorer = fake_service(settings), build_scorer(settings)
-            selector = Selector(parts.retriever, scorer, trips=trips_to(settings.scorer, scorer))
+            chosen = settings.scorer
+            selector = Selector(parts.retriever, scorer, trust=declared_trust(chosen), full=full_pass(chosen))
             return replace(parts, scorer=scorer, selector=selector)
 
         texts = passages(1_000)

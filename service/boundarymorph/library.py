@@ -75,15 +75,17 @@ class Selector:
         self._settings = settings or Settings.load()
         arguments = {"pairs": pairs, "settings": self._settings, **defaults}
         self._again = partial(type(self), score, **arguments)
+        name = score if isinstance(score, str) else None
         if score == EMBEDDED:
-            score = _embedded()
+            score, name = _embedded()
         elif isinstance(score, str):
             score = _cross_encoder(score)
         if hasattr(score, "predict"):
+            name = name or getattr(getattr(score, "config", None), "_name_or_path", None)
             score, pairs = score.predict, True
         elif hasattr(score, "rerank"):
             score = partial(_by_flashrank, score)
-        self._scorer = _Scorer(score, pairs)
+        self._scorer = _Scorer(score, pairs, name or "function")
         self._defaults = defaults
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -125,7 +127,7 @@ class Selector:
         arrival = time.monotonic()
         request = _request(query, texts, {"return_documents": True} | self._defaults | options)
         task, explain = task_of(request, self._settings, arrival), bool(request.explain)
-        inner = selector.Selector(_NoIndexes(), self._scorer)
+        inner = selector.Selector(_NoIndexes(), self._scorer, trust=self._settings.scorer.trust)
         try:
             async with aclosing(inner.steps(task)) as steps:
                 async for step in steps:
@@ -182,15 +184,15 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
     raise AssertionError("a budget of 0 has no call")
 
 
-def _embedded() -> Callable[[str, Sequence[str]], NDArray[np.float64]]:
-    """Return the scores of the embedded cross-encoder. Raises InvalidInput where it is not installed."""
+def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str]:
+    """Return what scores with the embedded cross-encoder, and its name. Raises InvalidInput if it is not installed."""
     try:
         from boundarymorph.scoring.scorer import OnnxCrossEncoder
 
         model = OnnxCrossEncoder.embedded()
     except (ModuleNotFoundError, ModelUnavailable):
         raise InvalidInput(missing_package("the embedded cross-encoder", "boundarymorph-models", "models")) from None
-    return lambda query, texts: model.run(model.tokenize(query, texts))
+    return lambda query, texts: model.run(model.tokenize(query, texts)), model.name
 
 
 def _cross_encoder(name: str) -> Any:
@@ -297,11 +299,10 @@ def _checked(values: ArrayLike, count: int) -> NDArray[np.float64]:
 class _Scorer:
     """The caller's function as a `Scorer`."""
 
-    name = "function"
     takes_instruction = False
 
-    def __init__(self, function: Callable[..., Any], pairs: bool) -> None:
-        self._function, self._pairs = function, pairs
+    def __init__(self, function: Callable[..., Any], pairs: bool, name: str) -> None:
+        self._function, self._pairs, self.name = function, pairs, name
 
     async def check(self) -> None:
         """Do nothing: the first call shows whether the function works."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+import boundarymorph_client as bm
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.caching.known import MemoryScoreCache
-from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
-from boundarymorph.settings import AgentSettings, RateLimitSettings, Settings
+from boundarymorph.settings import Settings
+from tests.clients.conftest import serving
 from tests.fakes.scorer import SeededScorer
-from tests.fakes.service import answer, faked, on_socket, ready
+from tests.fakes.service import faked
 from tests.patience import PATIENCE
 
 SECRETS = {
@@ -38,31 +39,6 @@ LONG = " ".join(f"word{number}" for number in range(3_000))
 ABOUT = "Papers, each with its year. " + "Said at length. " * 40
 
 
-class GatedScorer(SeededScorer):
-    """It can be made to wait, and notices when it is no longer waited for.
-
-    rounds_left: before it waits for good; None: it never does.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rounds_left: int | None = None
-        self.waiting = asyncio.Event()
-        self.left = asyncio.Event()
-
-    async def score(self, query: str, texts: Sequence[str], *, deadline: float | None = None, **_: Any) -> Scores:
-        if self.rounds_left == 0:
-            self.waiting.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                self.left.set()
-                raise
-        if self.rounds_left is not None:
-            self.rounds_left -= 1
-        return await super().score(query, texts, deadline=deadline)
-
-
 class Transport(StrEnum):
     HTTP = "http"  # of protocols since 2026
     LEGACY = "legacy"  # HTTP as before
@@ -71,25 +47,22 @@ class Transport(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A service, and its scorer in this process."""
-
     url: str
-    scorer: GatedScorer
 
     def api(self, name: str = "owner") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {SECRETS[name][0]}"}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE)
 
+    def client(self) -> bm.Client:
+        return bm.Client(self.url, api_key=SECRETS["owner"][0])
+
     @asynccontextmanager
-    async def connect(self, transport: Transport, name: str = "owner") -> AsyncIterator[Client]:
+    async def connect(self, transport: Transport = Transport.HTTP, name: str = "owner") -> AsyncIterator[Client]:
         """A client with the key of this name."""
         secret = SECRETS[name][0]
         if transport == Transport.STDIO:
-            command = StdioServerParameters(
-                command=sys.executable,
-                args=["-m", "boundarymorph.cli", "mcp", "--url", self.url],
-                env={"BOUNDARYMORPH_API_KEY": secret},
-            )
+            args = ["-m", "boundarymorph.cli", "mcp", "--url", self.url]
+            command = StdioServerParameters(command=sys.executable, args=args, env={"BOUNDARYMORPH_API_KEY": secret})
             async with Client(command) as client:
                 yield client
             return
@@ -113,55 +86,41 @@ async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, A
 async def refused(client: Client, tool: str, **arguments: Any) -> str:
     """What the language model is told."""
     result = await client.call_tool(tool, arguments)
-    assert result.is_error
-    assert result.structured_content is None
+    assert result.is_error and result.structured_content is None
     [text] = result.content
     assert text.type == "text"
     return text.text
 
 
-Serve = Callable[..., AbstractAsyncContextManager[Running]]
+@contextmanager
+def running(directory: Path, **changes: Any) -> Iterator[Running]:
+    """A service with the indexes "papers" (p0 to p39, of which p7 is long and has a URL) and "empty"."""
+    settings = Settings(data_directory=directory, keys=tuple(str(key) for _, key in SECRETS.values()), **changes)
+    papers: list[dict[str, Any]] = [
+        {"id": f"p{n}", "title": f"Paper {n}", "text": f"text {n}", "metadata": {"year": 2000 + n}} for n in range(40)
+    ]
+    papers[7] |= {"text": LONG, "metadata": {"year": 2007, "url": "https://example.org/seven"}}
+    with serving(create_app(settings, build=faked(SeededScorer(), cache=MemoryScoreCache()))) as url:
+        service = Running(url)
+        with service.client() as client:
+            client.create_index("papers")
+            client.set_description("papers", ABOUT)
+            client.create_index("empty")
+            assert client.upload("papers", papers).added == 40
+        yield service
+
+
+Serve = Callable[..., AbstractContextManager[Running]]
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    """A service with the indexes "papers" (p0 to p39, of which p7 is long and has a URL) and "empty"."""
-
-    @asynccontextmanager
-    async def serving(**changes: Any) -> AsyncIterator[Running]:
-        scorer = GatedScorer()
-
-        given = {
-            "data_directory": tmp_path,
-            "keys": tuple(str(key) for _, key in SECRETS.values()),
-            "rate_limits": RateLimitSettings(keys={"rare": "2/hour"}),
-            "agents": AgentSettings(),
-        }
-        settings = Settings(**{**given, **changes})
-        build = faked(scorer, cache=MemoryScoreCache())
-        async with on_socket(create_app(settings, build=build)) as url:
-            running = Running(url, scorer)
-            async with running.api() as api:
-                await ready(api)
-                await _fill(api)
-            scorer.rounds.clear()
-            yield running
-
-    return serving
+    """A service of one test, with other settings or whose indexes it changes."""
+    return partial(running, tmp_path)
 
 
-@pytest.fixture
-async def service(serve: Serve) -> AsyncIterator[Running]:
-    async with serve() as running:
-        yield running
-
-
-async def _fill(api: httpx.AsyncClient) -> None:
-    answer(await api.put("/indexes/papers"))
-    assert (await api.put("/indexes/papers/description", json={"description": ABOUT})).is_success
-    answer(await api.put("/indexes/empty"))
-    papers = [
-        {"id": f"p{n}", "title": f"Paper {n}", "text": f"text {n}", "metadata": {"year": 2000 + n}} for n in range(40)
-    ]
-    papers[7] |= {"text": LONG, "metadata": {"year": 2007, "url": "https://example.org/seven"}}
-    assert answer(await api.post("/indexes/papers/documents", json=papers))["added"] == 40
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service whose indexes no test changes."""
+    with running(tmp_path_factory.mktemp("data")) as service:
+        yield service

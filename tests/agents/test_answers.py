@@ -14,7 +14,7 @@ from boundarymorph.agents.answers import LEAST, beginning, fitted, listed, size
 from tests.stateful.profile import times
 
 DRAWS = settings(max_examples=times(40, 1_000), deadline=None)
-TEXT = st.text(st.sampled_from('aB1 .\n"\\é漢😀{') | st.characters(codec="utf-8"), max_size=400)
+TEXT = st.text('aB1 .\n"\\é漢😀{\u2028\0', max_size=400)
 DOCUMENT = st.fixed_dictionaries(
     {"id": TEXT, "relevance": st.floats(0, 1), "text": TEXT | TEXT.map(lambda text: 20 * text)}
 )
@@ -35,15 +35,6 @@ class TestBeginning:
         part = beginning(text, tokens)
         assert text.startswith(part) and len(part.encode()) <= 4 * tokens
         assert (part == text) == (len(text.encode()) <= 4 * tokens)
-
-    @DRAWS
-    @given(TEXT.map(lambda text: 9 * text), st.integers(1, 60))
-    def test_the_parts_of_a_text_are_all_of_it(self, text: str, tokens: int) -> None:
-        read = ""
-        while read != text:
-            part = beginning(text[len(read) :], tokens)
-            assert part, "each step reads something"
-            read += part
 
     @pytest.mark.parametrize(
         ("text", "part"),
@@ -70,10 +61,6 @@ class TestFitted:
             else:
                 assert document == whole
         assert kept == given or len(kept) < len(given) or any("next_offset" in document for document in kept)
-
-    def test_texts_that_fit_are_whole(self) -> None:
-        given = documents("word " * 100, "short", "word " * 200)
-        assert fitted(given, 600) == given
 
     def test_a_long_text_leaves_room_for_short_ones(self) -> None:
         first, *others = fitted(documents("word " * 9_999, "short", "word " * 200), 1_000)
@@ -116,20 +103,17 @@ def cutting(count: int) -> object:
 @pytest.mark.parametrize("answered", [listing, selecting, cutting])
 def test_the_work_is_in_proportion(answered: Callable[[int], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that are made into JSON: twice those of the list of indexes, and once those of an answer."""
-    seen = 0
-    dumps = orjson.dumps
+    made, dumps, work = list[int](), orjson.dumps, list[int]()
 
     def counting(value: Any) -> bytes:
-        nonlocal seen
-        made: bytes = dumps(value)
-        seen += len(made)
-        return made
+        encoded = dumps(value)
+        made.append(len(encoded))
+        return encoded
 
     monkeypatch.setattr(orjson, "dumps", counting)
-    work = []
     for count in (300, 600, 1_200):
-        seen = 0
+        made.clear()
         answered(count)
-        work.append(seen)
+        work.append(sum(made))
     assert work[1] <= 2.2 * work[0] + 1_000 and work[2] <= 2.2 * work[1] + 1_000, work
     assert work[2] < 3_000_000, work

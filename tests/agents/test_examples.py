@@ -6,78 +6,81 @@ import json
 import re
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from fastapi import FastAPI, Request
 
-from tests.agents.conftest import SECRETS, Running, Transport
+from tests.agents.conftest import SECRETS, Running
 from tests.fakes.service import on_socket
 
-EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "deep_research"
+EXAMPLES = Path(__file__).parents[2] / "clients" / "examples"
 FIRST, SECOND = "what happened in the beginning", "what happened in the end"
-
-
-Script = Callable[[str], Any]  # what it says to a prompt: a text, or what becomes JSON
+FUNCTIONS = runpy.run_path(str(EXAMPLES / "functions.py"))
 
 
 class Scripted:
-    """A language model that says what a script says, behind the chat completions of OpenAI. prompts: what it was
-    asked."""
+    """A language model behind the chat completions of OpenAI. say: its message to a request."""
 
-    def __init__(self, script: Script) -> None:
-        self.prompts: list[str] = []
-        self._script = script
-        self.app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
+    def __init__(self, say: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.app = FastAPI()
 
-    async def _answer(self, request: Request) -> JSONResponse:
-        body = await request.json()
-        assert request.headers["authorization"] == "Bearer chat-key"
-        assert (body["model"], body["temperature"]) == ("scripted", 0)
-        prompt = body["messages"][-1]["content"]
-        self.prompts.append(prompt)
-        said = self._script(prompt)
-        content = said if isinstance(said, str) else f"```json\n{json.dumps(said)}\n```"
-        return JSONResponse({"choices": [{"message": {"role": "assistant", "content": content}}]})
+        @self.app.post("/v1/chat/completions")
+        async def complete(request: Request) -> dict[str, Any]:
+            assert request.headers["authorization"] == "Bearer chat-key"
+            self.asked.append(await request.json())
+            return {"choices": [{"message": {"role": "assistant", **say(self.asked[-1])}}]}
+
+    @property
+    def prompts(self) -> list[str]:
+        return [asked["messages"][-1]["content"] for asked in self.asked]
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(EXAMPLE)
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(EXAMPLES / "deep_research")
     import deep_research
 
     yield deep_research
     del sys.modules["deep_research"]
 
 
-def script(prompt: str) -> Any:
+@asynccontextmanager
+async def research(example: Any, service: Running, model: Scripted, log: list[str]) -> Any:
+    variables = {"BOUNDARYMORPH_API_KEY": SECRETS["owner"][0]}
+    async with on_socket(model.app) as url, example.connected(f"{service.url}/mcp", variables) as tools:
+        chat = example.Chat(f"{url}/v1", "scripted", "chat-key")
+        yield example.Research("What happened?", tools, chat, log.append)
+        await chat.close()
+
+
+def researcher(request: dict[str, Any]) -> dict[str, Any]:
+    assert (request["model"], request["temperature"]) == ("scripted", 0)
+    prompt = request["messages"][-1]["content"]
     ids = re.findall(r"^\[(\S+)\]", prompt, re.MULTILINE)
-    if prompt.startswith("Plan"):
-        assert '{"empty": 0, "papers": 40}' in prompt
-        return {"index": "papers", "queries": [FIRST]}
+    said: dict[str, Any]
     if prompt.startswith("Answer"):
         cited = re.findall(r"papers/p\d+", prompt)
-        return f"It began [{cited[0]}] and ended [{cited[1]}], as nobody wrote [papers/p99]."
-    if SECOND not in prompt:  # the first time
+        return {"content": f"It began [{cited[0]}] and ended [{cited[1]}], as nobody wrote [papers/p99]."}
+    if prompt.startswith("Plan"):
+        assert '{"empty": 0, "papers": 40}' in prompt
+        said = {"index": "papers", "queries": [FIRST]}
+    elif SECOND not in prompt:  # the first time
         findings = [{"claim": "it began", "ids": [ids[0]]}, {"claim": "invented", "ids": ["papers/p99"]}]
-        return {"findings": findings, "deeper": [FIRST, "never asked"], "missing": [SECOND, FIRST]}
-    return {"findings": [{"claim": "it ended", "ids": [ids[0]]}], "deeper": [], "missing": []}
+        said = {"findings": findings, "deeper": [FIRST, "never asked"], "missing": [SECOND, FIRST]}
+    else:
+        said = {"findings": [{"claim": "it ended", "ids": [ids[0]]}], "deeper": [], "missing": []}
+    return {"content": f"```json\n{json.dumps(said)}\n```"}
 
 
-async def test_it_asks_on_and_cites(service: Running, example: Any) -> None:
-    model, log = Scripted(script), list[str]()
-    async with (
-        on_socket(model.app) as chat_url,
-        example.connected(f"{service.url}/mcp", {"BOUNDARYMORPH_API_KEY": SECRETS["owner"][0]}) as tools,
-    ):
-        chat = example.Chat(f"{chat_url}/v1", "scripted", "chat-key")
-        answer = await example.Research("What happened?", tools, chat, log.append).answer()
-        await chat.close()
+async def test_deep_research_asks_on_and_cites(service: Running, example: Any) -> None:
+    model, log = Scripted(researcher), list[str]()
+    async with research(example, service, model, log) as asking:
+        answer = await asking.answer()
 
     began, ended = re.findall(r"\[(papers/p\d+)\]", answer)[:2]
     assert answer.startswith(f"It began [{began}] and ended [{ended}], as nobody wrote .\n\n")
@@ -96,46 +99,29 @@ async def test_it_asks_on_and_cites(service: Running, example: Any) -> None:
     assert len(read) == len(set(read)) > 16
 
 
-async def test_a_model_that_gives_no_json(service: Running, example: Any) -> None:
-    model = Scripted(lambda prompt: "I would rather not.")
-    async with (
-        on_socket(model.app) as chat_url,
-        example.connected(f"{service.url}/mcp", {"BOUNDARYMORPH_API_KEY": SECRETS["owner"][0]}) as tools,
-    ):
-        chat = example.Chat(f"{chat_url}/v1", "scripted", "chat-key")
-        with pytest.raises(ValueError, match="no JSON: I would rather not"):
-            await example.Research("What happened?", tools, chat, lambda line: None).answer()
-        await chat.close()
-    assert len(model.prompts) == 2
+async def test_functions_are_called_by_a_model(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = iter(["papers/p3", "papers/none"])
 
-
-FUNCTIONS = runpy.run_path(str(Path(__file__).parents[2] / "clients" / "examples" / "functions.py"))
-
-
-async def test_a_model_calls_them(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    async def complete(request: Request) -> JSONResponse:
-        asked.append(body := await request.json())
-        names = {tool["function"]["name"] for tool in body["tools"]}
+    def say(request: dict[str, Any]) -> dict[str, Any]:
+        names = {tool["function"]["name"] for tool in request["tools"]}
         assert names == {"select_documents", "list_indexes", "search", "fetch"}
-        call = {"name": "fetch", "arguments": json.dumps({"id": "papers/p3" if len(asked) == 1 else "papers/none"})}
-        calls = [{"id": "c", "type": "function", "function": call}] if len(asked) < 3 else None
-        message = {"role": "assistant", "content": None if calls else "It is text 3.", "tool_calls": calls}
-        return JSONResponse({"choices": [{"message": message}]})
+        if (id := next(ids, None)) is None:
+            return {"content": "It is text 3."}
+        call = {"name": "fetch", "arguments": json.dumps({"id": id})}
+        return {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]}
 
-    chat = Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"])])
-    async with on_socket(chat) as url, service.connect(Transport.HTTP) as tools:
-        for name, value in (("BASE_URL", f"{url}/v1"), ("API_KEY", "k"), ("MODEL", "m")):
+    model = Scripted(say)
+    async with on_socket(model.app) as url, service.connect() as tools:
+        for name, value in (("BASE_URL", f"{url}/v1"), ("API_KEY", "chat-key"), ("MODEL", "m")):
             monkeypatch.setenv(f"OPENAI_{name}", value)
         assert await FUNCTIONS["answered"]("What is in the third?", tools) == "It is text 3."
-    assert json.loads(asked[1]["messages"][-1]["content"])["text"] == "text 3"
-    assert "search again" in asked[2]["messages"][-1]["content"]  # what is wrong goes to the model, too
+    assert json.loads(model.prompts[1])["text"] == "text 3"
+    assert "search again" in model.prompts[2]  # what is wrong goes to the model, too
 
 
-async def test_both_kinds_of_functions_have_the_same_schemas(service: Running) -> None:
-    async with service.connect(Transport.HTTP) as tools:
+async def test_functions_have_the_same_schemas_for_both_vendors(service: Running) -> None:
+    async with service.connect() as tools:
         openai, anthropic = await FUNCTIONS["for_openai"](tools), await FUNCTIONS["for_anthropic"](tools)
-    functions = [entry["function"] for entry in openai]
-    assert [function["parameters"] for function in functions] == [tool["input_schema"] for tool in anthropic]
-    assert [function["description"] for function in functions] == [tool["description"] for tool in anthropic]
+    for entry, tool in zip(openai, anthropic, strict=True):
+        function = entry["function"]
+        assert (function["parameters"], function["description"]) == (tool["input_schema"], tool["description"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -14,51 +16,42 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from boundarymorph.agents.answers import size
+from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import AgentSettings, RateLimitSettings
 from tests import weights
 from tests.agents import rpc
-from tests.agents.conftest import ABOUT, LONG, SECRETS, GatedScorer, Running, Serve, Transport, refused, structured
-from tests.fakes.scorer import score_of
+from tests.agents.conftest import ABOUT, LONG, SECRETS, Running, Serve, Transport, refused, structured
+from tests.fakes.scorer import SeededScorer, score_of
 from tests.fakes.service import problem
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until_async
 from tests.ports import free_port
 from tests.system.service import REPOSITORY, boundarymorph
 
-OVER_HTTP = (Transport.HTTP, Transport.LEGACY)
 PAPERS = {"query": "what is asked", "index": "papers"}
+BEGIN = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+
+def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
 async def describes_itself(client: Client) -> None:
-    assert client.server_info is not None
-    assert client.server_info.name == "boundarymorph"
+    assert client.server_info is not None and client.server_info.name == "boundarymorph"
     assert "list_indexes" in (client.instructions or "")
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == ["select_documents", "list_indexes", "search", "fetch"]
     for tool in tools.values():
-        assert tool.annotations is not None
-        assert tool.annotations.read_only_hint
+        assert tool.annotations is not None and tool.annotations.read_only_hint
         assert tool.annotations.destructive_hint is False
         assert tool.description
         assert all(field["description"] for field in tool.input_schema["properties"].values())
         assert "$ref" not in str(tool.input_schema)
-    assert tools["select_documents"].input_schema["required"] == ["query"]
+    assert tools["select_documents"].input_schema["required"] == tools["search"].input_schema["required"] == ["query"]
     assert tools["select_documents"].input_schema["properties"]["min_relevance"]["anyOf"][0]["maximum"] == 1
-    assert tools["search"].input_schema["required"] == ["query"]
-
-
-@pytest.mark.strangers
-def test_tools_have_descriptions_where_docstrings_are_removed() -> None:
-    code = (
-        "import asyncio; from boundarymorph.agents.tools import server; "
-        "print([tool.name for tool in asyncio.run(server.list_tools()) if not tool.description])"
-    )
-    printed = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=True)
-    assert printed.stdout.strip() == "[]"
 
 
 async def answers(client: Client, url: str) -> None:
-    listed = await structured(client, "list_indexes")
-    empty, papers = listed["indexes"]
+    empty, papers = (await structured(client, "list_indexes"))["indexes"]
     assert empty == {"name": "empty", "documents": 0, "fields": {}}
     assert (papers["name"], papers["documents"]) == ("papers", 40)
     assert ABOUT.startswith(papers["description"]) and 350 < len(papers["description"]) <= 400
@@ -69,9 +62,7 @@ async def answers(client: Client, url: str) -> None:
     texts = [f"Paper {number}\n{LONG if number == 7 else f'text {number}'}" for number in range(40)]
     best = sorted(range(40), key=lambda number: -score_of(PAPERS["query"], texts[number]))
     assert [document["id"] for document in selected["documents"]] == [f"papers/p{n}" for n in best[:4]]
-    first = selected["documents"][0]
-    assert first["title"] == f"Paper {best[0]}"
-    assert first["judged"]
+    assert selected["documents"][0]["title"] == f"Paper {best[0]}" and selected["documents"][0]["judged"]
     assert selected["costs"] == {"budget": 40, "judgements": 40, "reused": 0}
 
     filtered = await structured(client, "select_documents", **PAPERS, budget=0, filter={"year": {"gte": 2036}})
@@ -87,118 +78,125 @@ async def answers(client: Client, url: str) -> None:
 
     fetched = await structured(client, "fetch", id="papers/p7")
     assert (fetched["text"], fetched["url"]) == (LONG[: len(fetched["text"])], "https://example.org/seven")
-    other = await structured(client, "fetch", id="papers/p8")
-    assert other == {
-        "id": "papers/p8",
-        "title": "Paper 8",
-        "text": "text 8",
-        "url": f"{url}/indexes/papers/documents/p8",
-        "metadata": {"year": 2008},
-    }
+    address = f"{url}/indexes/papers/documents/p8"
+    other = {"id": "papers/p8", "title": "Paper 8", "text": "text 8", "url": address, "metadata": {"year": 2008}}
+    assert await structured(client, "fetch", id="papers/p8") == other
 
 
-async def says_what_to_do(client: Client) -> None:
-    assert "list_indexes" in await refused(client, "select_documents", query="q", index="nowhere")
-    assert "not both" in await refused(client, "select_documents", **PAPERS, k=1, max_tokens=500)
-    assert "limit of 2,000" in await refused(client, "select_documents", **PAPERS, budget=2_001)
-    assert "one of empty, papers" in await refused(client, "select_documents", query="q")
-    assert "Unknown tool: delete_everything" in await refused(client, "delete_everything")
+async def refuses(client: Client) -> None:
+    for tool, given, message in (
+        ("select_documents", {"query": "q", "index": "nowhere"}, "list_indexes"),
+        ("select_documents", {**PAPERS, "k": 1, "max_tokens": 500}, "not both"),
+        ("select_documents", {**PAPERS, "budget": 2_001}, "limit of 2,000"),
+        ("select_documents", {"query": "q"}, "one of empty, papers"),
+        ("delete_everything", {}, "Unknown tool: delete_everything"),
+    ):
+        assert message in await refused(client, tool, **given)
 
 
-async def can_be_cancelled(client: Client, scorer: GatedScorer) -> None:
+async def can_be_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    score, rounds, left = SeededScorer.score, list[int](), list[bool]()
+
+    async def hold(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
+        rounds.append(len(texts))
+        if len(rounds) == 3:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.append(True)
+        return await score(scorer, query, texts, **options)
+
     async def cancel(scope: anyio.CancelScope) -> None:
-        await scorer.waiting.wait()
+        await until_async(lambda: len(rounds) == 3)
         scope.cancel()
 
+    monkeypatch.setattr(SeededScorer, "score", hold)
     query = {"query": "something else", "index": "papers", "budget": 20}
-    scorer.rounds_left = 2
     async with asyncio.timeout(PATIENCE), anyio.create_task_group() as tasks:
         tasks.start_soon(cancel, tasks.cancel_scope)
         await client.call_tool("select_documents", query)
-    async with asyncio.timeout(PATIENCE):
-        await scorer.left.wait()
-    scorer.rounds_left = None
+    await until_async(lambda: bool(left))
     again = await structured(client, "select_documents", **query)  # the connection works
     assert (again["costs"]["judgements"], again["costs"]["reused"]) == (16, 4)
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("transport", Transport)
-async def test_a_client(service: Running, transport: Transport) -> None:
-    async with service.connect(transport) as client:
-        await describes_itself(client)
-        await answers(client, service.url)
-        await says_what_to_do(client)
-        if transport != Transport.LEGACY:  # whose clients say so in a request that nothing connects with the call
-            await can_be_cancelled(client, service.scorer)
+@pytest.mark.parametrize(
+    "transport", [Transport.HTTP, Transport.LEGACY, pytest.param(Transport.STDIO, marks=pytest.mark.slow)]
+)
+async def test_client_of_the_sdk(serve: Serve, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve() as service:
+        async with service.connect(transport) as client:
+            await describes_itself(client)
+            await answers(client, service.url)
+            await refuses(client)
+            if transport != Transport.LEGACY:  # whose clients say so in a request that nothing connects with the call
+                await can_be_cancelled(client, monkeypatch)
 
 
-class TestKeysAndLimits:
-    @pytest.mark.parametrize("transport", OVER_HTTP)
-    async def test_a_key_sees_its_indexes(self, service: Running, transport: Transport) -> None:
-        async with service.connect(transport, "narrow") as client:
-            assert [index["name"] for index in (await structured(client, "list_indexes"))["indexes"]] == ["papers"]
-            assert len((await structured(client, "search", query="q"))["results"]) == 10  # the only one that it may
-            assert "no index 'empty' for the API key" in await refused(
-                client, "select_documents", query="q", index="empty"
-            )
+@pytest.mark.slow
+@pytest.mark.strangers
+def test_tools_have_descriptions_where_docstrings_are_removed() -> None:
+    code = (
+        "import asyncio; from boundarymorph.agents.tools import server; "
+        "print([tool.name for tool in asyncio.run(server.list_tools()) if not tool.description])"
+    )
+    printed = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"
 
-    @pytest.mark.strangers
-    async def test_every_request_counts_against_the_rate_of_the_key(self, serve: Serve) -> None:
-        begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-        wrong = {"name": "fetch", "arguments": {}}
-        methods = [("initialize", begin), ("tools/list", {}), ("ping", {}), ("tools/call", wrong)]
-        requests = [{"jsonrpc": "2.0", "id": 1, "method": method, "params": params} for method, params in methods]
-        limits = RateLimitSettings(keys={"rare": f"{len(requests)}/hour"})
-        async with serve(rate_limits=limits) as service, service.api("rare") as rare:
-            for request in requests:
-                assert (await rare.post("/mcp", json=request, headers=rpc.ACCEPT)).is_success
-            for request in requests:
-                refusal = await rare.post("/mcp", json=request, headers=rpc.ACCEPT)
-                if request["method"] == "tools/call":  # what a client shows to its language model
+
+async def test_a_key_sees_its_indexes(service: Running) -> None:
+    async with service.connect(name="narrow") as client:
+        assert [index["name"] for index in (await structured(client, "list_indexes"))["indexes"]] == ["papers"]
+        assert len((await structured(client, "search", query="q"))["results"]) == 10  # the only one that it may
+        told = await refused(client, "select_documents", query="q", index="empty")
+        assert "no index 'empty' for the API key" in told
+
+
+@pytest.mark.strangers
+async def test_every_request_counts_against_the_rate_of_the_key(serve: Serve) -> None:
+    wrong = {"name": "fetch", "arguments": {}}
+    methods = [("initialize", BEGIN), ("tools/list", {}), ("ping", {}), ("tools/call", wrong)]
+    requests = [request(method, params) for method, params in methods]
+    with serve(rate_limits=RateLimitSettings(keys={"rare": f"{len(requests)}/hour"})) as service:
+        async with service.api("rare") as rare:
+            for each in requests:
+                assert (await rare.post("/mcp", json=each, headers=rpc.ACCEPT)).is_success
+            for each in requests:
+                refusal = await rare.post("/mcp", json=each, headers=rpc.ACCEPT)
+                if each["method"] == "tools/call":  # what a client shows to its language model
                     result = refusal.json()["result"]
                     assert result["isError"] and "Wait " in result["content"][0]["text"]
                 else:
                     problem(refusal, 429, "rate-limited")
 
-    @pytest.mark.slow
-    @pytest.mark.strangers
-    async def test_nobody_at_the_url_is_said_at_once_and_in_answers(self, tmp_path: Path) -> None:
-        url = f"http://127.0.0.1:{free_port()}"
-        command = StdioServerParameters(command=sys.executable, args=["-m", "boundarymorph.cli", "mcp", "--url", url])
-        with (tmp_path / "errors").open("w+") as errors:
-            async with Client(stdio_client(command, errlog=errors)) as client:
-                assert url in await refused(client, "list_indexes")
-            errors.seek(0)
-            assert f"nothing answers at {url}" in errors.read()
 
-    @pytest.mark.parametrize(("name", "status", "slug"), [(None, 401, "unauthenticated"), ("writer", 403, "forbidden")])
-    async def test_others_are_refused(self, service: Running, name: str | None, status: int, slug: str) -> None:
-        headers = {} if name is None else {"authorization": f"Bearer {SECRETS[name][0]}"}
-        async with httpx.AsyncClient(base_url=service.url, headers=headers) as client:
-            refusal = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
-        problem(refusal, status, slug)
-        if status == 401:
-            assert refusal.headers["www-authenticate"] == "Bearer"
+@pytest.mark.parametrize(("name", "status", "slug"), [(None, 401, "unauthenticated"), ("writer", 403, "forbidden")])
+async def test_a_caller_without_the_scope_is_refused(
+    service: Running, name: str | None, status: int, slug: str
+) -> None:
+    headers = {} if name is None else {"authorization": f"Bearer {SECRETS[name][0]}"}
+    async with httpx.AsyncClient(base_url=service.url, headers=headers) as client:
+        refusal = await client.post("/mcp", json=request("ping", {}))
+    problem(refusal, status, slug)
+    assert refusal.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
-    async def test_a_large_body(self, serve: Serve) -> None:
-        async with serve(agents=AgentSettings(body_bytes=1024)) as service, service.api() as api:
-            assert (await api.post("/mcp", content=b" " * 1024)).status_code == 400
-            problem(await api.post("/mcp", content=b" " * 1025), 413, "body-too-large")
 
-    async def test_there_are_no_sessions_to_hold(self, service: Running) -> None:
-        """Nor anything else than POST: nobody can keep a stream open in which nothing comes."""
-        begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+async def test_there_are_no_sessions_and_no_large_bodies(serve: Serve) -> None:
+    """Nor anything else than POST: nobody can keep a stream open in which nothing comes."""
+    with serve(agents=AgentSettings(body_bytes=1024)) as service:
         async with service.api() as api:
-            begun_by = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
-            begun = await api.post("/mcp", json=begun_by, headers=rpc.ACCEPT)
+            begun = await api.post("/mcp", json=request("initialize", BEGIN), headers=rpc.ACCEPT)
             assert begun.is_success and "mcp-session-id" not in begun.headers
             for method in ("GET", "DELETE"):
                 assert (await api.request(method, "/mcp", headers=rpc.ACCEPT)).status_code == 405
+            assert (await api.post("/mcp", content=b" " * 1024)).status_code == 400
+            problem(await api.post("/mcp", content=b" " * 1025), 413, "body-too-large")
 
-    async def test_an_answer_has_no_more_tokens_than_it_may(self, serve: Serve) -> None:
-        settings = AgentSettings(answer_tokens=1_000)
-        async with serve(agents=settings) as service, service.connect(Transport.HTTP) as client:
+
+async def test_an_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
+    with serve(agents=AgentSettings(answer_tokens=1_000)) as service:
+        async with service.connect() as client:
             selected = await structured(client, "select_documents", **PAPERS, k=40, budget=0)
             assert 700 < size(selected) <= 1_000
             assert len(selected["documents"]) < 40
@@ -218,17 +216,26 @@ class TestKeysAndLimits:
 
 
 @pytest.mark.slow
-async def test_stdio_without_a_service(tmp_path: Path) -> None:
-    """`boundarymorph mcp` on the indexes of this machine."""
-    documents = tmp_path / "docs.jsonl"
+@pytest.mark.strangers
+async def test_stdio_says_at_once_and_in_answers_that_nobody_is_at_the_url(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    command = StdioServerParameters(command=sys.executable, args=["-m", "boundarymorph.cli", "mcp", "--url", url])
+    with (tmp_path / "errors").open("w+") as errors:
+        async with Client(stdio_client(command, errlog=errors)) as client:
+            assert url in await refused(client, "list_indexes")
+        errors.seek(0)
+        assert f"nothing answers at {url}" in errors.read()
+
+
+@pytest.mark.slow
+async def test_stdio_serves_the_indexes_of_this_machine(tmp_path: Path) -> None:
+    documents, data = tmp_path / "docs.jsonl", tmp_path / "data"
     documents.write_text('{"id": "harp", "text": "A harp stands upright."}\n{"id": "tram", "text": "Trams leave."}\n')
-    built = await asyncio.to_thread(
-        boundarymorph, "index", "build", "things", "--from", str(documents), data=tmp_path / "data"
-    )
+    built = await asyncio.to_thread(boundarymorph, "index", "build", "things", "--from", str(documents), data=data)
     assert built.returncode == 0, built.stderr
     command = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "tests.weights", "mcp", "--data-directory", str(tmp_path / "data")],
+        args=["-m", "tests.weights", "mcp", "--data-directory", str(data)],
         env={weights.VARIABLE: str(weights.written()), "PYTHONPATH": str(REPOSITORY)},
     )
     with (tmp_path / "log").open("w") as log:

@@ -7,20 +7,17 @@ import subprocess
 import sys
 from typing import Any
 
-import orjson
 import pytest
 
 import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
 from boundarymorph.agents import answers, tools
 from boundarymorph.settings import AgentSettings
 from tests.agents import rpc
-from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
+from tests.agents.conftest import LONG, Running, Serve, refused, structured
 from tests.fakes.scorer import score_of
-from tests.fakes.service import answer, problem
+from tests.fakes.service import problem
 
 QUERY = {"query": "what is asked", "index": "papers"}
-
-
 UNDERSTOOD: list[tuple[dict[str, Any], int]] = [  # and how many documents are found
     ({"k": "3"}, 3),
     ({"k": 3.0}, 3),
@@ -35,7 +32,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("select_documents", {"querry": "q"}, "there is no argument 'querry', only query, index, k"),
     ("list_indexes", {"index": "papers"}, "there is no argument 'index', only none"),
     ("select_documents", {"index": "papers"}, "query: is missing"),
-    ("select_documents", {"query": " \n"}, "query: must have a character that is not white space"),
     ("select_documents", {"query": "\u200b"}, "query: must have something to read"),
     ("search", {"query": ""}, "query: "),
     ("select_documents", {**QUERY, "filter": "{"}, "filter: Input should be an object"),
@@ -55,13 +51,22 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.strangers
-async def test_a_string_is_taken_for_what_it_has_in_json(service: Running) -> None:
-    async with service.connect(Transport.HTTP) as client:
+async def test_arguments_may_be_strings_of_json(service: Running) -> None:
+    async with service.connect() as client:
         for given, count in UNDERSTOOD:
             found = await structured(client, "select_documents", **QUERY, **given)
             assert len(found["documents"]) == count, given
         for query in ("3", "true", '["a"]', '{"a": 1}', '"quoted"'):
             assert (await structured(client, "search", query=query, index="papers"))["results"]
+
+
+async def test_mistakes_are_refused_with_what_to_do(service: Running) -> None:
+    async with service.connect() as client:
+        for tool, given, said in MISTAKES:
+            message = await refused(client, tool, **given)
+            assert said in message and "pydantic" not in message
+            if ": Input" in said:
+                assert message.endswith("Correct that argument and call again.")
 
 
 async def test_requests_at_a_time_do_not_disturb_each_other(service: Running) -> None:
@@ -71,39 +76,27 @@ async def test_requests_at_a_time_do_not_disturb_each_other(service: Running) ->
     assert found == [f"papers/p{number}" for number in range(20)]
 
 
-async def test_a_mistake_is_refused_with_what_to_do(service: Running) -> None:
-    async with service.connect(Transport.HTTP) as client:
-        for tool, given, said in MISTAKES:
-            message = await refused(client, tool, **given)
-            assert said in message and "pydantic" not in message
-            if ": Input" in said:
-                assert message.endswith("Correct that argument and call again.")
-
-
-class TestCalls:
-    async def test_one_for_each_value(self, service: Running) -> None:
-        papers = [{"id": f"a{n}", "text": f"part {n % 8}", "metadata": {"url": f"u{n % 3}"}} for n in range(12)]
-        async with service.api() as api, service.connect(Transport.HTTP) as client:
-            answer(await api.put("/indexes/parts"))
-            answer(await api.post("/indexes/parts/documents", json=papers))
-            for distinct, count in ((None, 12), (True, 8), ("true", 8), ("url", 3)):
-                call = {"query": "q", "index": "parts", "k": 12, "distinct": distinct}
-                assert len((await structured(client, "select_documents", **call))["documents"]) == count
+class TestSelectDocuments:
+    async def test_max_tokens_is_of_the_texts(self, service: Running) -> None:
+        async with service.connect() as client:
+            found = await structured(client, "select_documents", **QUERY, max_tokens=40, filter={"year": {"gt": 2010}})
+        assert 8 < len(found["documents"]) < 29
+        assert sum(answers.size(document["text"]) for document in found["documents"]) <= 2 * 40
+        assert not any("next_offset" in document for document in found["documents"])
 
     async def test_a_note_says_that_there_is_no_answer(self, service: Running) -> None:
         """By the scores of the 40 papers, the best of which is known here; a budget for all leaves no doubt."""
         best = max(score_of(QUERY["query"], f"Paper {n}\n{LONG if n == 7 else f'text {n}'}") for n in range(40))
-        async with service.connect(Transport.HTTP) as client:
+        async with service.connect() as client:
             for least, probability in ((best - 0.01, 1.0), (best + (1 - best) / 2, 0.0)):
-                call = {**QUERY, "budget": 40, "min_relevance": least}
-                found = await structured(client, "select_documents", **call)
+                found = await structured(client, "select_documents", **QUERY, budget=40, min_relevance=least)
                 assert found["answerable"] == probability
                 assert (tools.UNANSWERED in found["notes"]) == (probability == 0.0)
             assert "answerable" not in await structured(client, "search", query="q", index="papers")
 
     @pytest.mark.strangers
     async def test_notes_say_why_there_is_nothing(self, service: Running) -> None:
-        async with service.connect(Transport.HTTP) as client:
+        async with service.connect() as client:
             found = await structured(client, "select_documents", **QUERY, budget=40, min_relevance=1)
             assert found["documents"] == []
             assert [note for note in found["notes"] if note.startswith("no document reached 1; the best was 0.")]
@@ -111,89 +104,62 @@ class TestCalls:
                 found = await structured(client, "select_documents", **QUERY, budget=0, **wrong)
                 assert "the fields of this index are year (number), url (string)" in found["notes"]
 
-    @pytest.mark.strangers
-    async def test_the_only_index_need_not_be_named(self, service: Running) -> None:
-        async with service.connect(Transport.HTTP, "narrow") as client:
-            assert len((await structured(client, "select_documents", query="q", k="2"))["documents"]) == 2
-            assert (await structured(client, "fetch", id="p3"))["text"] == "text 3"
-
-    @pytest.mark.strangers
-    @pytest.mark.parametrize("id", ["man/lsof.8.txt#2", "man/8/lsof.8.txt#2"])
-    async def test_an_id_as_select_gives_it(self, serve: Serve, id: str) -> None:
-        """Those of files have slashes, and the only index need not be named."""
-        settings = AgentSettings(index="papers")
-        async with serve(agents=settings) as service, service.connect(Transport.HTTP) as client:
-            async with service.api() as api:
-                await api.post("/indexes/papers/documents", json=[{"id": id, "text": "open files"}])
-            for asked in (id, f"papers/{id}"):
-                assert (await structured(client, "fetch", id=asked))["text"] == "open files"
-
-    async def test_the_index_that_is_searched_unless_another_is_named(self, serve: Serve) -> None:
-        async with serve(agents=AgentSettings(index="papers")) as service, service.connect(Transport.HTTP) as client:
-            assert len((await structured(client, "search", query="q"))["results"]) == 10
-
-    async def test_texts_with_the_line_separators_of_unicode(self, service: Running) -> None:
-        text = "one\u2028two\u2029three\u0085four"
-        async with service.api() as api, service.connect(Transport.HTTP) as client:
-            added = await api.post("/indexes/empty/documents", json=[{"id": "a\u2028b", "text": text}])
-            assert answer(added)["added"] == 1
-            found = await structured(client, "select_documents", query="q", index="empty")
-        assert [(document["id"], document["text"]) for document in found["documents"]] == [("empty/a\u2028b", text)]
-
-    async def test_half_a_character_is_replaced(self, service: Running) -> None:
-        body = orjson.dumps(rpc.request("search", query="cut HALF", index="papers"))
-        headers = rpc.ACCEPT | {"content-type": "application/json"}
-        async with service.api() as api:
-            found = await api.post("/mcp", content=body.replace(b"HALF", b"\\ud83d"), headers=headers)
-        assert found.is_success and "papers/p" in found.text
-
-    async def test_max_tokens_is_of_the_texts(self, service: Running) -> None:
-        async with service.connect(Transport.HTTP) as client:
-            found = await structured(client, "select_documents", **QUERY, max_tokens=40, filter={"year": {"gt": 2010}})
-        assert 8 < len(found["documents"]) < 29
-        assert sum(answers.size(document["text"]) for document in found["documents"]) <= 2 * 40
-        assert not any("next_offset" in document for document in found["documents"])
+    async def test_distinct_takes_one_for_each_value(self, serve: Serve) -> None:
+        papers = [{"id": f"a{n}", "text": f"part {n % 8}", "metadata": {"url": f"u{n % 3}"}} for n in range(12)]
+        with serve() as service, service.client() as writer:
+            writer.upload("empty", papers)
+            async with service.connect() as client:
+                for distinct, count in ((None, 12), (True, 8), ("true", 8), ("url", 3)):
+                    call = {"query": "q", "index": "empty", "k": 12, "distinct": distinct}
+                    assert len((await structured(client, "select_documents", **call))["documents"]) == count
 
     async def test_a_text_that_does_not_fit_is_cut_and_fetch_reads_on(self, serve: Serve) -> None:
         call = {**QUERY, "k": 5, "budget": 0, "filter": {"year": {"gte": 2005, "lte": 2009}}}
-        async with (
-            serve(agents=AgentSettings(answer_tokens=2_000)) as service,
-            service.connect(Transport.HTTP) as client,
-        ):
-            found = await structured(client, "select_documents", **call)
-            long = next(document for document in found["documents"] if document["id"] == "papers/p7")
-            rest = await structured(client, "fetch", id="papers/p7", offset=long["next_offset"])
+        with serve(agents=AgentSettings(answer_tokens=2_000)) as service:
+            async with service.connect() as client:
+                found = await structured(client, "select_documents", **call)
+                long = next(document for document in found["documents"] if document["id"] == "papers/p7")
+                rest = await structured(client, "fetch", id="papers/p7", offset=long["next_offset"])
         assert len(found["documents"]) == 5, "the short texts have room beside the long one"
         assert LONG.startswith(long["text"] + rest["text"])
         assert tools.CUT.format(count=1) in found["notes"]
 
+
+class TestIndexes:
     @pytest.mark.strangers
-    @pytest.mark.slow
-    async def test_a_list_of_300_described_indexes_fits(self, service: Running) -> None:
-        async with service.api() as api, service.connect(Transport.HTTP) as client:
-            for n in range(300):
-                answer(await api.put(f"/indexes/acme-{n}", json={"encoder": "none"}))
-                said = {"description": "word " * 150}
-                assert (await api.put(f"/indexes/acme-{n}/description", json=said)).is_success
-            found = await structured(client, "list_indexes")
-        assert answers.size(found) <= AgentSettings().answer_tokens
-        assert [index["name"] for index in found["indexes"][:2]] == ["acme-0", "acme-1"]
-        assert len(found["indexes"]) == 302 and found["notes"] == []
-        assert "description" in found["indexes"][0] and "description" not in found["indexes"][-1]
+    async def test_the_only_one_need_not_be_named(self, service: Running) -> None:
+        async with service.connect(name="narrow") as client:
+            assert len((await structured(client, "select_documents", query="q", k="2"))["documents"]) == 2
+            assert (await structured(client, "fetch", id="p3"))["text"] == "text 3"
+
+    @pytest.mark.strangers
+    async def test_the_one_of_the_settings_need_not_be_named_even_where_ids_have_slashes(self, serve: Serve) -> None:
+        ids = ["man/lsof.8.txt#2", "man/8/lsof.8.txt#2", "a\u2028b"]
+        text = "one\u2028two\u2029three\u0085four"
+        with serve(agents=AgentSettings(index="papers")) as service, service.client() as writer:
+            writer.upload("papers", [{"id": id, "text": text} for id in ids])
+            async with service.connect() as client:
+                assert len((await structured(client, "search", query="q"))["results"]) == 10
+                for id in [*ids, *(f"papers/{id}" for id in ids)]:
+                    found = await structured(client, "fetch", id=id)
+                    assert (found["id"], found["text"]) == (id, text)
 
 
 class TestLoading:
     @pytest.mark.slow
-    def test_the_service_loads_the_sdk_when_it_is_asked_for(self) -> None:
+    def test_the_service_loads_the_sdk_when_it_is_needed(self) -> None:
         code = "import sys, boundarymorph.cli.main, boundarymorph.server.app as app; app.create_app(app.Settings())"
         found = "sys.exit(any(name.partition('.')[0] in ('mcp', 'mcp_types') for name in sys.modules))"
         subprocess.run([sys.executable, "-c", f"{code}; {found}"], check=True)
 
-    async def test_without_the_extra(self, service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_without_the_extra_the_service_says_what_to_install(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setitem(sys.modules, "mcp_types", None)
         monkeypatch.delitem(sys.modules, "boundarymorph.agents.tools")
-        async with service.api() as api:
-            for _ in range(2):
-                detail = problem(await api.post("/mcp", json={}), 501, "not-installed")
-                assert "pip install --find-links dist 'boundarymorph[mcp]'" in detail
-            assert (await api.get("/indexes")).is_success
+        with serve() as service:
+            async with service.api() as api:
+                for _ in range(2):
+                    detail = problem(await api.post("/mcp", json={}), 501, "not-installed")
+                    assert "pip install --find-links dist 'boundarymorph[mcp]'" in detail
+                assert (await api.get("/indexes")).is_success

@@ -7,11 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.scoring import scorer as domain
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.fakes.service import answer, filled, select, streamed, texts
-from tests.scoring.test_domain import SCIENTIFIC, WEB
 
 QUERY = "witnesses"
 POOL = texts(60)
@@ -93,15 +91,22 @@ async def test_a_stream_ends_with_the_same_set(client: httpx.AsyncClient) -> Non
     assert last["documents"] == (await chosen(client, budget=20))["documents"]
 
 
-async def test_rerank_routes_give_scores_unless_they_are_asked(client: httpx.AsyncClient) -> None:
-    given = {"query": QUERY, "documents": [document["text"] for document in POOL]}
-    plain = answer(await client.post("/v2/rerank", json=given))["results"]
-    peoples = answer(await client.post("/v2/rerank", json={**given, "relevance": "people"}))["results"]
-    scores = [score_of(QUERY, document["text"]) for document in POOL]
-    assert [found["relevance_score"] for found in plain] == sorted(scores, reverse=True)
-    assert len(peoples) == len(plain) and [found["index"] for found in peoples] != [found["index"] for found in plain]
-    shown = [found["relevance_score"] for found in peoples]
-    assert shown == sorted(shown, reverse=True)
+async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_scorers_without(
+    client: httpx.AsyncClient,
+) -> None:
+    listed = {"query": QUERY, "documents": [document["text"] for document in POOL]}
+
+    async def ranked(**given: Any) -> list[tuple[str, float]]:
+        found = answer(await client.post("/v2/rerank", json={**listed, **given}))["results"]
+        return [(POOL[result["index"]]["id"], result["relevance_score"]) for result in found]
+
+    own = sorted(SCORES.items(), key=lambda pair: -pair[1])
+    assert await ranked() == await ranked(relevance="scorer") == await ranked(budget=60, relevance="scorer") == own
+    for budget in (20, 60):
+        body = await chosen(client, ranked=True, budget=budget, k=60)
+        human = [(document["id"], document["relevance"]) for document in body["documents"]]
+        assert await ranked(budget=budget) == human != own
+    assert await ranked(relevance="people") == human
 
 
 async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,21 +123,29 @@ async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert [found["index"] for found in wise] != [found["index"] for found in plain]
 
 
-@pytest.mark.parametrize("text", [WEB, SCIENTIFIC])
-@pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("budget", [0, 20])
-async def test_in_scientific_texts_the_witnesses_count_more(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, text: str, indexed: bool, budget: int
+async def test_trust_weighs_the_signals_and_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
-    documents = [{"id": str(number), "text": f"{text} {f'{QUERY} ' * (number % 7)} {number}"} for number in range(40)]
-    source: dict[str, Any] = {"pool": documents}
-    if indexed:
-        (await client.put("/indexes/words")).raise_for_status()
-        (await client.post("/indexes/words/documents", json=documents)).raise_for_status()
-        source = {"pool": None, "index": "words"}
-    usual = await chosen(client, **source, budget=budget)
-    monkeypatch.setattr(domain, "FROM_THE_WEB", (SeededScorer().name,))
-    found = await chosen(client, **source, budget=budget)
-    scores = [{one["id"]: one["cross_encoder_score"] for one in body["documents"]} for body in (usual, found)]
-    assert all(scores[0][id] == scores[1][id] for id in scores[0].keys() & scores[1].keys())
-    assert (usual["documents"] == found["documents"]) is (text is WEB)
+    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
+    found = {}
+    for trust in (None, "weak", "normal", "strong"):
+        settings = Settings.model_validate({"data_directory": tmp_path, "scorer": {"trust": trust}})
+        async with filled(settings) as client:
+            found[trust] = body = await chosen(client, budget=budget)
+            shown = {"model": SeededScorer().name, "trust": trust or "normal"}
+            assert body["scorer"] == shown == answer(await client.get("/readyz"))["scorer"]
+    order = {trust: [(one["id"], one["relevance"]) for one in body["documents"]] for trust, body in found.items()}
+    assert order[None] == order["normal"]
+    assert len({str(order[trust]) for trust in ("weak", "normal", "strong")}) == 3
+
+
+async def test_trust_changes_nothing_where_the_score_is_relevance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for trust in ("weak", "strong"):
+        settings = Settings.model_validate({"data_directory": tmp_path, "scorer": {"trust": trust}})
+        async with filled(settings) as client:
+            found.append((await chosen(client, budget=20, relevance="scorer"))["documents"])
+    assert found[0] == found[1]

@@ -17,7 +17,7 @@ def circuit(clock: Clock) -> CircuitBreaker:
 
 
 def state(circuit: CircuitBreaker) -> State:
-    return circuit.state
+    return circuit.state  # which mypy takes for a constant
 
 
 def admitted(circuit: CircuitBreaker) -> int:
@@ -51,14 +51,6 @@ def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreake
     assert state(circuit) is State.OPEN
     circuit.succeeded(early)
     assert state(circuit) is State.OPEN
-
-
-def test_an_answer_to_an_early_question_counts_while_it_is_closed(circuit: CircuitBreaker) -> None:
-    early = admitted(circuit)
-    fail(circuit, 2)
-    circuit.succeeded(early)
-    fail(circuit, 2)
-    assert state(circuit) is State.CLOSED
 
 
 def test_one_trial_closes_it(circuit: CircuitBreaker, clock: Clock) -> None:

@@ -96,12 +96,6 @@ async def test_a_vector_of_another_model_is_not_kept(other: tuple[str, int]) -> 
     await encoder.close()
 
 
-async def test_the_encoder_itself_is_checked(encoder: CachingEncoder, inner: GatedEncoder) -> None:
-    await encoder.check()
-    await encoder.check()
-    assert inner.checks == 2
-
-
 async def test_a_closed_encoder_refuses_calls(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     await encoder.close()
     assert inner.closed
@@ -115,13 +109,4 @@ async def test_the_least_recently_used_query_goes_first(inner: GatedEncoder) -> 
         await encoder.encode_query(text)
         await turns()
     assert inner.queries == ["a", "b", "c", "b"]
-    await encoder.close()
-
-
-async def test_a_vector_larger_than_the_cache_is_not_kept(inner: GatedEncoder) -> None:
-    encoder = CachingEncoder(inner, max_bytes=100)
-    for _ in range(2):
-        np.testing.assert_array_equal(await encoder.encode_query("a"), vector_of("a"))
-        await turns()
-    assert inner.queries == ["a", "a"]
     await encoder.close()

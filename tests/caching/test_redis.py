@@ -95,21 +95,53 @@ class TestRedisScoreCache(ScoreCacheContract):
                 await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
                 assert most - 60 < admin.ttl(key) <= most
 
-    async def test_namespaces_are_apart(self, link: RedisLink, server: RedisServer) -> None:
+    async def test_namespaces_are_apart(self, link: RedisLink) -> None:
         caches = [RedisScoreCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
         for cache, score in zip(caches, SCORES, strict=True):
             await cache.write(MODEL, QUERY, {TEXTS[0]: score})
         for cache, score in zip(caches, SCORES, strict=True):
             assert await cache.recall(MODEL, QUERY) == {TEXTS[0]: score}
-            assert await cache.read(MODEL, QUERY, TEXTS[:1]) == [score]
-        with server.admin() as admin:
-            assert len(admin.keys("boundarymorph:blue:scores:2:*")) == 1
 
-    async def test_values_are_small(self, cache: RedisScoreCache, server: RedisServer) -> None:
-        scores = {digest(str(number)): CachedScore(number / 100) for number in range(100)}
-        await cache.write(MODEL, QUERY, scores)
+    async def test_values_that_others_wrote_are_misses(self, cache: RedisScoreCache, server: RedisServer) -> None:
+        await cache.write(MODEL, QUERY, ALL)
         with server.admin() as admin:
-            assert sum(map(len, admin.hvals(score_key(MODEL, QUERY)))) == 9 * 100
+            key = score_key(MODEL, QUERY)
+            assert min(map(len, admin.hvals(key))) == 9, "a score without an id takes 9 bytes"
+            admin.hset(key, TEXTS[0], "0.5")
+            admin.hset(key, "not a digest", admin.hget(key, TEXTS[2]) or b"")
+        with Counted("scores") as counted:
+            assert await cache.read(MODEL, QUERY, TEXTS) == [None, *SCORES[1:]]
+            assert await cache.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
+        assert counted.lookups == {"corrupt": 3, "hit": 2}
+
+    async def test_one_query_is_one_command(self, cache: RedisScoreCache, server: RedisServer) -> None:
+        scores = {digest(str(number)): CachedScore(number / 1_000) for number in range(1_000)}
+        with server.admin() as admin:
+            admin.config_resetstat()
+            await cache.write(MODEL, QUERY, scores)
+            assert await cache.read(MODEL, QUERY, list(scores)) == list(scores.values())
+            await cache.recall(MODEL, QUERY)
+            calls = {name: one["calls"] for name, one in admin.info("commandstats").items()}
+        assert [calls[f"cmdstat_{name}"] for name in ("hset", "hmget", "hrandfield", "pttl", "pexpire")] == [1] * 5
+
+    async def test_lookups_and_writes_are_counted_by_the_score(self, cache: RedisScoreCache) -> None:
+        before = [commands("read"), commands("write"), commands("read", "sum")]
+        with Counted("scores") as counted:
+            await cache.write(MODEL, QUERY, dict(list(ALL.items())[:2]))
+            await cache.read(MODEL, QUERY, TEXTS)
+            await cache.recall(MODEL, QUERY)
+        assert (counted.lookups, counted.writes) == ({"hit": 2, "miss": 1}, {"ok": 2})
+        assert (commands("read") - before[0], commands("write") - before[1]) == (2, 3)
+        assert commands("read", "sum") > before[2]
+
+
+def commands(operation: str, of: str = "count") -> float:
+    name = f"boundarymorph_cache_operation_duration_seconds_{of}"
+    return metrics.counted(name, cache="scores", operation=operation)
+
+
+def circuit(operation: str) -> float | None:
+    return metrics.sample("boundarymorph_cache_circuit_state", operation=operation)
 
 
 @asynccontextmanager
@@ -128,7 +160,9 @@ async def bench(own_server: RedisServer) -> AsyncIterator[Bench]:
 
 
 @pytest.mark.servers
-async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_link_recovers_from_a_server_that_is_killed(
+    bench: Bench, own_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
     await bench.everything_works()
     own_server.kill()
     caplog.set_level(logging.INFO, "boundarymorph")
@@ -145,55 +179,54 @@ async def test_killed_and_restarted(bench: Bench, own_server: RedisServer, caplo
     assert sorted(again) == [f"Redis works again: cache {operation}s go on" for operation in ("read", "write")]
 
 
-async def test_never_there(caplog: pytest.LogCaptureFixture) -> None:
+async def test_link_to_nobody_shows_its_circuits_and_times_only_what_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     async with bench_at(f"redis://:secret@127.0.0.1:{free_port()}") as bench:
-        await bench.everything_is_missed()
-        assert bench.states == (State.OPEN, State.OPEN)
+        assert (circuit("read"), circuit("write")) == (0, 0)
+        before = commands("read")
+        for _ in range(6):
+            assert await bench.read() == [None, None, None]
+        assert (circuit("read"), circuit("write"), commands("read") - before) == (2, 0, 3)
+        bench.clock.now += 1
+        assert (circuit("read"), circuit("write")) == (1, 0)
+        await bench.read()
+        assert (circuit("read"), commands("read") - before) == (2, 4)
+    assert circuit("read") is None
     assert "secret" not in caplog.text
 
 
-async def test_hung(own_server: RedisServer) -> None:
-    async with bench_at(own_server.url, seconds=0.05) as bench:
-        own_server.hang()
-        await bench.everything_is_missed()
-        assert bench.states == (State.OPEN, State.OPEN)
-        own_server.go_on()
-    async with bench_at(own_server.url) as bench:
-        await bench.everything_works()
-
-
-async def test_a_late_answer_is_not_given_to_another_request(own_server: RedisServer) -> None:
+async def test_link_gives_a_late_answer_to_nobody_else(own_server: RedisServer) -> None:
+    queries = [f"query {number}" for number in range(20)]
     async with bench_at(own_server.url) as patient:
-        queries = [f"query {number}" for number in range(20)]
         for number, query in enumerate(queries):
             await patient.scores.write(MODEL, query, {TEXTS[0]: CachedScore(number / 20)})
     async with bench_at(own_server.url, seconds=0.1) as bench:
-        for _ in range(3):
-            own_server.hang()
-            await asyncio.gather(*(bench.scores.read(MODEL, query, TEXTS[:1]) for query in queries))
-            own_server.go_on()
+        own_server.hang()
+        await asyncio.gather(*(bench.scores.read(MODEL, query, TEXTS[:1]) for query in queries))
+        own_server.go_on()
+        for number, query in enumerate(queries):
             bench.clock.now += 60
-            for number, query in enumerate(queries):
-                bench.clock.now += 60
-                assert (await bench.scores.read(MODEL, query, TEXTS[:1]))[0] in (None, CachedScore(number / 20))
+            assert (await bench.scores.read(MODEL, query, TEXTS[:1]))[0] in (None, CachedScore(number / 20))
     async with bench_at(own_server.url) as patient:
         for number, query in enumerate(queries):
             assert await patient.scores.read(MODEL, query, TEXTS[:1]) == [CachedScore(number / 20)]
 
 
-async def test_callers_who_leave_do_no_harm(bench: Bench) -> None:
-    await bench.everything_works()
-    for turns in range(30):
-        reading = asyncio.ensure_future(bench.read())
-        for _ in range(turns % 10):
-            await asyncio.sleep(0)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        assert await bench.read() == SCORES
-    await bench.everything_works()
+async def test_link_bears_callers_who_leave_and_connections_that_are_closed(server: RedisServer) -> None:
+    async with bench_at(server.url) as bench:
+        await bench.everything_works()
+        for turns in range(30):
+            reading = asyncio.ensure_future(bench.read())
+            for _ in range(turns % 10):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            assert await bench.read() == SCORES
+        with server.admin() as admin:
+            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await bench.everything_works()
 
 
-async def test_more_callers_than_connections(own_server: RedisServer) -> None:
+async def test_link_has_no_more_connections_than_allowed(own_server: RedisServer) -> None:
     link = RedisLink(own_server.url, timeout=30, connections=2)
     cache = RedisScoreCache(link)
     await cache.write(MODEL, QUERY, ALL)
@@ -204,8 +237,8 @@ async def test_more_callers_than_connections(own_server: RedisServer) -> None:
     await link.close()
 
 
-async def test_waiting_for_a_connection_is_not_the_servers_fault(own_server: RedisServer) -> None:
-    link = RedisLink(own_server.url, timeout=0.05, connections=1, failures=1)
+async def test_waiting_for_a_connection_does_not_open_the_circuit(server: RedisServer) -> None:
+    link = RedisLink(server.url, timeout=0.05, connections=1, failures=1)
     async with link._guards["read"]._places:
         with Counted("scores") as counted:
             assert await RedisScoreCache(link).read(MODEL, QUERY, TEXTS) == [None, None, None]
@@ -214,7 +247,7 @@ async def test_waiting_for_a_connection_is_not_the_servers_fault(own_server: Red
     await link.close()
 
 
-async def test_a_trial_whose_caller_leaves_is_not_the_last(bench: Bench, own_server: RedisServer) -> None:
+async def test_trial_whose_caller_leaves_is_not_the_last(bench: Bench, own_server: RedisServer) -> None:
     await bench.everything_works()
     own_server.kill()
     await bench.everything_is_missed()
@@ -230,15 +263,8 @@ async def test_a_trial_whose_caller_leaves_is_not_the_last(bench: Bench, own_ser
     assert bench.link.state("read") is State.CLOSED
 
 
-async def test_connections_that_the_server_has_closed(bench: Bench, own_server: RedisServer) -> None:
-    await bench.everything_works()
-    with own_server.admin() as admin:
-        admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    await bench.everything_works()
-
-
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-async def test_what_refuses_writes_is_still_read(bench: Bench, own_server: RedisServer, fault: str) -> None:
+async def test_server_that_refuses_writes_is_still_read(bench: Bench, own_server: RedisServer, fault: str) -> None:
     await bench.everything_works()
     with own_server.admin() as admin:
         if fault == "full":
@@ -257,17 +283,12 @@ async def test_what_refuses_writes_is_still_read(bench: Bench, own_server: Redis
     await bench.everything_works()
 
 
-async def test_few_commands_and_keys_are_needed(own_server: RedisServer) -> None:
+async def test_cache_needs_few_commands_and_keys(own_server: RedisServer) -> None:
     with own_server.admin() as admin:
         commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "pttl", "pexpire")]
         admin.execute_command("ACL", "SETUSER", "cache", "on", ">word", "~boundarymorph:*", "-@all", *commands)
         async with bench_at(f"redis://cache:word@127.0.0.1:{own_server.port}") as bench:
             await bench.everything_works()
-        admin.execute_command("ACL", "SETUSER", "cache", "-hmget")
-        async with bench_at(f"redis://cache:word@127.0.0.1:{own_server.port}") as bench:
-            for _ in range(4):
-                assert await bench.read() == [None, None, None]
-            assert bench.link.state("read") is State.OPEN
 
 
 @pytest.mark.parametrize(
@@ -275,45 +296,23 @@ async def test_few_commands_and_keys_are_needed(own_server: RedisServer) -> None
     [
         b"",
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-        b"\0\xff\xfe" * 100,
         b"+OK\r\n",
-        b"$-1\r\n",
         b":7\r\n",
-        b"-ERR no\r\n",
         b"-LOADING Redis is loading the dataset in memory\r\n",
-        b"-MOVED 1 nowhere:1\r\n",
-        b"-WRONGTYPE no\r\n",
         b"*3\r\n:1\r\n$2\r\nab\r\n$-1\r\n",
         b"*4\r\n+a\r\n+b\r\n*1\r\n:1\r\n*-1\r\n",
-        b"*2\r\n:1\r\n$14\r\n\x01" + b"\0" * 13 + b"\r\n",
         b"*-7\r\n",
         b"*1\r\n" * 5_000 + b":1\r\n",
         b"$99999999999999999999\r\nab\r\n",
-        b"*99999999999\r\n",
-        b"$x\r\n",
-        b"%1\r\n+a\r\n+b\r\n",
     ],
     ids=lambda answer: repr(answer[:12]),
 )
-async def test_a_server_that_speaks_nonsense(answer: bytes) -> None:
+async def test_server_that_speaks_nonsense_knows_nothing(answer: bytes) -> None:
     async with speaking(answer) as url, bench_at(url, seconds=0.1) as bench:
         for _ in range(3):
             assert await bench.read() == [None, None, None]
             assert await bench.scores.recall(MODEL, QUERY) == {}
             await bench.write()
-
-
-async def test_values_that_others_wrote_are_misses(bench: Bench, own_server: RedisServer) -> None:
-    await bench.write()
-    with own_server.admin() as admin:
-        key = score_key(MODEL, QUERY)
-        admin.hset(key, TEXTS[0], "0.5")
-        admin.hset(key, "not a digest", admin.hget(key, TEXTS[2]) or b"")
-    with Counted("scores") as counted:
-        assert await bench.read() == [None, *SCORES[1:]]
-        assert await bench.scores.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
-    assert counted.lookups == {"corrupt": 3, "hit": 2}
-    assert bench.states == (State.CLOSED, State.CLOSED)
 
 
 @pytest.mark.parametrize(
@@ -324,64 +323,10 @@ async def test_values_that_others_wrote_are_misses(bench: Bench, own_server: Red
         "http://:secret@host",
         "redis://:secret@host:port",
         "redis+cluster://:secret@host:1,b:2",
-        "redis:/host:6379",
         "redis://:secret@host:6379/?socket_timeout=secret",
     ],
 )
-def test_urls_that_cannot_be(url: str) -> None:
+def test_malformed_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:
         RedisLink(url)
     assert "secret" not in str(raised.value)
-
-
-async def test_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = tmp_path_factory.mktemp("redis")
-    server = RedisServer(directory, "--unixsocket", str(directory / "socket"))
-    async with bench_at(f"unix://{directory / 'socket'}") as bench:
-        await bench.everything_works()
-    server.kill()
-
-
-async def test_one_query_is_one_command(bench: Bench, own_server: RedisServer) -> None:
-    scores = {digest(str(number)): CachedScore(number / 1_000) for number in range(1_000)}
-    await bench.scores.write(MODEL, QUERY, scores)
-    assert await bench.scores.read(MODEL, QUERY, list(scores)) == list(scores.values())
-    await bench.scores.recall(MODEL, QUERY)
-    with own_server.admin() as admin:
-        calls = {name: one["calls"] for name, one in admin.info("commandstats").items()}
-    assert [calls[f"cmdstat_{name}"] for name in ("hset", "hmget", "hrandfield", "pttl", "pexpire")] == [1] * 5
-
-
-def circuit(operation: str) -> float | None:
-    return metrics.sample("boundarymorph_cache_circuit_state", operation=operation)
-
-
-def commands(operation: str, of: str = "count") -> float:
-    name = f"boundarymorph_cache_operation_duration_seconds_{of}"
-    return metrics.counted(name, cache="scores", operation=operation)
-
-
-async def test_lookups_and_writes_are_counted_by_the_score(link: RedisLink) -> None:
-    cache = RedisScoreCache(link)
-    before = [commands("read"), commands("write"), commands("read", "sum")]
-    with Counted("scores") as counted:
-        await cache.write(MODEL, QUERY, dict(zip(TEXTS[:2], SCORES, strict=False)))
-        await cache.read(MODEL, QUERY, TEXTS)
-        await cache.recall(MODEL, QUERY)
-    assert (counted.lookups, counted.writes) == ({"hit": 2, "miss": 1}, {"ok": 2})
-    assert (commands("read") - before[0], commands("write") - before[1]) == (2, 3)
-    assert commands("read", "sum") > before[2]
-
-
-async def test_the_circuits_are_shown_while_there_is_a_link_and_only_commands_that_are_sent_are_timed() -> None:
-    async with bench_at(f"redis://127.0.0.1:{free_port()}") as bench:
-        assert (circuit("read"), circuit("write")) == (0, 0)
-        before = commands("read")
-        for _ in range(6):
-            await bench.read()
-        assert (circuit("read"), circuit("write"), commands("read") - before) == (2, 0, 3)
-        bench.clock.now += 1
-        assert (circuit("read"), circuit("write")) == (1, 0)
-        await bench.read()
-        assert (circuit("read"), commands("read") - before) == (2, 4)
-    assert circuit("read") is None

@@ -121,26 +121,23 @@ async def _answered(settings: Settings) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name an index"),
-        (["texts", "--pools", "queries.txt"], "name an index"),
-        (["--pools", "queries.txt", "--judgments", "queries.txt"], "--out FILE"),
-        (["texts"], "give either"),
-        (["texts", "--suggest", "3"], "--queries"),
-        (["--pools", "queries.txt", "--suggest", "3"], "line 1"),
+        ("", "name an index"),
+        ("texts --pools queries.txt", "name an index"),
+        ("--pools queries.txt --judgments queries.txt", "--out FILE"),
+        ("texts", "give either"),
+        ("texts --suggest 3", "--queries"),
+        ("--pools queries.txt --suggest 3", "line 1"),
+        pytest.param("texts --judgments ungraded", "no line has a grade yet", marks=pytest.mark.strangers),
+        pytest.param(
+            "texts --judgments others", "none of the judged documents .* 'nosuch'", marks=pytest.mark.strangers
+        ),
     ],
 )
-def test_mistakes(calibrate: Calibrate, arguments: list[str], message: str) -> None:
+def test_mistakes_are_explained(calibrate: Calibrate, tmp_path: Path, arguments: str, message: str) -> None:
+    for name, grade in (("ungraded", "null"), ("others", "2")):
+        (tmp_path / name).write_text(f'{{"query": "question 1", "document": "nosuch", "grade": {grade}}}')
     with pytest.raises(AssertionError, match=message):
-        calibrate(*arguments)
-
-
-@pytest.mark.strangers
-def test_judgements_that_say_nothing(calibrate: Calibrate, tmp_path: Path) -> None:
-    pairs = tmp_path / "pairs.ndjson"
-    for grade, told in (("null", "no line has a grade yet"), ("2", "none of the judged documents .* 'nosuch'")):
-        pairs.write_text(f'{{"query": "question 1", "document": "nosuch", "grade": {grade}}}')
-        with pytest.raises(AssertionError, match=told):
-            calibrate("texts", "--judgments", "pairs.ndjson")
+        calibrate(*arguments.split())
 
 
 @pytest.mark.strangers

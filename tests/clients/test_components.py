@@ -1,182 +1,221 @@
-"""What the components of all frameworks do alike: with texts that are not there, and with copies of themselves."""
+"""What the components for LangChain, LlamaIndex and Haystack have in common."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 from haystack import Document as HaystackDocument
-from haystack import Pipeline
 from haystack.core.errors import SerializationError
 from haystack.dataclasses import ByteStream
 from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from boundarymorph import Selector
-from boundarymorph_client import InvalidArgument, haystack, langchain, llamaindex
-from tests.clients.way import Recorder
+from boundarymorph_client import AsyncClient, InvalidArgument, UnknownIndex, haystack, langchain, llamaindex
+from tests.clients.conftest import COUNT, Recorder
 
 pytestmark = pytest.mark.strangers
 
-TEXT = "the sea is wide and blue"
-Texts = Sequence[str | None]
-Metadata = Sequence[dict[str, Any]]
-NONE: Metadata = [{}] * 40
+NOWHERE = "http://nowhere"
 
 
-Found = list[tuple[str, float, str]]  # text, relevance and source of each
+@dataclass(frozen=True)
+class Kit:
+    """A framework. k: the option for the number of documents; sent: what its reranker asks of a document with the text
+    "text 7" and the title "T7", which is in its metadata as `t`."""
+
+    reranker: Any
+    retriever: Any
+    k: str
+    document: Callable[[str | None, dict[str, Any]], Any]
+    rerank: Callable[[Any, str, list[Any], bool], Any]
+    retrieve: Callable[[Any, str, bool], Any]
+    read: Callable[[Any], tuple[str, float, dict[str, Any]]]
+    sent: dict[str, Any]
+
+    def reranked(
+        self, component: Any, texts: Sequence[str | None], metadata: Sequence[dict[str, Any]] = (), *,
+        query: str = "sea", later: bool = False,
+    ) -> list[tuple[str, float, dict[str, Any]]]:  # fmt: skip
+        """Text, relevance and metadata of each chosen document."""
+        documents = [self.document(text, metadata[n] if n < len(metadata) else {}) for n, text in enumerate(texts)]
+        chosen = self.rerank(component, query, documents, later)
+        return [self.read(each) for each in (asyncio.run(chosen) if later else chosen)]
+
+    def retrieved(self, component: Any, *, later: bool = False) -> list[tuple[str, float, dict[str, Any]]]:
+        found = self.retrieve(component, "what is asked", later)
+        return [self.read(each) for each in (asyncio.run(found) if later else found)]
 
 
-def by_langchain(component: Any, texts: Texts, metadata: Metadata = NONE, query: str = "sea") -> Found:
-    found = [LangChainDocument(text or "", metadata=given) for text, given in zip(texts, metadata, strict=False)]
-    chosen = component.compress_documents(found, query)
-    return [(each.page_content, *(each.metadata[f"relevance_{of}"] for of in ("score", "source"))) for each in chosen]
+async def ran(component: Any, **given: Any) -> Any:
+    found = await component.run_async(**given)
+    await component.close_async()
+    return found["documents"]
 
 
-def by_llamaindex(component: Any, texts: Texts, metadata: Metadata = NONE, query: str = "sea") -> Found:
-    nodes = [
-        ImageNode(metadata={"file_name": "sea.png"}) if text is None else TextNode(text=text, metadata=given)
-        for text, given in zip(texts, metadata, strict=False)
-    ]
-    chosen = component.postprocess_nodes([NodeWithScore(node=node) for node in nodes], query_str=query)
-    return [(each.node.get_content(), each.score, each.metadata["relevance_source"]) for each in chosen]
+KITS = {
+    "LangChain": Kit(
+        langchain.BoundaryMorphRerank,
+        langchain.BoundaryMorphRetriever,
+        "k",
+        lambda text, given: LangChainDocument(text or "", metadata=given),
+        lambda one, query, found, later: (one.acompress_documents if later else one.compress_documents)(found, query),
+        lambda one, query, later: (one.ainvoke if later else one.invoke)(query),
+        lambda one: (one.page_content, one.metadata["relevance_score"], one.metadata),
+        {"id": 7, "text": "text 7", "title": "T7", "score": -7},
+    ),
+    "LlamaIndex": Kit(
+        llamaindex.BoundaryMorphRerank,
+        llamaindex.BoundaryMorphRetriever,
+        "top_n",
+        lambda text, given: NodeWithScore(
+            node=ImageNode(metadata={"file": "a.png"}) if text is None else TextNode(text=text, metadata=given)
+        ),
+        lambda one, query, found, later: (one.apostprocess_nodes if later else one.postprocess_nodes)(
+            found, query_str=query
+        ),
+        lambda one, query, later: (one.aretrieve if later else one.retrieve)(query),
+        lambda one: (one.node.get_content(), one.score, one.metadata),
+        {"id": 7, "text": "t: T7\n\ntext 7", "score": -7},
+    ),
+    "Haystack": Kit(
+        haystack.BoundaryMorphRanker,
+        haystack.BoundaryMorphRetriever,
+        "top_k",
+        lambda text, given: HaystackDocument(
+            id=f"{text}{given}", content=text, blob=ByteStream(b"a") if text is None else None, meta=given
+        ),
+        lambda one, query, found, later: (
+            ran(one, query=query, documents=found) if later else one.run(query, found)["documents"]
+        ),
+        lambda one, query, later: ran(one, query=query) if later else one.run(query)["documents"],
+        lambda one: (one.content or "", one.score, one.meta),
+        {"id": 7, "text": "text 7", "title": "T7", "score": -7},
+    ),
+}
 
 
-def by_haystack(component: Any, texts: Texts, metadata: Metadata = NONE, query: str = "sea") -> Found:
-    documents = [
-        HaystackDocument(id=f"{number}", content=text, blob=ByteStream(b"a") if text is None else None, meta=given)
-        for number, (text, given) in enumerate(zip(texts, metadata, strict=False))
-    ]
-    chosen = component.run(query, documents)["documents"]
-    return [(each.content or "", each.score, each.meta["relevance_source"]) for each in chosen]
+@pytest.fixture(params=KITS)
+def kit(request: pytest.FixtureRequest) -> Kit:
+    return KITS[request.param]
 
 
-RERANKERS = [
-    (langchain.BoundaryMorphRerank, by_langchain),
-    (llamaindex.BoundaryMorphRerank, by_llamaindex),
-    (haystack.BoundaryMorphRanker, by_haystack),
-]
-RETRIEVERS = [
-    (langchain.BoundaryMorphRetriever, lambda component: component.invoke("text")),
-    (llamaindex.BoundaryMorphRetriever, lambda component: component.retrieve("text")),
-    (haystack.BoundaryMorphRetriever, lambda component: component.run("text")["documents"]),
-]
+@pytest.mark.parametrize("later", [False, True])
+def test_reranker_asks_for_the_best_and_returns_copies(kit: Kit, later: bool, url: str, recorder: Recorder) -> None:
+    texts, metadata = [f"text {n}" for n in range(30)], [{"t": f"T{n}"} for n in range(30)]
+    titled = {} if kit is KITS["LlamaIndex"] else {"title_field": "t"}
+    component = kit.reranker(base_url=url, budget=10, options={"rounds": 5}, **{kit.k: 4}, **titled)
+    found = kit.reranked(component, texts, metadata, query="what is asked", later=later)
+    assert len(found) == 4
+    assert [relevance for _, relevance, _ in found] == sorted((each[1] for each in found), reverse=True)
+    for text, _, more in found:
+        assert more["t"] == text.replace("text ", "T")
+        assert more.keys() - {"relevance_score"} == {"t", "relevance_std", "relevance_source"}
+    assert all(given.keys() == {"t"} for given in metadata)
+    (body,) = recorder.bodies
+    assert (body["query"], body["k"], body["budget"], body["rounds"]) == ("what is asked", 4, 10, 5)
+    assert body["pool"]["documents"][7] == kit.sent
 
 
-@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
-async def test_what_has_no_text_is_last(kind: Any, rerank: Any, url: str) -> None:
-    found = await asyncio.to_thread(rerank, kind(base_url=url), [None, "", " \n", TEXT, "hills"])
-    assert {text for text, *_ in found[:2]} == {TEXT, "hills"}
-    assert [score for _, score, _ in found[2:]] == [0, 0, 0]
+@pytest.mark.parametrize("later", [False, True])
+def test_retriever_returns_documents_of_an_index(kit: Kit, later: bool, url: str) -> None:
+    component = kit.retriever(index="texts", base_url=url, budget=3, options={"k": COUNT})
+    found = kit.retrieved(component, later=later)
+    assert len(found) == COUNT and all(0 <= relevance <= 1 for _, relevance, _ in found)
+    assert [(more["title"], more["n"]) for text, _, more in found if text == "text 7"] == [("Title 7", 7)]
+    with pytest.raises(UnknownIndex):
+        kit.retrieved(kit.retriever(index="none", base_url=url), later=later)
 
 
-@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
-async def test_texts_come_in_the_order_of_their_retriever(kind: Any, rerank: Any, url: str) -> None:
-    """Without a call."""
-    texts = [f"text {number}" for number in range(30)]
-    found = await asyncio.to_thread(rerank, kind(base_url=url, budget=0), texts)
-    assert [text for text, *_ in found[:3]] == texts[:3]
+def test_reranker_keeps_the_order_without_a_call_and_puts_what_has_no_text_last(kit: Kit, url: str) -> None:
+    texts = [None, "", " \n", *(f"text {number}" for number in range(30))]
+    found = kit.reranked(kit.reranker(base_url=url, budget=0, **{kit.k: 33}), texts)
+    assert [text for text, *_ in found[:3]] == texts[3:6]
+    assert [score for _, score, _ in found[-3:]] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
-def test_nothing_found_asks_for_nothing(kind: Any, rerank: Any) -> None:
-    assert rerank(kind(base_url="http://nowhere"), []) == []
+@pytest.mark.parametrize("later", [False, True])
+def test_reranker_of_nothing_asks_for_nothing(kit: Kit, later: bool) -> None:
+    assert kit.reranked(kit.reranker(base_url=NOWHERE), [], later=later) == []
+
+
+@pytest.mark.parametrize("name", ["LangChain", "LlamaIndex"])
+async def test_reranker_uses_a_given_client(name: str, url: str) -> None:
+    kit = KITS[name]
+    async with AsyncClient(url) as client:
+        component = kit.reranker(base_url=NOWHERE, async_client=client)
+        assert len(await kit.rerank(component, "sea", [kit.document("a", {}), kit.document("b", {})], True)) == 2
 
 
 def copies(component: Any) -> list[Any]:
     return [copy.deepcopy(component), pickle.loads(pickle.dumps(component))]
 
 
-@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
-async def test_rerankers_are_copied_before_and_after_a_call(kind: Any, rerank: Any, url: str) -> None:
-    component = kind(base_url=url)
-    before = copies(component)
-    assert len(await asyncio.to_thread(rerank, component, [TEXT, "hills"])) == 2
-    for again in (*before, *copies(component)):
-        assert len(await asyncio.to_thread(rerank, again, [TEXT, "hills"])) == 2
+def test_components_are_copied_before_and_after_a_call(kit: Kit, url: str) -> None:
+    retriever, reranker = kit.retriever(index="texts", base_url=url), kit.reranker(base_url=url)
+    before = [copies(retriever), copies(reranker)]
+    found = len(kit.retrieved(retriever))
+    assert len(kit.reranked(reranker, ["a", "b"])) == 2 and found > 0
+    for again in (*before[0], *copies(retriever)):
+        assert len(kit.retrieved(again)) == found
+    for again in (*before[1], *copies(reranker)):
+        assert len(kit.reranked(again, ["a", "b"])) == 2
 
 
-@pytest.mark.parametrize(("kind", "retrieve"), RETRIEVERS)
-async def test_retrievers_are_copied_before_and_after_a_call(kind: Any, retrieve: Any, url: str) -> None:
-    component = kind(index="texts", base_url=url)
-    before = copies(component)
-    expected = len(await asyncio.to_thread(retrieve, component))
-    for again in (*before, *copies(component)):
-        assert len(await asyncio.to_thread(retrieve, again)) == expected > 0
-
-
-async def test_a_pipeline_is_copied_also_in_its_event_loop(url: str) -> None:
-    pipeline = Pipeline()
-    pipeline.add_component("ranker", haystack.BoundaryMorphRanker(base_url=url))
-    given = {"ranker": {"query": "sea", "documents": [HaystackDocument(content=TEXT)]}}
-    await pipeline.run_async(given)
-    again = copy.deepcopy(pipeline)
-    assert len((await again.run_async(given))["ranker"]["documents"]) == 1
-    await pipeline.close_async()
-    await again.close_async()
-
-
-class TestScores:
+class TestScoreField:
     def documents(self, score: object) -> list[LangChainDocument]:
-        return [LangChainDocument(TEXT, id=name, metadata={"s": value}) for name, value in (("a", 0.1), ("b", score))]
+        return [LangChainDocument("a", id=name, metadata={"s": value}) for name, value in (("a", 0.1), ("b", score))]
 
     @pytest.mark.parametrize("score", [Decimal("0.5"), np.float32(0.5), 1])
-    async def test_are_numbers_of_any_kind(self, score: object, url: str) -> None:
+    def test_takes_numbers_of_any_kind(self, score: object, url: str) -> None:
         rerank = langchain.BoundaryMorphRerank(base_url=url, score_field="s", budget=0)
-        found = await rerank.acompress_documents(self.documents(score), "sea")
-        assert [each.id for each in found] == ["b", "a"]
+        assert [each.id for each in rerank.compress_documents(self.documents(score), "sea")] == ["b", "a"]
 
     @pytest.mark.parametrize("score", [None, float("nan"), Decimal("NaN"), float("inf"), "0.5", [1]])
-    def test_are_there(self, score: object) -> None:
-        rerank = langchain.BoundaryMorphRerank(base_url="http://nowhere", score_field="s")
+    def test_refuses_what_is_no_number(self, score: object) -> None:
+        rerank = langchain.BoundaryMorphRerank(base_url=NOWHERE, score_field="s")
         with pytest.raises(InvalidArgument, match=r"document 2 \(id 'b'\).*'s' is .*score_field"):
             rerank.compress_documents(self.documents(score), "sea")
         with pytest.raises(InvalidArgument, match=r"document 1 .*'s' is missing"):
-            rerank.compress_documents([LangChainDocument(TEXT)], "sea")
+            rerank.compress_documents([LangChainDocument("a")], "sea")
 
 
 TEXTS = [f"{'a walk in the hills' if n % 2 else 'a swim in the sea'} {n}" for n in range(40)]
-# By another reranker, of the first twelve: those of the sea are relevant.
-KNOWN: list[dict[str, Any]] = [
-    {"by": kind(score)} for kind in (float, np.float32, Decimal) for score in (0.75, 0.125) * 2
-]
 
 
-K = {langchain.BoundaryMorphRerank: "k", llamaindex.BoundaryMorphRerank: "top_n", haystack.BoundaryMorphRanker: "top_k"}
-
-
-@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
 class TestKnownScores:
-    async def test_speak_for_documents_that_nobody_read(
-        self, kind: Any, rerank: Any, url: str, recorder: Recorder
-    ) -> None:
-        component = kind(base_url=url, budget=0, known_score_field="by", options={"reuse": False}, **{K[kind]: 12})
-        metadata = [*KNOWN, {"by": None}, *[{} for _ in TEXTS[13:]]]
-        found = await asyncio.to_thread(rerank, component, TEXTS, metadata, "a day out")
+    def test_decide_about_documents_that_nobody_read(self, kit: Kit, url: str, recorder: Recorder) -> None:
+        """Another reranker read the first twelve, and found those of the sea relevant."""
+        known = [{"by": kind(score)} for kind in (float, np.float32, Decimal) for score in (0.75, 0.125) * 2]
+        component = kit.reranker(base_url=url, budget=0, known_score_field="by", **{kit.k: 12})
+        found = kit.reranked(component, TEXTS, [*known, {"by": None}], query="a day out")
         assert sum("sea" in text for text, *_ in found) >= 11
-        known = {text for text, _, source in found if source == "cross_encoder"}
-        assert set(TEXTS[:12:2]) <= known <= set(TEXTS[:12]) and len(known) < len(found)
-        sent = recorder.seen[-1].body["pool"]["documents"]
+        scored = {text for text, _, more in found if more["relevance_source"] == "cross_encoder"}
+        assert set(TEXTS[:12:2]) <= scored <= set(TEXTS[:12]) and len(scored) < len(found)
+        sent = recorder.bodies[-1]["pool"]["documents"]
         assert [document["text"] for document in sent] == TEXTS, "no model reads the scores"
         assert [document.get("cross_encoder_score") for document in sent] == [0.75, 0.125] * 6 + [None] * 28
 
-    async def test_are_known_only_if_their_field_is_named(
-        self, kind: Any, rerank: Any, url: str, recorder: Recorder
-    ) -> None:
-        await asyncio.to_thread(rerank, kind(base_url=url), TEXTS, [{"by": 0.5}, *NONE])
-        assert all("cross_encoder_score" not in each for each in recorder.seen[-1].body["pool"]["documents"])
+    def test_need_a_field_and_are_rounded_into_range(self, kit: Kit, url: str, recorder: Recorder) -> None:
+        metadata: list[dict[str, Any]] = [{"by": np.float32(1.0000001)}, {"by": -1e-9}]
+        for options in ({}, {"known_score_field": "by"}):
+            kit.reranked(kit.reranker(base_url=url, budget=0, **options), TEXTS[:2], metadata)
+        sent = [[each.get("cross_encoder_score") for each in body["pool"]["documents"]] for body in recorder.bodies]
+        assert sent == [[None, None], [1.0, 0.0]]
 
     @pytest.mark.parametrize("score", [-0.01, 1.01, float("nan"), "0.5", [1]])
-    def test_are_from_0_to_1(self, kind: Any, rerank: Any, score: object) -> None:
-        component = kind(base_url="http://nowhere", known_score_field="by")
+    def test_are_refused_beyond_0_and_1(self, kit: Kit, score: object) -> None:
+        component = kit.reranker(base_url=NOWHERE, known_score_field="by")
         with pytest.raises(InvalidArgument, match=r"document 2 .*'by' in its metadata, .* from 0 to 1"):
-            rerank(component, TEXTS, [{"by": 0}, {"by": score}])
+            kit.reranked(component, TEXTS[:2], [{"by": 0}, {"by": score}])
 
 
 class TestSelectors:
@@ -186,38 +225,19 @@ class TestSelectors:
     def of_the_sea(query: str, texts: Sequence[str]) -> list[float]:
         return [0.9 if "sea" in text else 0.1 for text in texts]
 
-    @pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
-    async def test_choose_as_a_service_does(self, kind: Any, rerank: Any) -> None:
+    @pytest.mark.parametrize("later", [False, True])
+    def test_choose_as_a_service_does(self, kit: Kit, later: bool) -> None:
         selector = Selector(self.of_the_sea)
-        component = kind(selector=selector, base_url="http://nowhere", budget=10, options={"rounds": 1})
-        found = await asyncio.to_thread(rerank, component, TEXTS)
+        component = kit.reranker(selector=selector, base_url=NOWHERE, budget=10, options={"rounds": 1})
         documents = [{"text": text, "score": -place} for place, text in enumerate(TEXTS)]
-        expected = await selector.aselect("sea", documents, budget=10, rounds=1)
-        assert [one[:2] for one in found] == [(each.text, each.relevance) for each in expected.documents]
+        expected = selector.select("sea", documents, budget=10, rounds=1)
         for again in (component, *copies(component)):
-            assert await asyncio.to_thread(rerank, again, TEXTS) == found
+            found = kit.reranked(again, TEXTS, later=later)
+            assert [each[:2] for each in found] == [(each.text, each.relevance) for each in expected.documents]
 
-    async def test_are_awaited(self) -> None:
-        component = langchain.BoundaryMorphRerank(selector=Selector(self.of_the_sea), k=3, budget=10)
-        found = await component.acompress_documents([LangChainDocument(text) for text in TEXTS], "sea")
-        assert len(found) == 3
-        ranker = haystack.BoundaryMorphRanker(selector=Selector(self.of_the_sea), top_k=3, budget=10)
-        chosen = await ranker.run_async("sea", [HaystackDocument(content=text) for text in TEXTS])
-        assert [each.content for each in chosen["documents"]] == [each.page_content for each in found]
-
-    def test_have_no_index(self) -> None:
+    def test_have_no_index_and_are_not_written_down(self) -> None:
         retriever = langchain.BoundaryMorphRetriever(index="texts", selector=Selector(self.of_the_sea))
         with pytest.raises(InvalidArgument, match="a selector has no index"):
             retriever.invoke("sea")
-
-    def test_are_not_written_down(self) -> None:
         with pytest.raises(SerializationError, match=r"a selector .* cannot be written down"):
             haystack.BoundaryMorphRanker(selector=Selector(self.of_the_sea)).to_dict()
-
-
-@pytest.mark.parametrize(("kind", "rerank"), RERANKERS)
-async def test_known_scores_are_rounded_into_range(kind: Any, rerank: Any, url: str, recorder: Recorder) -> None:
-    metadata = [{"by": np.float32(1.0000001)}, {"by": -1e-9}]
-    await asyncio.to_thread(rerank, kind(base_url=url, budget=0, known_score_field="by"), TEXTS[:2], metadata)
-    sent = recorder.seen[-1].body["pool"]["documents"]
-    assert [document["cross_encoder_score"] for document in sent] == [1.0, 0.0]

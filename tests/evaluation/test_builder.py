@@ -52,7 +52,7 @@ def build(path: Path, scorer: Lengths, encoder: SeededEncoder | None = None, dep
     return asyncio.run(TableBuilder(encoder or SeededEncoder(), scorer, depth).build(COLLECTION, path))
 
 
-def test_the_table_of_a_collection(tmp_path: Path) -> None:
+def test_builder_makes_the_table_of_a_collection(tmp_path: Path) -> None:
     stages: list[tuple[str, int, int]] = []
     path = tmp_path / "numbers.npz"
     builder = TableBuilder(SeededEncoder(), Lengths(), 40)
@@ -77,7 +77,7 @@ def test_the_table_of_a_collection(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["numbers.npz"]
 
 
-def test_a_finished_table_is_not_built_again_and_another_is_not_overwritten(tmp_path: Path) -> None:
+def test_builder_keeps_finished_tables_and_files_of_others(tmp_path: Path) -> None:
     path, scorer, encoder = tmp_path / "t.npz", Lengths(), SeededEncoder()
     build(path, scorer, encoder)
     build(path, scorer, encoder)
@@ -89,9 +89,15 @@ def test_a_finished_table_is_not_built_again_and_another_is_not_overwritten(tmp_
     path.write_bytes(b"notes of somebody")
     with pytest.raises(InvalidInput, match="is there already"):
         build(path, scorer)
+    (tmp_path / "o.npz.unfinished").write_text("notes of somebody")
+    with pytest.raises(InvalidInput, match="not a database; delete it"):
+        build(tmp_path / "o.npz", scorer)
+    assert (tmp_path / "o.npz.unfinished").read_text() == "notes of somebody"
+    with pytest.raises(InvalidInput, match="choose another --write-table"):
+        build(path / "o.npz", scorer)
 
 
-def test_a_finished_table_has_the_judgments_and_the_queries_that_are_asked_for(tmp_path: Path) -> None:
+def test_builder_updates_judgments_and_queries_of_a_finished_table(tmp_path: Path) -> None:
     path, scorer = tmp_path / "t.npz", Lengths()
 
     def made(collection: Collection) -> tables.ScoreTable:
@@ -131,7 +137,7 @@ class Dies(Lengths):
 
 
 @pytest.mark.parametrize(("depth", "left"), [(40, 72), (50, 0)])
-def test_a_build_goes_on_where_it_failed_and_another_one_begins_anew(tmp_path: Path, depth: int, left: int) -> None:
+def test_builder_goes_on_where_it_failed_or_begins_anew(tmp_path: Path, depth: int, left: int) -> None:
     path = tmp_path / "t.npz"
     with pytest.raises(ConnectionError):
         build(path, Dies())
@@ -144,20 +150,7 @@ def test_a_build_goes_on_where_it_failed_and_another_one_begins_anew(tmp_path: P
     assert sorted(one.name for one in tmp_path.iterdir()) == ["t.npz", "whole.npz"]
 
 
-def test_another_file_in_the_place_of_the_work(tmp_path: Path) -> None:
-    (tmp_path / "t.npz.unfinished").write_text("notes of somebody")
-    with pytest.raises(InvalidInput, match="not a database; delete it"):
-        build(tmp_path / "t.npz", Lengths())
-    assert (tmp_path / "t.npz.unfinished").read_text() == "notes of somebody"
-
-
-def test_a_place_where_no_work_can_be_kept(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InvalidInput, match="choose another --write-table"):
-        build(tmp_path / "file" / "t.npz", Lengths())
-
-
-def test_two_at_once(tmp_path: Path) -> None:
+def test_builder_refuses_a_second_process(tmp_path: Path) -> None:
     """The second is refused while the first builds, and gets the finished table afterwards."""
     path, encoder = tmp_path / "t.npz", SeededEncoder()
 
@@ -167,8 +160,6 @@ def test_two_at_once(tmp_path: Path) -> None:
         async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
             with pytest.raises(InvalidInput, match="another process is building"):
                 await TableBuilder(encoder, Lengths(), 40).build(COLLECTION, path)
-            with pytest.raises(InvalidInput, match="another process is building"):
-                await TableBuilder(encoder, Lengths(), 20).build(COLLECTION, path)
             self.refused += 1
             return await super().score(query, texts)
 
@@ -180,7 +171,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["t.npz"]
 
 
-def test_a_killed_build_goes_on(tmp_path: Path) -> None:
+def test_builder_goes_on_after_kill_9(tmp_path: Path) -> None:
     """kill -9 in the middle of scoring: the rest is scored by the next run, and the table is the same."""
     path = tmp_path / "t.npz"
     command = [sys.executable, "-m", "tests.evaluation.test_builder", str(path)]

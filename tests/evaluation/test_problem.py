@@ -15,23 +15,14 @@ from tests.selection.pools import clustered
 QUESTION = on_a_circle([0, 10, 20, 30], [0.1, 0.9, 0.4, 0.9])
 
 
-def test_counts_calls_and_sells_a_document_once() -> None:
+def test_problem_counts_calls_and_refuses_more_than_the_budget() -> None:
     one = problem(QUESTION, budget=3)
     assert one.score([1, 0]).tolist() == [0.9, 0.1]
     assert one.score([1]).tolist() == [0.9]
-    assert one.calls == [1, 0]
-    assert one.left == 1
-
-
-def test_refuses_more_than_the_budget_and_then_tells_nothing() -> None:
-    one = problem(QUESTION, budget=2)
-    one.score([0])
+    assert one.calls == [1, 0] and one.left == 1
     with pytest.raises(BudgetExceeded):
-        one.score([1, 2])
-    assert one.calls == [0]
-
-
-def test_a_budget_over_the_pool_leaves_no_more_calls_than_documents() -> None:
+        one.score([2, 3])
+    assert one.calls == [1, 0]
     assert problem(QUESTION, budget=9).left == 4
 
 
@@ -49,11 +40,6 @@ def test_nearest_against_all_cosines() -> None:
     np.fill_diagonal(products, -np.inf)
     assert np.array_equal(positions, np.argsort(-products, axis=1)[:, :7])
     assert np.allclose(cosines, -np.sort(-products, axis=1)[:, :7], atol=1e-6)
-
-
-def test_more_neighbours_than_documents_is_all_others() -> None:
-    positions, _ = Neighbourhood(on_a_circle([0, 10, 30], [0, 0, 0]).pool).nearest(16)
-    assert positions.tolist() == [[1, 2], [0, 2], [1, 0]]
 
 
 def _literal_prune(document: int, candidates: list[int], distance: np.ndarray, degree: int) -> list[int]:
@@ -100,18 +86,12 @@ def test_the_ideal_holds_no_more_than_there_is() -> None:
     everything = quality(GRADED, np.arange(5), 5)
     assert everything.ce_ncg == everything.ncg == everything.ncg_graded == 1.0
     assert everything.ncg_collection == pytest.approx(3 / 4)
-
-
-def test_k_over_the_pool_is_the_pool() -> None:
     assert quality(GRADED, np.arange(5), 50).ncg == 1.0
+    fewer = quality(replace(GRADED, relevant=1), np.arange(5), 3)  # a count of something else
+    assert math.isnan(fewer.ncg_collection) and not math.isnan(fewer.ncg)
 
 
 def test_undefined_without_labels_or_gains() -> None:
     unjudged = quality(replace(GRADED, grades=None), np.arange(5), 2)
     assert all(map(math.isnan, (unjudged.ncg, unjudged.ncg_graded, unjudged.ncg_collection, unjudged.ndcg_10)))
     assert math.isnan(normalised_gain(np.array([0]), np.zeros(3)))
-
-
-def test_a_count_of_relevant_documents_of_something_else_is_not_used() -> None:
-    found = quality(replace(GRADED, relevant=1), np.arange(5), 3)
-    assert math.isnan(found.ncg_collection) and not math.isnan(found.ncg)

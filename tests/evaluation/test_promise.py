@@ -60,16 +60,6 @@ def test_the_threshold_is_the_largest_of_the_definition(
         assert found.missing is not None
 
 
-@given(audits, st.sampled_from([0.02, 0.05]), st.sampled_from([0.5, 0.8]))
-def test_more_is_promised_at_smaller_thresholds(given: list[Audit], loss: float, probability: float) -> None:
-    def threshold(loss: float, probability: float) -> float:
-        found = certified(given, Promise(loss, probability), 50).threshold
-        return -math.inf if found is None else found
-
-    assert threshold(loss, probability) <= threshold(2 * loss, probability)
-    assert threshold(loss, probability + 0.1) <= threshold(loss, probability)
-
-
 def drawn(rng: np.random.Generator, honest: float = 1.0) -> Audit:
     """A request whose loss falls with the calls, and what is believed of it: too much or too little, by request."""
     calls = np.arange(10, 110, 10)

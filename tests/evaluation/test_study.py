@@ -1,21 +1,19 @@
 """The experiment, its comparisons and latencies, and the study of promises."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.methods import PAPER
-from boundarymorph_evaluation import report
 from boundarymorph_evaluation.methods import Contestant, chosen
 from boundarymorph_evaluation.methods.method import ScoringMethod
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 from boundarymorph_evaluation.promise import Audit, Look, Promise
 from boundarymorph_evaluation.promised import CALLS, audit_of, kept, stop
 from boundarymorph_evaluation.run import experiment
-from boundarymorph_evaluation.study import bootstrap_interval, changes, comparisons, latencies, paired_p, study
+from boundarymorph_evaluation.study import changes, comparisons, latencies, paired_p
 from tests.evaluation.tables import synthetic
 
 METHODS = chosen(["mips", "ss", "bagel", PAPER])
@@ -58,15 +56,6 @@ def test_wilcoxon_by_hand() -> None:
     assert 0 < paired_p(np.array([0.0, 0.1, 0.1, -0.1, 0.2] * 12)) < 0.05, "ties and zeros are no trouble"
 
 
-def test_the_interval_holds_the_mean_and_shrinks_with_more_queries() -> None:
-    rng = np.random.default_rng(0)
-    few, many = rng.normal(0.5, 0.1, 20), rng.normal(0.5, 0.1, 2_000)
-    low, high = bootstrap_interval(few)
-    assert low < few.mean() < high
-    assert np.subtract(*bootstrap_interval(many)[::-1]) < 0.3 * (high - low)
-    assert np.isnan(bootstrap_interval(np.array([np.nan]))).all()
-
-
 TABLE = synthetic()
 
 
@@ -103,30 +92,12 @@ def test_rows_cover_every_cell_of_every_query() -> None:
     assert set(outcome.rows.query("method == 'ss' and budget == 10")["calls"]) == {10}
 
 
-def test_queries_in_several_processes_come_out_as_in_one() -> None:
-    methods = chosen(["ss", "bagel", "trend", "boundarymorph"])
-    alone, together = (experiment(TABLE, methods, [5], [5, 20], jobs=jobs) for jobs in (1, 2))
-    assert list(together.rows["query"]) == list(alone.rows["query"])
-    for method in methods:
-        for k in (5, 20):
-            assert np.array_equal(together.values(method.name, 5, k), alone.values(method.name, 5, k))
-
-
 def test_methods_without_their_input_are_left_out() -> None:
     outcome = experiment(synthetic(without=["bm25"]), chosen(["mips", "bm25"]), [5], [5])
     assert outcome.left_out == {"bm25": "the table has no bm25"}
     assert [contestant.name for contestant in outcome.contestants] == ["mips"]
-
-
-def test_where_no_method_can_run_the_reason_is_given() -> None:
     with pytest.raises(InvalidInput, match=r"no chosen method can run on 'made-up' \(bm25: the table has no bm25\)"):
         experiment(synthetic(without=["bm25"]), chosen(["bm25"]), [5], [5])
-
-
-def test_without_labels_there_is_no_ncg() -> None:
-    outcome = experiment(synthetic(without=["grade", "n_relevant"]), chosen(["mips"]), [5], [5])
-    assert outcome.mean("mips", 5, 5, "ncg") is None and not outcome.judged
-    assert outcome.mean("mips", 5, 5) == pytest.approx(float(np.mean(outcome.values("mips", 5, 5))))
 
 
 def test_an_audit_is_of_the_path_of_a_session() -> None:
@@ -154,9 +125,3 @@ def test_what_is_kept_and_what_is_refused() -> None:
     bad = [Audit((Look(CALLS, 0.0, 0.5),))] * 60
     refused = kept(bad, Promise(0.1, 0.9))
     assert (refused.refused, refused.broken, refused.believed_broken) == (1.0, None, 1.0)
-
-
-def test_the_report_has_a_part(tmp_path: Path) -> None:
-    made = study(synthetic(20, 60), chosen(["ss"]), [5], [10], promise=0.1)
-    report.write([made], tmp_path)
-    assert "## Promised" in (tmp_path / "report.md").read_text()

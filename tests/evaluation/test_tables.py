@@ -67,21 +67,15 @@ def test_optional_keys_have_their_stand_ins() -> None:
         ({"score": np.zeros((4, 59))}, "score has the shape"),
         ({"pool": np.full((4, 60), 99)}, "names row 99"),
         ({"query_emb": np.zeros((3, 16))}, r"query_emb has the shape \(3, 16\); it should be \(4, 16\)"),
-        ({"query_emb": np.zeros((4, 8))}, r"query_emb has the shape \(4, 8\); it should be \(4, 16\)"),
         ({"doc_emb": np.zeros(60)}, "doc_emb has the shape"),
         ({"doc_emb": np.full((60, 16), "a")}, "doc_emb is of <U1; it takes numbers"),
         ({"pool": np.zeros((4, 60))}, "pool is of float64; it takes whole numbers"),
-        ({"pool": np.full((4, 60), -2)}, "names row -2"),
         ({"pool": np.where(np.arange(4)[:, None] == 2, -1, np.tile(np.arange(60), (4, 1)))}, "row 2 has no candidates"),
         ({"doc_ids": np.array(["d0"])}, "doc_ids has the shape"),
-        ({"query_ids": np.array("q")}, "query_ids has the shape"),
         ({"call_seconds": np.zeros(2)}, "call_seconds has the shape"),
-        ({"call_seconds": np.array("soon")}, "call_seconds is of"),
         ({"scorer": np.array(3)}, "scorer is of"),
         ({"n_relevant": np.array(["1", "2", "3", "4"])}, "n_relevant is of <U1; it takes whole numbers"),
-        ({"terms": np.zeros((4, 59), dtype=np.uint64)}, "terms has the shape"),
         ({"terms": np.zeros((4, 60), dtype=np.int64)}, "terms is of int64; it takes uint64"),
-        ({"grade": np.full((4, 60), "good")}, "grade is of <U4; it takes numbers"),
     ],
 )
 def test_what_is_no_table_is_refused(change: dict[str, np.ndarray | None], complaint: str) -> None:
@@ -96,13 +90,6 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(InvalidInput, match=r"t\.npz"):
             tables.read(path)
-
-
-def test_the_first_queries() -> None:
-    table = synthetic().first(2)
-    assert len(table) == 2 and [question.id for question in table.questions()] == ["q0", "q1"]
-    assert len(synthetic().first(9)) == 4
-    assert [question.id for question in synthetic().only([3, 1]).questions()] == ["q3", "q1"]
 
 
 def test_texts_are_those_of_a_collection_that_has_them_all() -> None:
@@ -158,20 +145,13 @@ def beir(folder: Path, *, packed: bool = False, qrels: str | None = QRELS, where
     return folder
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("where", ["qrels.tsv", "qrels/test.tsv"])
+@pytest.mark.parametrize(("packed", "where"), [(False, "qrels.tsv"), (True, "qrels/test.tsv")])
 def test_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> None:
     found = load(str(beir(tmp_path / "tides", packed=packed, where=where)))
     assert found.name == "tides"
     assert dict(found.documents) == {"a": "Tides\nThe moon pulls.", "b": "Bread rises."}
     assert dict(found.queries) == {"1": "sea level"}, "only judged queries"
     assert found.judgments == {"1": {"a": 2}}
-
-
-def test_ids_under_the_service_s_name(tmp_path: Path) -> None:
-    corpus = beir(tmp_path) / "corpus.jsonl"
-    corpus.write_text(corpus.read_text().replace('"_id"', '"id"'))
-    assert set(load(str(tmp_path)).documents) == {"a", "b"}
 
 
 def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
@@ -204,26 +184,17 @@ def test_a_byte_order_mark_and_a_text_of_null(tmp_path: Path) -> None:
         ("queries.jsonl", "", "0 queries"),
         ("queries.jsonl", '{"_id": null, "text": "yeast"}\n', "line 1: _id must be a string or an integer"),
         ("qrels.tsv", "1\ta\t0\n2\tb\t0\n", "leave no query with a relevant document"),
-        ("qrels.tsv", "9\ta\t1\n", "leave no query with a relevant document"),
+        pytest.param("qrels.tsv", QRELS.encode("utf-16"), r"qrels\.tsv is in UTF-16", id="UTF-16"),
         ("qrels.tsv", "1\ta\t65536\n", "the grade 65536; grades go up to 65535"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, name: str, content: str, complaint: str) -> None:
-    (beir(tmp_path) / name).write_text(content)
+def test_mistakes_are_named(tmp_path: Path, name: str, content: str | bytes, complaint: str) -> None:
+    (beir(tmp_path) / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InvalidInput, match=complaint):
         load(str(tmp_path))
-
-
-def test_qrels_in_another_encoding(tmp_path: Path) -> None:
-    (beir(tmp_path) / "qrels.tsv").write_bytes(QRELS.encode("utf-16"))
-    with pytest.raises(InvalidInput, match=r"qrels\.tsv is in UTF-16"):
-        load(str(tmp_path))
-
-
-def test_a_folder_without_a_corpus_and_a_broken_archive(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").unlink()
     with pytest.raises(InvalidInput, match="no BEIR folder"):
         load(str(tmp_path))
-    beir(tmp_path, packed=True)
     (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode())[:20])
     with pytest.raises(InvalidInput, match="cannot be read"):
         load(str(tmp_path))
@@ -258,9 +229,6 @@ def test_ir_datasets_through_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None
     assert dict(found.queries) == {"7": "yeast"} and found.judgments == {"7": {"b": 1}}
     with pytest.raises(InvalidInput, match="knows no dataset"):
         load("ir_datasets:other")
-
-
-def test_ir_datasets_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(InvalidInput, match="pip install ir_datasets"):
         load("ir_datasets:any")

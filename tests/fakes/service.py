@@ -29,6 +29,7 @@ from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.remote import RemoteRetriever
+from boundarymorph.scoring.build import declared_trust
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, Scores
 from boundarymorph.selector.selector import Selector
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
@@ -49,7 +50,8 @@ def faked(
 
     def build(settings: Settings, on_lost: object = None) -> Parts:
         parts, scoring = fake_retrieval(settings, encoder=encoder), scorer or SeededScorer()
-        return replace(parts, scorer=scoring, selector=Selector(parts.retriever, scoring, cache))
+        selector = Selector(parts.retriever, scoring, cache, trust=declared_trust(settings.scorer))
+        return replace(parts, scorer=scoring, selector=selector)
 
     return build
 

@@ -2,9 +2,7 @@
 
 import random
 import shutil
-import signal
 import socket
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -15,7 +13,6 @@ from pathlib import Path
 import httpx
 import libfaketime  # type: ignore[import-untyped]
 import orjson
-import pytest
 
 from tests.fakes.upstream import hang, slow, well
 from tests.fakes.wires import Server
@@ -40,7 +37,6 @@ from tests.system.load import outcome
 from tests.system.service import Service
 
 DAY = 86_400
-GRACE = 30  # seconds that what is under way has after one SIGTERM
 
 
 def test_kill_9(deployment: Deployment, table: Table) -> None:
@@ -106,25 +102,6 @@ def test_sigterm_under_load(another_gateway: StartGateway, rogue: Server, table:
     table.add(
         "SIGTERM under load", f"{outcome(response)}, whoever was inside; later ones are refused a connection", None
     )
-
-
-def test_a_second_sigterm_does_not_wait(another_gateway: StartGateway, rogue: Server) -> None:
-    """Though a request is under way, which the first one would wait for."""
-    with another_gateway() as gateway, ThreadPoolExecutor(1) as thread:
-        rogue.behaviour = hang
-        before = len(rogue.asked)
-        request = thread.submit(ask, gateway)
-        until(lambda: len(rogue.asked) > before)
-        gateway.process.send_signal(signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            gateway.process.wait(timeout=1)
-        watch = Stopwatch()
-        assert gateway.stop() == 128 + signal.SIGTERM
-        assert watch.seconds < GRACE / 3
-        rogue.behaviour = well
-        with pytest.raises(httpx.TransportError):
-            request.result()
-        assert "Traceback" not in gateway.log
 
 
 def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:

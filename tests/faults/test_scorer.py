@@ -96,16 +96,8 @@ def test_slow(front: Service, rogue: Server, table: Table) -> None:
     table.add("a scorer too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
-def _without_the_last(body: Any) -> Any:
-    return body | {"scores": body["scores"][:-1]}
-
-
 def _not_a_number(body: Any) -> Any:
     return body | {"scores": [None, *body["scores"][1:]]}  # as orjson and JSON itself have it
-
-
-def _of_another_model(body: Any) -> Any:
-    return body | {"model": "another"}
 
 
 async def compressed(reply: Reply) -> Reply:
@@ -128,12 +120,12 @@ def cut_off(server: Server) -> Behaviour:
 
 WRONG: dict[str, Callable[[Server], Behaviour]] = {
     "scores out of [0, 1]": lambda server: answer(b'{"model": "stand-in", "scores": [7, -3, 0, 0, 1e308]}'),
-    "too few scores": lambda server: edited(_without_the_last),
+    "too few scores": lambda server: edited(lambda body: body | {"scores": body["scores"][:-1]}),
     "no JSON": lambda server: answer(b"<html>Welcome to nginx!</html>"),
     "half a body": cut_off,
     "a body without end": lambda server: answer(b" " * 2**24, content_length=str(2**32)),
     "a compressed body": lambda server: compressed,
-    "another model": lambda server: edited(_of_another_model),
+    "another model": lambda server: edited(lambda body: body | {"model": "another"}),
 }
 
 

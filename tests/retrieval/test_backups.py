@@ -3,7 +3,6 @@
 import hashlib
 import os
 import random
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -101,15 +100,6 @@ def test_back_up_tells_count_and_bytes(index: LocalIndex, tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["copy"]
     with pytest.raises(InvalidInput, match="already"):
         index.back_up(tmp_path / "new" / "copy")
-
-
-@pytest.mark.parametrize("lexical", [True, False])
-def test_empty_index_comes_back(catalog: LocalCatalog, tmp_path: Path, lexical: bool) -> None:
-    catalog.create("empty", encoder="seeded", dimension=8, lexical=lexical).back_up(tmp_path / "copy")
-    catalog.restore("again", tmp_path / "copy")
-    info = catalog.get("again").info
-    assert (info.encoder, info.dimension, info.lexical) == ("seeded", 8, lexical)
-    assert catalog.get("again").count() == 0
 
 
 def test_copies_made_during_writes_are_whole(catalog: LocalCatalog, tmp_path: Path) -> None:
@@ -228,27 +218,24 @@ def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, state
 
 @pytest.mark.strangers
 @pytest.mark.parametrize("name", ["index.sqlite3", "manifest.json", FILE])
-@pytest.mark.parametrize("kind", ["link", "relative link", "pipe", "socket", "folder"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_restore_reads_only_files_of_its_own(
-    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str
 ) -> None:
-    """A link may lead to any file of the machine, a pipe never ends, and a device neither."""
+    """A link may lead to any file of the machine, and a pipe never ends."""
     catalog.artifacts("a").change(description="secret")
     copy, outside = tmp_path / "copy", tmp_path / "outside"
     index.back_up(copy)
     path = copy / name
     path.rename(outside)
-    if "link" in kind:
-        path.symlink_to(outside if kind == "link" else Path(os.path.relpath(outside, path.parent)))
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "socket":
-        monkeypatch.chdir(path.parent)  # as the names of sockets are short
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
-    else:
-        path.mkdir()
-    refused(catalog, copy, " is a link" if "link" in kind else "(is not a file|is missing)")
+    match kind:
+        case "link":
+            path.symlink_to(outside)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.mkdir()
+    refused(catalog, copy, " is a link" if kind == "link" else "(is not a file|is missing)")
 
 
 @pytest.mark.strangers
@@ -261,20 +248,6 @@ def test_artifacts_come_with_their_index(catalog: LocalCatalog, index: LocalInde
     with pytest.raises(CorruptIndex, match=FILE):
         index.back_up(tmp_path / "damaged")
     assert {path.name for path in tmp_path.iterdir()} == {"indexes", "copy"}
-
-
-@pytest.mark.strangers
-def test_snapshot_of_version_0_1_keeps_its_description(catalog: LocalCatalog, copy: Path, index: LocalIndex) -> None:
-    """Its judgements and calibrations are left behind."""
-    earlier = copy / "belongings"
-    (earlier / "calibrations").mkdir(parents=True)
-    for name in ("description.txt", "distinct.txt", "judgments.sqlite3", "calibrations/mine.json"):
-        (earlier / name).write_text(name)
-    sealed(copy)
-    catalog.restore("b", copy)
-    assert catalog.artifacts("b").read() == Artifacts("description.txt", "distinct.txt")
-    restored = catalog.get("b").path.parent
-    assert {path.name for path in (restored / "belongings").iterdir()} == {"description.txt", "distinct.txt"}
 
 
 @pytest.mark.strangers

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
+from boundarymorph.errors import IndexConflict, InvalidInput, UnknownIndex
 from boundarymorph.inference.concurrency import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
@@ -179,23 +179,6 @@ def test_block_is_made_by_one_process_at_a_time(open_index: Open) -> None:
     assert make(index)
 
 
-def test_training_is_tried_again_after_ever_longer_pauses(
-    open_index: Open, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [100.0]
-    index = open_index(TrainingPolicy(least=100, pause=5, longest=26), clock=lambda: now[0])
-    path.with_suffix(".block").write_text("in the way")
-    put(index, names(300))
-    for seconds, expected in [(0, 1), (9, 1), (1, 2), (19, 2), (1, 3), (25, 3), (1, 4), (26, 5)]:  # 10, 20, then 26
-        now[0] += seconds
-        index.settle()
-        assert caplog.text.count("could not make a structure") == expected
-    if index.info.kind == "ivf":
-        with pytest.raises(StorageUnavailable, match="'index'"):
-            index.compact()
-    assert len(nearest(index, QUERY, 10**6)) == 300
-
-
 def test_block_is_not_made_on_a_disk_without_room_for_two(
     open_index: Open, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,17 +312,6 @@ def test_closing_ends_a_training(path: Path) -> None:
     with pytest.raises(UnknownIndex):
         index.refresh()
     assert not list(path.with_suffix(".block").glob(".writing-*"))
-
-
-def test_deletion_ends_a_training(catalog: LocalCatalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(3):
-        index = catalog.create("a", encoder=None, dimension=DIMENSION, kind="ivf")
-        index._trainer._policy = EAGER
-        put(index, names(3000))
-        index.refresh()
-        catalog.delete("a")
-        assert list((tmp_path / "indexes").iterdir()) == []
-    assert not caplog.records
 
 
 @pytest.mark.slow

@@ -37,23 +37,15 @@ class TestOnnxEncoder(EncoderContract):
         (vector,) = (await encoder.encode_documents(["A violin has four strings."])).vectors
         np.testing.assert_allclose(vector, hidden[0] / np.linalg.norm(hidden[0]), atol=1e-6)
 
-    async def test_queries_carry_their_prefix(self, encoder: BatchingEncoder) -> None:
-        query = await encoder.encode_query("four strings")
-        prefixed = "Represent this sentence for searching relevant passages: four strings"
-        np.testing.assert_array_equal(query, (await encoder.encode_documents([prefixed])).vectors[0])
-
-    async def test_what_belongs_together_is_near(self, encoder: BatchingEncoder) -> None:
+    async def test_query_has_its_prefix_and_is_near_its_document(self, encoder: BatchingEncoder) -> None:
         documents = ["Trams leave every ten minutes.", "A violin has four strings.", "Yeast makes the dough rise."]
-        vectors = (await encoder.encode_documents(documents)).vectors
-        for query, nearest in (("string instrument", 1), ("baking bread", 2), ("public transport", 0)):
-            assert np.argmax(vectors @ await encoder.encode_query(query)) == nearest
+        prefixed = "Represent this sentence for searching relevant passages: string instrument"
+        vectors = (await encoder.encode_documents([*documents, prefixed])).vectors
+        query = await encoder.encode_query("string instrument")
+        np.testing.assert_array_equal(query, vectors[3])
+        assert np.argmax(vectors[:3] @ query) == 1
 
     async def test_long_texts_are_cut_and_counted(self, encoder: BatchingEncoder) -> None:
         embeddings = await encoder.encode_documents(["stone " * 511, "stone " * 510, "short"])
         assert embeddings.truncated == 1
         np.testing.assert_array_equal(embeddings.vectors[0], embeddings.vectors[1])
-
-    async def test_a_closed_encoder_refuses_calls(self, encoder: BatchingEncoder) -> None:
-        await encoder.close()
-        with pytest.raises(RuntimeError):
-            await encoder.encode_query("late")

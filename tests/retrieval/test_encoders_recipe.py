@@ -31,14 +31,12 @@ def described(name: str = "model", **files: Any) -> Recipe:
     ("name", "pooling", "query", "document"),
     [
         ("intfloat/multilingual-e5-large", "mean", "query: ", "passage: "),
-        ("intfloat/e5-base-v2", "mean", "query: ", "passage: "),
         ("intfloat/multilingual-e5-large-instruct", "mean", f"Instruct: {WEB_SEARCH}\nQuery: ", ""),
         ("intfloat/e5-mistral-7b-instruct", "last", f"Instruct: {WEB_SEARCH}\nQuery: ", ""),
         ("Qwen/Qwen3-Embedding-4B", "last", f"Instruct: {WEB_SEARCH}\nQuery:", ""),
         ("BAAI/bge-large-en-v1.5", "cls", "Represent this sentence for searching relevant passages: ", ""),
         ("BAAI/bge-m3", "cls", "", ""),
         ("Alibaba-NLP/gte-modernbert-base", "cls", "", ""),
-        ("Alibaba-NLP/gte-large-en-v1.5", "cls", "", ""),
         ("thenlper/gte-base", "mean", "", ""),
         ("nothing/known", "mean", "", ""),
     ],
@@ -49,9 +47,6 @@ def test_known_families(name: str, pooling: str, query: str, document: str) -> N
 
 
 class TestDescribed:
-    def test_without_files_it_is_the_family_s(self) -> None:
-        assert described("Qwen3-Embedding-0.6B") == known_recipe("Qwen3-Embedding-0.6B")
-
     @pytest.mark.parametrize(
         ("pooling", "expected"),
         [
@@ -64,6 +59,16 @@ class TestDescribed:
     )
     def test_poolings_of_old_and_new_files(self, pooling: dict[str, Any], expected: str) -> None:
         assert described(modules=[TRANSFORMER, POOLING, NORMALIZE], pooling=pooling).pooling == expected
+
+    def test_files_say_pooling_layers_length_and_case(self) -> None:
+        assert described("Qwen3-Embedding-0.6B") == known_recipe("Qwen3-Embedding-0.6B")
+        modules = [TRANSFORMER, POOLING, DENSE, DENSE | {"path": "3_Dense"}, NORMALIZE]
+        texts = {"max_seq_length": 256, "do_lower_case": True}
+        recipe = described(modules=modules, pooling={"pooling_mode": "mean"}, texts=texts)
+        assert (recipe.dense, recipe.max_length, recipe.lower_case) == (("2_Dense", "3_Dense"), 256, True)
+        assert (described().max_length, described().lower_case) == (None, False)
+        files = {"modules.json": [TRANSFORMER, POOLING], "1_Pooling/config.json": {"pooling_mode": "max"}}
+        assert described_recipe("model", files.get, "last").pooling == "last"  # as the operator says
 
     @pytest.mark.parametrize(
         ("pooling", "message"),
@@ -90,14 +95,6 @@ class TestDescribed:
         with pytest.raises(InvalidConfiguration, match="folder 0_Transformer"):
             described(modules=[TRANSFORMER | {"path": "0_Transformer"}])
 
-    def test_layers_behind_the_pooling(self) -> None:
-        modules = [TRANSFORMER, POOLING, DENSE, DENSE | {"path": "3_Dense"}, NORMALIZE]
-        assert described(modules=modules, pooling={"pooling_mode": "mean"}).dense == ("2_Dense", "3_Dense")
-
-    def test_another_pooling_than_the_one_that_is_not_computed(self) -> None:
-        files = {"modules.json": [TRANSFORMER, POOLING], "1_Pooling/config.json": {"pooling_mode": "max"}}
-        assert described_recipe("model", files.get, "last").pooling == "last"
-
     @pytest.mark.parametrize(
         ("config", "query", "document"),
         [
@@ -112,11 +109,6 @@ class TestDescribed:
     def test_prompts(self, config: dict[str, Any], query: str, document: str) -> None:
         recipe = described("e5-small", config=config)
         assert (recipe.query, recipe.document) == (query, document)
-
-    def test_length_and_case(self) -> None:
-        recipe = described(texts={"max_seq_length": 256, "do_lower_case": True})
-        assert (recipe.max_length, recipe.lower_case) == (256, True)
-        assert (described().max_length, described().lower_case) == (None, False)
 
 
 def test_another_instruction() -> None:

@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable, InvalidConfiguration
 from boundarymorph.remote.urls import Endpoint
-from boundarymorph.retrieval.encoders import known_recipe
 from boundarymorph.retrieval.encoders.remote import DOCUMENTS, RemoteEncoder, parse
 from tests.contract.encoder import TEXTS, EncoderContract
-from tests.fakes.upstream import Reply, edited, reset
+from tests.fakes.upstream import Reply, answer, reset
 from tests.fakes.wires import MODEL, Server, Wire, running
 from tests.retrieval.fakes import vector_of
-
-KEY = "sk-0123456789"
 
 
 class Tei(Wire):
@@ -132,163 +129,144 @@ class TestContract(EncoderContract):
             await encoder.encode_documents([])
 
 
-class TestWhatItIs:
-    async def test_unknown_before_it_is_reached(self) -> None:
-        async with running(Tei()) as [server], encoding(server) as encoder:
+async def test_name_and_dimension_are_known_once_it_is_reached() -> None:
+    async with running(Tei()) as [server], encoding(server) as encoder:
+        for name in ("dimension", "name"):
             with pytest.raises(EncoderUnavailable, match="reached yet"):
-                _ = encoder.dimension
-            with pytest.raises(EncoderUnavailable, match="reached yet"):
-                _ = encoder.name
-            assert (await encoder.encode_documents([])).vectors.shape == (0, 32)
-            assert encoder.dimension == 32
-            assert encoder.name.startswith(f"{MODEL}@0123456789ab/float16/512/")
-
-    async def test_the_first_components_alone(self) -> None:
-        async with running(Tei()) as [server], encoding(server, dimension=8) as encoder:
-            vectors = (await encoder.encode_documents(TEXTS)).vectors
-            expected = np.array([vector_of(text)[:8] for text in TEXTS])
-            np.testing.assert_allclose(
-                vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=0, atol=1e-6
-            )
-            assert encoder.dimension == 8
-        async with running(Tei()) as [server], encoding(server, dimension=33) as encoder:
-            with pytest.raises(EncoderFailed, match="fewer than the 33"):
-                await encoder.connect()
-
-    async def test_the_prompts_of_the_operator(self) -> None:
-        async with running(Tei()) as [server]:
-            async with encoding(server, query_prompt="Q: ", document_prompt="D: ") as encoder:
-                np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("Q: x"), rtol=0, atol=1e-7)
-                (vector,) = (await encoder.encode_documents(["x"])).vectors
-                np.testing.assert_allclose(vector, vector_of("D: x"), rtol=0, atol=1e-7)
-                prompted = encoder.name
-            async with encoding(server) as encoder:
-                await encoder.connect()
-                assert encoder.name != prompted
-
-    async def test_the_prompts_of_the_family(self) -> None:
-        async with running(Tei("intfloat/multilingual-e5-large")) as [server], encoding(server) as encoder:
-            expected = known_recipe("intfloat/multilingual-e5-large").query + "x"
-            np.testing.assert_allclose(await encoder.encode_query("x"), vector_of(expected), rtol=0, atol=1e-7)
-        async with running(Tei("e5-tiny")) as [server], encoding(server, query_prompt="") as encoder:
-            np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("x"), rtol=0, atol=1e-7)
-
-    async def test_a_reranker_is_none(self) -> None:
-        async with running(Tei()) as [server], encoding(server) as encoder:
-            server.wire.description |= {"model_type": {"reranker": {}}}
-            with pytest.raises(EncoderFailed, match="not a dual encoder"):
-                await encoder.connect()
-
-    async def test_the_model_changes_and_its_prompts_and_dimension_with_it(self) -> None:
-        async with running(Tei("intfloat/multilingual-e5-large")) as [server], encoding(server) as encoder:
+                getattr(encoder, name)
+        assert (await encoder.encode_documents([])).vectors.shape == (0, 32)
+        assert encoder.dimension == 32
+        assert encoder.name.startswith(f"{MODEL}@0123456789ab/float16/512/")
+        server.wire = Tei(dimension=16)
+        with pytest.raises(EncoderFailed, match="16 dimensions now, but gave 32"):
             await encoder.encode_query("x")
-            server.wire = Tei("plain", dimension=16)
-            server.drop_idle()
-            with pytest.raises(EncoderUnavailable, match="has changed since this request began"):
-                await encoder.encode_query("x")
-            assert encoder.identity is None and encoder.dimension == 32, "no vector of the new one is known yet"
-            np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("x", 16), rtol=0, atol=1e-7)
-            assert encoder.identity == encoder.name and encoder.name.startswith("plain@") and encoder.dimension == 16
-
-    async def test_the_vectors_of_a_call_are_of_one_model(self) -> None:
-        async with running(Tei("a", most=512)) as [server], encoding(server) as encoder:
+    async with running(Tei()) as [server], encoding(server) as encoder:
+        server.wire.description |= {"model_type": {"reranker": {}}}
+        with pytest.raises(EncoderFailed, match="not a dual encoder"):
             await encoder.connect()
 
-            async def change(reply: Reply) -> Reply:
-                server.wire = Tei("b", most=512)
-                return reply
 
-            server.script = [change, reset]
-            with pytest.raises(EncoderUnavailable, match="has changed since this request began"):
-                await encoder.encode_documents([f"text {n}" for n in range(DOCUMENTS + 1)])
-            await check(encoder)
-            assert encoder.name.startswith("b@")
-
-    async def test_vectors_of_another_length(self) -> None:
-        async with running(Tei()) as [server], encoding(server) as encoder:
+async def test_leading_components_alone_are_kept() -> None:
+    async with running(Tei()) as [server], encoding(server, dimension=8) as encoder:
+        vectors = (await encoder.encode_documents(TEXTS)).vectors
+        expected = np.array([vector_of(text)[:8] for text in TEXTS])
+        np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6)
+        assert encoder.dimension == 8
+    async with running(Tei()) as [server], encoding(server, dimension=33) as encoder:
+        with pytest.raises(EncoderFailed, match="fewer than the 33"):
             await encoder.connect()
-            server.wire = Tei(dimension=16)
-            with pytest.raises(EncoderFailed, match="16 dimensions now, but gave 32"):
-                await encoder.encode_query("x")
 
 
-class TestLimits:
-    async def test_bodies_are_as_large_as_the_server_takes(self) -> None:
-        async with running(OpenAI()) as [server], encoding(server) as encoder:
-            await check(encoder, [f"{n} " + "x" * 300_000 for n in range(8)])
-            assert server.batches[1:] == [2, 2, 2, 2]
+@pytest.mark.parametrize(
+    ("model", "options", "query", "document"),
+    [
+        ("plain", {"query_prompt": "Q: ", "document_prompt": "D: "}, "Q: ", "D: "),
+        ("intfloat/multilingual-e5-large", {}, "query: ", "passage: "),
+        ("e5-tiny", {"query_prompt": ""}, "", "passage: "),
+    ],
+)
+async def test_prompts_are_those_of_the_operator_or_the_family(
+    model: str, options: dict[str, Any], query: str, document: str
+) -> None:
+    async with running(Tei(model)) as [server], encoding(server, **options) as encoder:
+        np.testing.assert_allclose(await encoder.encode_query("x"), vector_of(f"{query}x"), atol=1e-7)
+        (vector,) = (await encoder.encode_documents(["x"])).vectors
+        np.testing.assert_allclose(vector, vector_of(f"{document}x"), atol=1e-7)
+        async with encoding(server, query_prompt="another") as other:
+            await other.connect()
+            assert encoder.name != other.name
 
 
-class TestUnusable:
-    @pytest.mark.parametrize(
-        ("edit", "message"),
-        [
-            (lambda vectors: vectors[1:], "1 vectors for 2 texts"),
-            (lambda vectors: {"vectors": vectors}, "not an array"),
-            (lambda vectors: [vectors[0], vectors[1][1:]], "31 and 32 dimensions"),
-            (lambda vectors: [[], []], "of 0 dimensions"),
-            (lambda vectors: [vectors[0], [*vectors[1][1:], None]], "not finite numbers|neither numbers"),
-            (lambda vectors: [vectors[0], [*vectors[1][1:], 1e60]], "not finite numbers"),
-            (lambda vectors: [vectors[0], [*vectors[1][1:], "1"]], "text 1 is .* neither numbers nor base64"),
-            (lambda vectors: [vectors[0], 3], "text 1 is 3"),
-            (lambda vectors: [vectors[0], [vectors[1]]], "text 1 is"),
-            (lambda vectors: [vectors[0], [0.0] * 32], "without a direction"),
-        ],
-    )
-    async def test_answers_of_tei(self, edit: Callable[[Any], Any], message: str) -> None:
-        async with running(Tei()) as [server], encoding(server) as encoder:
-            await encoder.connect()
-            server.script = [edited(edit)]
-            with pytest.raises(EncoderFailed, match=message):
-                await encoder.encode_documents(["a", "b"])
-            await check(encoder)
+async def test_model_that_changes_fails_the_call_that_sees_it() -> None:
+    async with running(Tei("intfloat/multilingual-e5-large", most=512)) as [server], encoding(server) as encoder:
+        await encoder.encode_query("x")
+        server.wire = Tei("plain", most=512, dimension=16)
+        server.drop_idle()
+        with pytest.raises(EncoderUnavailable, match="has changed since this request began"):
+            await encoder.encode_query("x")
+        assert encoder.identity is None and encoder.dimension == 32, "no vector of the new one is known yet"
+        np.testing.assert_allclose(await encoder.encode_query("x"), vector_of("x", 16), atol=1e-7)
+        assert encoder.identity == encoder.name and encoder.name.startswith("plain@") and encoder.dimension == 16
 
-    @pytest.mark.parametrize(
-        ("edit", "message"),
-        [
-            (lambda body: body["data"], "where an object should be"),
-            (lambda body: {"data": body["data"][1:]}, "text 1 is missing"),
-            (lambda body: {"data": [body["data"][0]] * 2}, "two vectors for text 1"),
-            (lambda body: {"data": [body["data"][0] | {"index": 2}]}, "there is a vector for text 2"),
-            (lambda body: {"data": [body["data"][0] | {"embedding": "?"}, body["data"][1]]}, "nor base64"),
-            (lambda body: {"data": [body["data"][0] | {"embedding": "AAAA"}, body["data"][1]]}, "nor base64"),
-        ],
-    )
-    async def test_answers_of_openai(self, edit: Callable[[Any], Any], message: str) -> None:
-        async with running(OpenAI()) as [server], encoding(server) as encoder:
-            await encoder.connect()
-            server.script = [edited(edit)]
-            with pytest.raises(EncoderFailed, match=message):
-                await encoder.encode_documents(["a", "b"])
-            await check(encoder)
+        async def change(reply: Reply) -> Reply:
+            server.wire = Tei("b", most=512)
+            return reply
+
+        server.script = [change, reset]
+        with pytest.raises(EncoderUnavailable, match="has changed since this request began"):
+            await encoder.encode_documents([f"text {n}" for n in range(DOCUMENTS + 1)])
+        await check(encoder)
+        assert encoder.name.startswith("b@")
 
 
-class TestAddresses:
-    @pytest.mark.parametrize(
-        ("url", "kind", "base", "model"),
-        [
-            ("tei://host:8080", "tei", "http://host:8080", None),
-            ("tei+https://host/embeddings-1/?model=a/b", "tei", "https://host/embeddings-1", "a/b"),
-            ("openai://?model=text-embedding-3-small", "openai", "https://api.openai.com", "text-embedding-3-small"),
-            ("openai+https://host/v1?model=m", "openai", "https://host", "m"),
-            ("openai+http://host:1/api/v1/?model=m", "openai", "http://host:1/api", "m"),
-            ("openai://host?model=m", "openai", "https://host", "m"),
-            ("vllm://[::1]:8000/v1", "vllm", "http://[::1]:8000", None),
-        ],
-    )
-    def test_how_they_are_spelt(self, url: str, kind: str, base: str, model: str | None) -> None:
-        found = parse(url)
-        assert (found.dialect.name, found.base, found.model) == (kind, base, model)
+async def test_bodies_are_as_large_as_the_server_takes() -> None:
+    async with running(OpenAI()) as [server], encoding(server) as encoder:
+        await check(encoder, [f"{n} " + "x" * 300_000 for n in range(8)])
+        assert server.batches[1:] == [2, 2, 2, 2]
 
-    @pytest.mark.parametrize(
-        ("url", "message"),
-        [
-            ("http://host", "not a kind of encoder; there are tei://, openai://, vllm://"),
-            ("openai://host", "needs the name of a model"),
-            ("tei://host/embed", "leave /embed off the URL of an encoder"),
-            ("openai://host/v1/embeddings?model=m", "leave /embeddings off"),
-        ],
-    )
-    def test_a_malformed_url_is_refused(self, url: str, message: str) -> None:
-        with pytest.raises(InvalidConfiguration, match=message):
-            parse(url)
+
+def embedded(*embeddings: Any, index: int = 0) -> dict[str, Any]:
+    return {"data": [{"index": n, "embedding": each} for n, each in enumerate(embeddings, start=index)]}
+
+
+ROW = [1.0] * 32
+
+
+@pytest.mark.parametrize(
+    ("wire", "body", "message"),
+    [
+        (Tei, [ROW], "1 vectors for 2 texts"),
+        (Tei, {"vectors": [ROW, ROW]}, "not an array"),
+        (Tei, [ROW, ROW[1:]], "31 and 32 dimensions"),
+        (Tei, [[], []], "of 0 dimensions"),
+        (Tei, [ROW, [*ROW[1:], None]], "not finite numbers|neither numbers"),
+        (Tei, [ROW, [*ROW[1:], 1e60]], "not finite numbers"),
+        (Tei, [ROW, [*ROW[1:], "1"]], "text 1 is .* neither numbers nor base64"),
+        (Tei, [ROW, 3], "text 1 is 3"),
+        (Tei, [ROW, [ROW]], "text 1 is"),
+        (Tei, [ROW, [0.0] * 32], "without a direction"),
+        (OpenAI, [], "where an object should be"),
+        (OpenAI, embedded(ROW), "text 1 is missing"),
+        (OpenAI, {"data": embedded(ROW)["data"] * 2}, "two vectors for text 0"),
+        (OpenAI, embedded(ROW, ROW, index=1), "there is a vector for text 2"),
+        (OpenAI, embedded(ROW, "?"), "nor base64"),
+        (OpenAI, embedded(ROW, "AAAA"), "nor base64"),
+    ],
+)
+async def test_answer_that_cannot_be_used(wire: Callable[[], Wire], body: Any, message: str) -> None:
+    async with running(wire()) as [server], encoding(server) as encoder:
+        await encoder.connect()
+        server.script = [answer(body)]
+        with pytest.raises(EncoderFailed, match=message):
+            await encoder.encode_documents(["a", "b"])
+        await check(encoder)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "base", "model"),
+    [
+        ("tei://host:8080", "tei", "http://host:8080", None),
+        ("tei+https://host/embeddings-1/?model=a/b", "tei", "https://host/embeddings-1", "a/b"),
+        ("openai://?model=text-embedding-3-small", "openai", "https://api.openai.com", "text-embedding-3-small"),
+        ("openai+http://host:1/api/v1/?model=m", "openai", "http://host:1/api", "m"),
+        ("openai://host?model=m", "openai", "https://host", "m"),
+        ("vllm://[::1]:8000/v1", "vllm", "http://[::1]:8000", None),
+    ],
+)
+def test_parse_address(url: str, kind: str, base: str, model: str | None) -> None:
+    found = parse(url)
+    assert (found.dialect.name, found.base, found.model) == (kind, base, model)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://host", "not a kind of encoder; there are tei://, openai://, vllm://"),
+        ("openai://host", "needs the name of a model"),
+        ("tei://host/embed", "leave /embed off the URL of an encoder"),
+        ("openai://host/v1/embeddings?model=m", "leave /embeddings off"),
+    ],
+)
+def test_parse_refuses_a_malformed_address(url: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        parse(url)

@@ -97,24 +97,6 @@ def test_filter_costs_what_it_matches(tmp_path: Path, filter: dict[str, Any]) ->
     assert large <= 2 * small + 200
 
 
-def test_filter_reads_only_what_was_written_since(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(store, {str(number): {"n": number} for number in range(100)})
-    asked, full = Filter({"n": {"gte": 50}}), []
-    matching_before = module._matching
-
-    def noted(*given: Any) -> Any:
-        full.append(given)
-        return matching_before(*given)
-
-    monkeypatch.setattr(module, "_matching", noted)
-    monkeypatch.setattr(module, "FEW", 3)
-    assert len(store.matching_sequences(asked)) == 50
-    write(store, {"a": {"n": 70}, "b": {"n": 7}, "60": {"n": 0}})
-    assert [len(full), len(matching(store, asked)), len(full)] == [1, 50, 1]
-    write(store, {str(number): {"n": 99} for number in range(4)})
-    assert [len(matching(store, asked)), len(full)] == [54, 2]
-
-
 def test_remembered_answers_are_bounded(store: DocumentStore) -> None:
     write(store, {f"d{number}": {"n": number} for number in range(1_000)})
     answer = 8 * 1_000 + 2_000  # bytes, with those of the filter itself

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.build import build_catalog, build_indexes
+from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
@@ -47,15 +47,6 @@ async def test_device_that_is_missing_is_told(tmp_path: Path, caplog: pytest.Log
     assert told == [[f"search_device {device} cannot be used here; the CPU searched"]] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"] and device in caplog.text
     assert catalog.get("a").compact()
-    catalog.close()
-
-
-def test_command_uses_no_device(tmp_path: Path) -> None:
-    catalog = build_catalog(Settings(data_directory=tmp_path, search_device="faiss:99"))
-    index = catalog.create("a", encoder=None, dimension=8, kind="ivf")
-    index.upsert([Document(id, "") for id in names(20)], unit(20, 8))
-    assert index.compact()
-    assert index.structure() is not None
     catalog.close()
 
 

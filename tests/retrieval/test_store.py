@@ -1,10 +1,9 @@
 """The SQLite store; what two processes, a damaged file and forgotten deletions do to it."""
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import CorruptIndex, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.sqlite_file import _IDLE_CONNECTIONS, _LOG_PATIENCE, _settled
+from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE, _settled
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.vector_index import unit
 
@@ -123,13 +122,6 @@ def test_commits_reach_the_disk(store: DocumentStore) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_idle_connections_are_bounded(store: DocumentStore) -> None:
-    with ExitStack() as open_at_once:
-        for _ in range(_IDLE_CONNECTIONS + 4):
-            open_at_once.enter_context(store.transaction())
-    assert len(store._idle) == _IDLE_CONNECTIONS
-
-
 def test_readers_do_not_wait_for_a_writer(store: DocumentStore, reopen: Reopen) -> None:
     write(store, ["a"])
     reader = reopen()
@@ -208,34 +200,6 @@ def test_log_is_emptied_once_it_is_too_long(store: DocumentStore) -> None:
     assert sizes.count(0) >= 2
 
 
-def test_log_is_bounded_while_reads_overlap(store: DocumentStore) -> None:
-    bound = 2**18
-    writer = DocumentStore(store.path, log_bytes=bound)
-    done, turns = threading.Event(), [threading.Semaphore(0), threading.Semaphore(0)]
-
-    def read(own: int) -> None:
-        """Until the other has begun to read, too."""
-        while not done.is_set():
-            with store.one_state():
-                store.last_sequence()
-                turns[1 - own].release()
-                turns[own].acquire(timeout=10)
-
-    sizes = []
-    with ThreadPoolExecutor(2) as readers:
-        reading = [readers.submit(read, own) for own in range(2)]
-        for seed in range(150):
-            write(writer, [str(i) for i in range(20)], seed=seed)
-            sizes.append(log_size(store))
-        done.set()
-        for turn in turns:
-            turn.release()
-        for each in reading:
-            each.result()
-    writer.close()
-    assert max(sizes) < 5 * bound < sum(np.maximum(np.diff(sizes), 0))
-
-
 def test_log_is_emptied_seldom_during_a_long_read(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     patiences = []
     connect = DocumentStore._connect
@@ -261,24 +225,6 @@ def test_log_is_emptied_seldom_during_a_long_read(store: DocumentStore, monkeypa
     assert log_size(store) == 0
     assert store.count() == 21
     writer.close()
-
-
-def test_filter_in_an_older_state_sees_that_state(store: DocumentStore, reopen: Reopen) -> None:
-    """Another thread has asked the same in a later state, in which some documents of this one are replaced."""
-    filter, writer = Filter({}), reopen()
-    write(store, ["a", "b"])
-    store.matching_sequences(filter)
-    write(writer, ["b", "c"])
-    with store.one_state():
-        expected, _ = store.living()
-        for ids in (["c"], ["a", "d"], ["d", "e"]):
-            write(writer, ids)
-            later = threading.Thread(target=store.matching_sequences, args=(filter,))
-            later.start()
-            later.join()
-            assert np.isin(expected, store.matching_sequences(filter)).all()
-            assert store.matching_sequences(filter).max() <= store.last_sequence()
-    assert np.isin(store.living()[0], store.matching_sequences(filter)).all()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "truncated", "empty", "version", "table", "embedding"])

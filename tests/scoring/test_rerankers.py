@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import ModelUnavailable
 from boundarymorph.scoring.build import build_local_scorer
-from boundarymorph.scoring.rerankers import ENGLISH, RERANKERS, repository_of
+from boundarymorph.scoring.rerankers import RERANKERS, repository_of
 from boundarymorph.settings import Settings
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.tiny import QUERY
@@ -84,12 +83,6 @@ async def test_a_commit_of_it(hub: Path) -> None:
     assert np.abs(found - (await scored(model="qwen3-reranker-0.6b"))[1]).max() > 1e-3
 
 
-@pytest.mark.usefixtures("offline")
-async def test_what_is_not_there_says_what_to_do() -> None:
-    with pytest.raises(ModelUnavailable, match=r"of no-one/nothing cannot be opened(?s:.*)can be downloaded"):
-        await scored(model="no-one/nothing")
-
-
 def test_a_folder_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = "bge-reranker-v2-m3"
@@ -97,10 +90,6 @@ def test_a_folder_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / name).mkdir()
     assert repository_of(name) == name
     assert repository_of("someone/else") == "someone/else"
-
-
-def test_those_that_read_english_alone() -> None:
-    assert ENGLISH == ("Alibaba-NLP/gte-reranker-modernbert-base",)
 
 
 def test_the_page_has_the_same_table() -> None:

@@ -6,17 +6,14 @@ import random
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.scoring import selftest
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
-from boundarymorph.server.composition import build_gateway
-from boundarymorph.settings import RetrieverSettings, ScorerSettings, Settings
+from boundarymorph.settings import Settings
 from tests.fakes.wires import Ours, running, scoring
 from tests.patience import PATIENCE
 
@@ -128,22 +125,6 @@ async def test_a_scorer_that_was_mended_is_tested_again(monkeypatch: pytest.Monk
             await until_tested(probe)
         wire.score = works
         await until_tested(probe)
-
-
-async def test_readiness_names_it(tmp_path: Path) -> None:
-    async with running(Scoring(BROKEN["swapped labels"][0])) as servers:
-        url = (f"http://127.0.0.1:{servers[0].port}",)
-        settings = Settings(
-            data_directory=tmp_path, scorer=ScorerSettings(url=url), retriever=RetrieverSettings(url=url)
-        )
-        gateway = build_gateway(settings)
-        try:
-            readiness = Readiness(gateway.probes, interval=PATIENCE, timeout=PATIENCE)
-            await readiness.ask()
-            detail = readiness.parts["scorer"].detail
-            assert detail is not None and "stand-in: it gives answers lower scores than other texts" in detail
-        finally:
-            await gateway.close()
 
 
 async def until_tested(probe: ScorerProbe) -> None:

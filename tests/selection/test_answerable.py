@@ -10,7 +10,7 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from boundarymorph.selection import Pool, SelectionConfig, SelectionSession, TrendConfig
+from boundarymorph.selection import Pool, SelectionSession, TrendConfig
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.methods import TO_PEOPLE
 from boundarymorph.selection.outlook import answerable_after, answerable_before
@@ -87,17 +87,6 @@ def test_before_any_score_by_hand() -> None:
     assert answerable_before(pool, usual[:0], usual[:0]) == 0.0
 
 
-@pytest.mark.parametrize("config", [TrendConfig(), TO_PEOPLE, SelectionConfig()])
-@pytest.mark.parametrize("budget", [0, 8])
-def test_a_higher_threshold_is_less_likely_reached(config: TrendConfig | SelectionConfig, budget: int) -> None:
-    pool, scores = unanswered(1, 0.2)
-    said = [
-        answerable(play(SelectionSession(pool, budget=budget, k=5, config=config, enough=least), scores, 4))
-        for least in (0.05, 0.3, 0.5, 0.7, 0.95)
-    ]
-    assert said == sorted(said, reverse=True) and said[0] > said[-1] > 0.0
-
-
 def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
     pool, scores = unanswered(2)
     scores[40] = 0.5
@@ -109,25 +98,6 @@ def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
     assert answerable(session) == 0.0  # what is left is scored
     session.give_up([41])
     assert answerable(session) == 0.0
-
-
-def test_copies_of_a_text_count_once() -> None:
-    pool, scores = unanswered(4)
-    double = Pool.of(
-        [*pool.ids, *(f"{id}'" for id in pool.ids)],
-        np.tile(pool.embeddings, (2, 1)),
-        pool.query,
-        np.tile(pool.scores, 2),
-        {"bm25": np.tile(pool.features["bm25"], 2)},
-    )
-    places = {id: place for place, id in enumerate(pool.ids)}
-    texts = np.array([places[id.removesuffix("'")] for id in double.ids])
-    session = SelectionSession(
-        double, budget=0, k=5, config=TO_PEOPLE, known={0: float(scores[places[double.ids[0].removesuffix("'")]])}
-    )
-    apart = answerable(session)
-    session.same_texts(texts)
-    assert answerable(session) < apart
 
 
 def test_it_is_reliable() -> None:

@@ -121,33 +121,12 @@ def test_equal_scores_settle_nothing() -> None:
     assert constant.stop_reason is StopReason.BUDGET
 
 
-def test_a_coarse_scorer_does_not_fill_the_set_with_short_worthless_documents() -> None:
-    """Scores of 0, 1/2 and 1 leave nothing on the log-odds scale below 1/4, but short documents do not win by that."""
-    shares = {"count": 0.0, "tokens": 0.0}
-    for seed in range(8):
-        pool, liking = clustered(300, 12, seed)
-        scores = np.where(
-            liking > np.quantile(liking, 0.95), 1.0, np.where(liking > np.quantile(liking, 0.9), 0.5, 0.0)
-        )
-        lengths = np.random.default_rng(seed).lognormal(4.5, 0.65, 300).round() + 1
-        limit = TokenCapacity(lengths, 40 * float(lengths.mean()))
-        counted = play(SelectionSession(pool, budget=40, k=40, config=TrendConfig()), scores)
-        room = limit.limit
-        for document in counted.selection().documents:
-            if lengths[document] <= room:
-                room -= lengths[document]
-                shares["count"] += scores[document]
-        aware = play(SelectionSession(pool, budget=40, k=limit, config=TrendConfig()), scores)
-        shares["tokens"] += scores[aware.selection().documents].sum()
-    assert shares["tokens"] > 0.95 * shares["count"], shares
-
-
 @pytest.mark.strangers
 @pytest.mark.parametrize("groups", [False, True], ids=("documents", "groups"))
 @pytest.mark.parametrize("config", CONFIGS, ids=("boundarymorph", "trend"))
 def test_rounds_under_a_token_limit_work_with_skewed_lengths(config: Config, groups: bool) -> None:
     """A few long documents: the ones considered for a round may all fit where the whole pool does not."""
-    for seed in range(25):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(80, 300))
         pool, scores = clustered(count, 4, seed)

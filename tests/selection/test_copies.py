@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import DuplicateIds, InvalidInput
+from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import (
     ExhaustiveSession,
     Pool,
@@ -29,11 +29,6 @@ def test_a_score_is_that_of_every_document_of_the_text() -> None:
     assert shared(belief, np.arange(4)) is belief
 
 
-def test_scores_that_were_given_for_two_of_a_text_stay_as_they_are() -> None:
-    belief = Belief(np.array([0.1, 0.9, 0.3]), np.array([0.0, 0.0, 0.2]), np.array([True, True, False]))
-    assert shared(belief, np.zeros(3, dtype=np.intp)).mean.tolist() == [0.1, 0.9, 0.9]
-
-
 def test_the_first_of_each_in_the_given_order() -> None:
     assert first_of_each(np.array([3, 1, 2, 0]), np.array([7, 5, 7, 5])).tolist() == [3, 2]
 
@@ -51,11 +46,6 @@ def test_vectors_that_are_the_same_but_for_rounding_are_found(dtype: type, noise
     groups = alike(vectors)
     pairs = owners[:, None] == owners[None]
     assert ((groups[:, None] == groups[None]) == pairs).all()
-
-
-def test_any_number_may_be_the_same() -> None:
-    assert (alike(np.full((3_000, 8), 8**-0.5)) == 0).all()
-    assert alike(np.ones((1, 4))).tolist() == [0] and alike(np.empty((3, 0))).tolist() == [0, 1, 2]
 
 
 def test_where_everything_is_scored() -> None:
@@ -101,13 +91,6 @@ def test_what_is_given_up_is_neither_asked_nor_ranked() -> None:
     assert (under_test.ranking().documents.tolist(), under_test.stop_reason) == ([0], StopReason.POOL_EXHAUSTED)
 
 
-def test_what_was_not_told_is_asked_again() -> None:
-    under_test = session(3)
-    under_test.ask(3)
-    under_test.tell([], [])
-    assert (under_test.rounds, under_test.ask(3).tolist()) == (0, [0, 1, 2])
-
-
 @pytest.mark.parametrize("scores", [[0.5], [0.5, 1.5], [0.5, np.nan]])
 def test_impossible_scores_change_nothing(scores: list[float]) -> None:
     under_test = session(2)
@@ -117,26 +100,6 @@ def test_impossible_scores_change_nothing(scores: list[float]) -> None:
     assert not under_test.belief.scored.any()
     with pytest.raises(InvalidInput):
         under_test.ask(0)
-
-
-def test_a_listed_pool() -> None:
-    pool = Pool.listed(["b", "a"])
-    assert (list(pool.ids), pool.embeddings.shape, pool.scores.tolist()) == (["b", "a"], (2, 0), [0, 0])
-    with pytest.raises(DuplicateIds):
-        Pool.listed(["a", "a"])
-    with pytest.raises(InvalidInput):
-        Pool.listed([])
-
-
-def test_what_is_left_unscored_comes_last() -> None:
-    session = ExhaustiveSession(Pool.listed(["a", "b", "c"]))
-    asked = session.ask(3)
-    session.leave_unscored(asked[:1])
-    session.tell(asked[1:], [0.0, 0.5])
-    assert session.stop_reason is StopReason.POOL_EXHAUSTED
-    ranking = session.ranking()
-    assert ranking.documents.tolist() == [2, 1, 0]
-    assert ranking.scored.tolist() == [True, True, False]
 
 
 def test_what_is_learned_between_asking_and_telling() -> None:

@@ -109,26 +109,6 @@ def test_what_the_best_set_is_expected_to_have(at_most: int, within: float) -> N
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize("n", [1, 4])
-def test_calls_choose_among_what_may_be_in_the_set(config: Config, n: int) -> None:
-    """One group holds the first half of the ranking, and only one of it may be in: calls spent on it without that
-    limit go elsewhere."""
-    pool, scores = clustered(200, 12, 6)
-    groups = np.where(np.arange(200) < 100, 0, np.arange(200))
-    plain, limited = (
-        play(SelectionSession(pool, budget=40, k=40, config=config, distinct=distinct), scores, n)
-        for distinct in (None, Distinct(groups))
-    )
-    in_group = [sum(groups[seen.document] == 0 for seen in session.history) for session in (plain, limited)]
-    assert in_group[1] < in_group[0]
-    best = grouped(groups, 40, 1).fill(scores)
-    plain_set = grouped(groups, 40, 1).fill(np.where(plain.belief.scored, scores, plain.belief.mean))
-    assert (
-        scores[limited.selection().documents].sum() / scores[best].sum() > scores[plain_set].sum() / scores[best].sum()
-    )
-
-
-@pytest.mark.parametrize("config", CONFIGS)
 def test_groups_as_k_counts_them(config: Config) -> None:
     """With all scores known: the k groups with the best documents, and the best three of each."""
     pool, scores = clustered(100, 8, 5)

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import nbinom
 
 from boundarymorph.selection import Pool, Selection, SelectionSession, StopReason, Target
-from boundarymorph.selection.methods import METHODS, TO_FIND
+from boundarymorph.selection.methods import TO_FIND
 from boundarymorph.selection.outlook import FURTHER_CALLS, SHAPE, STRAY, Search
 from tests.selection.pools import play
 
@@ -53,16 +53,6 @@ def test_the_belief_is_that_of_a_negative_binomial_distribution(found: int, targ
     np.testing.assert_allclose(search.gains(), np.cumsum(best) / max(found + mean, 1.0))
 
 
-def test_everything_read_is_everything_found() -> None:
-    recall = Search(7, np.empty(0), 50).recall(Target(1.0, 0.99))
-    assert (recall.low, recall.expected, recall.high, recall.probability) == (1.0, 1.0, 1.0, 1.0)
-
-
-def test_all_is_found_where_there_is_probably_nothing() -> None:
-    recall = Search(0, np.full(2, 0.01), 60).recall(Target(0.95, 0.9))
-    assert (recall.low, recall.expected, recall.high) == (1.0, 1.0, 1.0)
-
-
 def test_allowed_to_miss_to_the_document() -> None:
     """Of 20, 19 are a share of .95, which rounding must not take away."""
     unread = np.full(10, 0.05)
@@ -82,18 +72,6 @@ def test_it_stops_before_the_end_and_keeps_its_word() -> None:
         true.append(answers[chosen.documents].sum() >= MOST.share * answers.sum())
         read.append(session.spent)
     assert np.mean(true) >= MOST.probability and np.mean(read) < 150
-
-
-def test_it_finds_sooner_than_by_asking_where_it_doubts() -> None:
-    ours: list[float] = []
-    doubting: list[float] = []
-    for seed in range(4):
-        pool, answers = topics(seed)
-        doubtful = SelectionSession(pool, budget=60, k=len(pool), config=METHODS["trend"], min_relevance=0.5)
-        for session, found in ((searching(pool, 60), ours), (doubtful, doubting)):
-            play(session, answers, 5)
-            found.append(answers[[seen.document for seen in session.history]].sum())
-    assert np.mean(ours) > np.mean(doubting)
 
 
 def test_who_answers_does_not_matter() -> None:

@@ -19,26 +19,6 @@ def reaching(
     return play(session, scores, size)
 
 
-def f1(chosen: np.ndarray, scores: Scores, least: float) -> float:
-    right = np.flatnonzero(scores >= least)
-    return float(2 * np.isin(chosen, right).sum() / (len(chosen) + len(right)))
-
-
-def test_it_finds_more_of_them_than_a_set_of_k_does_or_the_first_documents() -> None:
-    ours, first, thresholded = [], [], []
-    for seed in range(4):
-        pool, scores = clustered(400, 12, seed)
-        least = float(np.quantile(scores, 0.9))
-        session = reaching(pool, scores, 40, least)
-        ours.append(f1(session.selection().documents, scores, least))
-        first.append(f1(np.flatnonzero(scores[:40] >= least), scores, least))
-        found = play(SelectionSession(pool, budget=40, k=100, config=TrendConfig()), scores, 4).selection()
-        thresholded.append(f1(found.documents[found.relevance >= least], scores, least))
-        assert abs(session.expected_loss() - (1 - ours[-1])) < 0.3
-    assert np.mean(ours) > np.mean(first) + 0.1
-    assert np.mean(ours) > np.mean(thresholded) + 0.02
-
-
 @pytest.mark.parametrize("config", CONFIGS)
 def test_known_scores_are_decided_at_the_edge(config: Config) -> None:
     pool, scores = clustered(60, 8, 1)
@@ -117,16 +97,3 @@ def test_as_many_tokens_as_there_are_that_reach_it(config: Config) -> None:
         found = play(session, scores, 4).selection().documents
         assert set(found) <= set(np.flatnonzero(scores >= edge)) and lengths[found].sum() <= limit
         assert (len(found) == 7) == (limit >= lengths[scores >= edge].sum())
-
-
-def test_calls_go_to_where_it_is_in_doubt_where_the_tokens_suffice() -> None:
-    """The threshold is the boundary then, as it is of a number of documents that is not reached."""
-    pool, scores = clustered(200, 12, 2)
-    lengths = np.arange(1.0, 201.0)
-    for limit, same in ((float(lengths.sum()), True), (400.0, False)):
-        by_tokens = SelectionSession(
-            pool, budget=20, k=TokenCapacity(lengths, limit), config=TrendConfig(), min_relevance=0.5
-        )
-        by_count = SelectionSession(pool, budget=20, k=200, config=TrendConfig(), min_relevance=0.5)
-        asked = [[seen.document for seen in play(session, scores).history] for session in (by_tokens, by_count)]
-        assert (asked[0] == asked[1]) == same

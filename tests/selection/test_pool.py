@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
-from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection import Pool, SelectionSession
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.pool import (
     footprint,
@@ -45,29 +45,11 @@ def test_orders_by_inner_product_and_carries_everything_along() -> None:
     assert len(pool) == 4
 
 
-@pytest.mark.parametrize(
-    ("given_type", "kept"),
-    [(np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64), (int, np.float32)],
-)
-def test_types(given_type: type, kept: type) -> None:
-    pool = Pool.of(IDS, (EMBEDDINGS * 10).astype(given_type), QUERY)
-    assert pool.embeddings.dtype == pool.query.dtype == kept
-    np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=1e-6)
-
-
 def test_rows_of_unit_length_are_neither_copied_nor_changed() -> None:
     rows = np.eye(3, dtype=np.float32)
     assert unit_rows(rows, "abc") is rows
     nearly = rows * np.float32(1.001)
     assert unit_rows(nearly, "abc").tolist() == rows.tolist()
-
-
-def test_the_callers_array_is_left_alone() -> None:
-    for dtype in (np.float16, np.float32, np.float64):
-        given_rows = EMBEDDINGS.astype(dtype)
-        before = given_rows.copy()
-        unit_rows(given_rows, IDS)
-        np.testing.assert_array_equal(given_rows, before)
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
@@ -127,20 +109,6 @@ def test_any_finite_values_are_standardised(values: NDArray[np.float64]) -> None
     if result.any():
         assert result.mean() == pytest.approx(0, abs=1e-6)
         assert result.std() == pytest.approx(1)
-
-
-def test_equal_values_say_nothing() -> None:
-    assert standardised(np.full(5, 3.7)).tolist() == [0.0] * 5
-
-
-def test_huge_retrieval_scores_still_fill_the_set() -> None:
-    rng = np.random.default_rng(0)
-    scores = np.where(np.arange(12) % 2, 1.7e308, -1.7e308)
-    pool = Pool.of([str(i) for i in range(12)], rng.normal(size=(12, 4)), rng.normal(size=4), scores)
-    session = SelectionSession(pool, budget=6, k=4, config=TrendConfig())
-    while (asked := session.ask(2)).size:
-        session.tell(asked, rng.uniform(size=asked.size))
-    assert len(session.selection().documents) == 4
 
 
 def test_features_of_a_pool() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from boundarymorph.selection import ExhaustiveSession, SelectionConfig, SelectionSession, TrendConfig
 from boundarymorph.selection.acquisition import HEADS
@@ -70,22 +69,12 @@ def test_as_many_as_calls_are_single_calls(config: TrendConfig | SelectionConfig
     assert rounds_of(session, budget + 1) == one_by_one
 
 
-def test_more_than_a_few_are_chosen_from_the_first() -> None:
-    session, chosen = session_of(20), session_of(20)
-    asked: NDArray[np.intp] = chosen.ask(5)
-    assert rounds_of(session, HEADS + 1)[0] == asked.tolist() != list(range(5))
-
-
 def test_known_scores_take_the_place_of_the_head() -> None:
     head = {place: float(SCORES[place]) for place in range(10)}
     known, chosen = session_of(10, known=head), session_of(10, known=head)
     assert rounds_of(known, 1) == [chosen.ask(10).tolist()]
     fewer = dict(list(head.items())[:9])
     assert rounds_of(session_of(10, known=fewer), 1) == [list(range(9, 19))]
-
-
-def test_without_a_number_they_grow() -> None:
-    assert [len(asked) for asked in rounds_of(session_of(50), None)] == [2, 2, 2, 3, 4, 5, 6, 7, 7, 6, 6]
 
 
 def test_a_bound_on_their_size_makes_more() -> None:

@@ -1,6 +1,5 @@
 """Properties of a session that hold for any pool, budget, capacity and round size."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from boundarymorph.selection import (
     TrendConfig,
     UpperConfidenceBound,
 )
-from boundarymorph.selection.process import GaussianProcesses
-from boundarymorph.selection.session import LOOK_AHEAD_FROM
 from tests.selection.pools import FAMILIES, clustered, play
 
 CONFIGS = (
@@ -166,16 +163,6 @@ def test_a_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | 
     np.testing.assert_array_equal(session.selection().documents, np.argsort(-scores, kind="stable")[:k])
 
 
-def test_a_budget_below_the_pool_leaves_a_choice() -> None:
-    pool, _ = clustered(60, 8, 3)
-    assert not SelectionSession(pool, budget=59, k=5, order=True).budget_covers_pool
-    assert not SelectionSession(pool, budget=60, k=5, settle=0.1, order=True).budget_covers_pool
-    assert not SelectionSession(pool, budget=60, k=5).budget_covers_pool
-    session = SelectionSession(pool, budget=59, k=5, order=True)
-    session.give_up([3])
-    assert session.budget_covers_pool
-
-
 def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, scores = clustered(600, 16, 4)
     runs = []
@@ -188,26 +175,6 @@ def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     for plain, ahead in zip(runs[:2], runs[2:], strict=True):
         assert plain[:2] == ahead[:2]
         np.testing.assert_allclose(plain[2], ahead[2], rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
-def test_looking_ahead_begins_where_it_pays_and_foresees_picks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pick that needs a row is always among the rows prepared for it, and most later ones were prepared before."""
-    passes: list[tuple[int, bool]] = []
-    prepare = GaussianProcesses.prepare
-
-    def watched(process: GaussianProcesses, documents: Sequence[int]) -> None:
-        prepare(process, documents)
-        passes.append((len(process.observed), process.ready(documents[0])))
-
-    monkeypatch.setattr(GaussianProcesses, "prepare", watched)
-    pool, scores = clustered(400, 16, 4)
-    session = SelectionSession(pool, budget=160, k=50, config=config)
-    play(session, scores)
-    seen = {observed for observed, _ in passes}
-    assert min(seen) >= LOOK_AHEAD_FROM
-    assert all(ready for _, ready in passes)
-    assert 1 <= len(seen) <= 30
 
 
 @pytest.mark.parametrize(
@@ -284,3 +251,16 @@ def test_what_is_left_unscored_is_believed_as_before(config: Config, n: int) -> 
     assert not session.belief.scored[list(unanswered)].any()
     with pytest.raises(InvalidInput):
         session.leave_unscored([int(asked[0]) if asked.size else 0])
+
+
+@pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
+def test_shortlist_names_documents_that_can_be_asked_and_changes_nothing(config: Config) -> None:
+    pool, scores = clustered(80, 8, 0)
+    session = SelectionSession(pool, budget=20, k=15, config=config)
+    while (asked := session.ask()).size:
+        likely = session.shortlist(7)
+        assert likely.size == len(set(likely.tolist())) == 7
+        assert not session.belief.scored[likely].any()
+        assert session.ask().tolist() == asked.tolist()
+        session.tell(asked, scores[asked])
+    assert session.shortlist(7).size == session.shortlist(0).size == 0

@@ -24,10 +24,9 @@ from boundarymorph.selection.trend import (
     LAST_APART,
     LINEAR_WEIGHT,
     NOISE,
-    Mixture,
     TrendPosterior,
 )
-from tests.selection.pools import FAMILIES, Scores, clustered, play
+from tests.selection.pools import Scores, clustered, play
 
 Matrix = NDArray[np.float64]
 OTHER = TrendPrior(-1.0, 0.8, -0.2, 0.9, 0.2, 0.6, 0.3, 2.0, 4.0)
@@ -167,34 +166,6 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     np.testing.assert_allclose((shares * values).sum(axis=0)[20:25], samples.mean(axis=0), atol=0.01)
 
 
-def test_a_scorer_of_few_levels_is_expected_to_say_one_of_them() -> None:
-    """And not a little of each: its deviations then cover what it says, and its means are nearer."""
-    within, off, before = [], [], []
-    for seed in range(1, 7):
-        pool, scores = clustered(600, 12, seed)
-        noisy = scores / scores.std() + np.random.default_rng(seed).normal(size=600)
-        grades = np.array([0.0, 0.5, 1.0])[(noisy[:, None] > np.quantile(noisy, [0.9, 0.95])).sum(axis=1)]
-        session = run(pool, grades, 60, 100, 5)
-        beliefs = session._posterior.beliefs
-        assert isinstance(beliefs, Mixture)
-        assert beliefs.scale.levels == (0.0, 0.5, 1.0)
-        shares, values = beliefs.outcomes()
-        np.testing.assert_allclose(shares.sum(axis=0), 1.0)
-        scored = session.belief.scored
-        assert set(np.unique(values[:, ~scored])) == {0.0, 0.5, 1.0}
-        said = beliefs.reported()
-        np.testing.assert_array_equal(said.mean[scored], grades[scored])
-        assert (said.std[scored] == 0).all()
-        selection = session.selection()
-        chosen, real = selection.documents[~selection.scored], grades[selection.documents[~selection.scored]]
-        np.testing.assert_array_equal(selection.relevance[~selection.scored], said.mean[chosen])
-        within.append((np.abs(said.mean[chosen] - real) < said.std[chosen]).mean())
-        off.append(abs((said.mean[chosen] - real).mean()))
-        before.append(abs((session.belief.mean[chosen] - real).mean()))
-    assert 0.7 < np.mean(within) < 0.9, within
-    assert np.mean(off) < 0.12 and np.mean(off) < np.mean(before), (off, before)
-
-
 def test_cuts_between_levels_expect_as_many_at_each_as_there_were() -> None:
     rng = np.random.default_rng(0)
     means, deviations = rng.normal(-0.5, 0.8, (2, 30)), rng.uniform(0.3, 1.0, (2, 30))
@@ -259,17 +230,6 @@ def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -
     assert best > pool.features["bm25"][:20].mean() and chosen.max() < 200
 
 
-def test_what_is_believed_without_a_score_is_the_limit_of_what_few_scores_make_of_it() -> None:
-    """A first score that comes out as expected hardly changes the order, and takes nothing from the tail up."""
-    for seed in range(4):
-        pool, _ = clustered(400, 12, seed)
-        session = SelectionSession(with_terms(pool), budget=1, k=40, config=TrendConfig())
-        first = session.ask(1)
-        session.tell(first, session.belief.mean[first])
-        selection = session.selection().documents
-        assert np.count_nonzero(selection < 40) >= 28 and selection.max() < 100, selection
-
-
 @pytest.mark.parametrize("same", [0.0, 0.3, 1.0])
 def test_equal_scores_are_no_proof_that_all_are_equal(same: float) -> None:
     """After 25 of them another score is expected near them, lower rather than higher, and its deviation is in
@@ -280,14 +240,6 @@ def test_equal_scores_are_no_proof_that_all_are_equal(same: float) -> None:
     assert (np.abs(session.belief.mean[unscored] - same) < (0.3 if same == 1.0 else 0.15)).all()
     assert (session.belief.std[unscored] > 0.02).all()
     assert (session.belief.std[unscored] < 0.35).all()
-
-
-def test_a_scorer_that_says_the_same_of_everything_leaves_the_ranking() -> None:
-    pool, _ = clustered(120, 8, 0)
-    session = run(with_bm25(pool), np.full(120, 0.5), 40, 30, 1)
-    selection = session.selection()
-    assert sorted(selection.documents.tolist()) == list(range(30))
-    np.testing.assert_allclose(selection.relevance, 0.5, atol=0.01)
 
 
 def test_fantasies_leave_no_trace() -> None:
@@ -324,18 +276,6 @@ def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before()
     np.testing.assert_allclose(fantasy.mixture.variances, posterior.beliefs.variances, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("round_size", [1, 5])
-def test_any_pool(family: str, round_size: int) -> None:
-    for n, k in ((2, 1), (3, 2), (9, 4), (150, 20)):
-        pool, scores = FAMILIES[family](n, 8, 1, np.float32)
-        session = run(with_bm25(pool), scores, 40, k, round_size)
-        selection = session.selection()
-        assert len(selection.documents) == k
-        assert np.isfinite(selection.relevance).all() and np.isfinite(selection.std).all()
-        assert session.spent == min(40, n)
-
-
 @pytest.mark.parametrize("d", [4, 384])
 def test_equal_embeddings_leave_the_order_and_the_words(d: int) -> None:
     """Rounding noise is not taken for a query to reweight, which had made the variances of fantasies negative."""
@@ -348,13 +288,6 @@ def test_equal_embeddings_leave_the_order_and_the_words(d: int) -> None:
     assert np.isfinite(session.belief.mean).all() and np.isfinite(session.belief.std).all()
 
 
-def test_with_every_score_known_the_set_is_the_best_one() -> None:
-    for family in FAMILIES:
-        pool, scores = FAMILIES[family](60, 8, 2)
-        session = run(pool, scores, 60, 15, 7)
-        assert scores[session.selection().documents].sum() == pytest.approx(np.sort(scores)[-15:].sum(), abs=1e-12)
-
-
 def test_the_retriever_decides_between_equals() -> None:
     config = TrendConfig()
     relevance, scored = np.full(20, 0.3), np.zeros(20, dtype=np.bool_)
@@ -365,14 +298,6 @@ def test_the_retriever_decides_between_equals() -> None:
     assert worth[5] == 0.3 < worth[0] <= 0.3 * (1 + config.bonus / 2)
     scored[[0, 19]] = True
     assert config.worth(relevance, ranks, inside, scored)[[0, 19]].tolist() == [0.3, 0.3]
-
-
-def test_learns_a_trend_that_the_prior_has_wrong() -> None:
-    """A cross-encoder that prefers the tail of the ranking: the paper's prior returns the head, the trend the tail."""
-    pool, _ = clustered(400, 12, 0)
-    scores = expit(np.linspace(-6, 2, 400))
-    selection = run(pool, scores, 25, 50, 1).selection()
-    assert scores[selection.documents].sum() > 0.9 * np.sort(scores)[-50:].sum()
 
 
 def run(pool: Pool, scores: Scores, budget: int, k: int, round_size: int) -> SelectionSession:

@@ -1,10 +1,11 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from boundarymorph.selector import run
 from boundarymorph.selector.selector import Selector
+from tests.selector.fakes import MakeSelector
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +15,7 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def selector_of() -> AsyncIterator[Callable[..., Selector]]:
+async def selector_of() -> AsyncIterator[MakeSelector]:
     """Makes selectors, and closes them in the end."""
     made: list[Selector] = []
 

@@ -18,10 +18,12 @@ from boundarymorph.retrieval.document import (
 )
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection import Pool
+from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 
+MakeSelector = Callable[..., Selector]
 QUERY = "query"
 IDS = [f"d{number}" for number in range(30)]
 

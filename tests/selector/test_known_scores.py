@@ -1,6 +1,6 @@
 """Scores that cost no call, and what the paper's method says of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -9,22 +9,13 @@ import pytest
 
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, own_pool, task
 
 
 class TestKnownScores:
-    async def test_a_round_tells_the_whole_budget_and_what_of_it_was_known(
-        self, selector_of: Callable[..., Selector]
-    ) -> None:
-        selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
-        await selector.select(task(budget=4, rounds=2))
-        steps = [step async for step in selector.steps(task(budget=6, rounds=1))]
-        assert [(step.calls, step.reused, step.budget) for step in steps if isinstance(step, Progress)] == [(0, 4, 6)]
-
-    async def test_calls_are_what_the_scorer_computed(self, selector_of: Callable[..., Selector]) -> None:
+    async def test_calls_are_what_the_scorer_computed(self, selector_of: MakeSelector) -> None:
         """Not what the cache answered."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
@@ -41,7 +32,7 @@ class TestKnownScores:
         assert list(again.history) == list(first.history)
         assert [(step.calls, step.cached) for step in rounds if isinstance(step, Progress)] == [(0, 0), (0, 3)]
 
-    async def test_own_pools_are_matched_by_their_texts(self, selector_of: Callable[..., Selector]) -> None:
+    async def test_own_pools_are_matched_by_their_texts(self, selector_of: MakeSelector) -> None:
         """Their ids mean nothing beyond the request."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
@@ -64,7 +55,7 @@ class TestKnownScores:
         changed = await selector.select(pool([Document(str(n), f"{id}!") for n, id in enumerate(IDS)]))
         assert (changed.calls, changed.reused) == (5, 0)
 
-    async def test_the_ids_of_own_pools_are_not_kept(self, selector_of: Callable[..., Selector]) -> None:
+    async def test_the_ids_of_own_pools_are_not_kept(self, selector_of: MakeSelector) -> None:
         cache = MemoryScoreCache()
         selector = selector_of(FakeRetriever(), SeededScorer(), cache)
         given = own_pool([Document(id, id) for id in IDS])
@@ -73,7 +64,7 @@ class TestKnownScores:
         await selector.select(replace(task(budget=4), query="by index"))
         assert len({entry.document for entry in (await cache.recall("seeded", "by index")).values()} - {None}) == 4
 
-    async def test_one_that_the_caller_gives_takes_no_call_s_place(self, selector_of: Callable[..., Selector]) -> None:
+    async def test_one_that_the_caller_gives_takes_no_call_s_place(self, selector_of: MakeSelector) -> None:
         documents = [Document(id, id) for id in IDS]
         given = own_pool(documents)
         selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
@@ -85,7 +76,7 @@ class TestKnownScores:
 
     @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
     async def test_what_is_known_is_looked_up_once(
-        self, reuse: bool, looks: tuple[int, int], selector_of: Callable[..., Selector]
+        self, reuse: bool, looks: tuple[int, int], selector_of: MakeSelector
     ) -> None:
         """Else each round would wait for the cache, and one that hangs hold up all of them."""
         cache, scorer = Mock(wraps=MemoryScoreCache()), SeededScorer()

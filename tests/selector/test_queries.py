@@ -1,6 +1,5 @@
 """Several queries with one budget: what is deleted meanwhile, failures, deadlines, and money."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
@@ -16,14 +14,11 @@ from boundarymorph.errors import (
     RetrieverUnavailable,
     ScorerUnavailable,
 )
-from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.retrieval.document import Document, GivenCandidates, IndexedCandidates, Search
-from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionResult, SelectionTask, WeightedQuery
-from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer
 from tests.retrieval.fakes import vector_of
-from tests.selector.fakes import IDS, FakeRetriever, task
+from tests.selector.fakes import IDS, FakeRetriever, MakeSelector, task
 
 QUERIES = ("one", "two", "three")
 
@@ -41,7 +36,7 @@ def chosen(result: SelectionResult) -> set[str]:
     return {result.pool.ids[position] for position in result.selection.documents}
 
 
-async def test_a_query_knows_only_its_candidates(selector_of: Callable[..., Selector]) -> None:
+async def test_a_query_knows_only_its_candidates(selector_of: MakeSelector) -> None:
     result = await selector_of(FakeRetriever(), SeededScorer()).select(joint(0, 30))
     assert result.answered is not None
     unknown = np.isnan(result.answered.relevance)
@@ -51,21 +46,9 @@ async def test_a_query_knows_only_its_candidates(selector_of: Callable[..., Sele
     assert not (result.answered.leading[unknown[2]] == 2).any()
 
 
-async def test_what_is_deleted_costs_nothing_and_makes_room(selector_of: Callable[..., Selector]) -> None:
-    retriever, scorer = FakeRetriever(), SeededScorer()
-    selector = selector_of(retriever, scorer)
-    plain = await selector.select(joint())
-    retriever.gone |= chosen(plain)
-    result = await selector.select(joint(return_documents=True))
-    assert not chosen(result) & retriever.gone and len(chosen(result)) == 4
-    assert chosen(result) <= set(result.documents)
-    assert len(result.history) == 20
-    assert any("deleted" in warning for warning in result.warnings)
-
-
 @pytest.mark.parametrize("error", [ScorerUnavailable("gone"), Overloaded("busy"), DeadlineExceeded("late")])
 @pytest.mark.parametrize("first", [0, 4])
-async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, selector_of: Callable[..., Selector]) -> None:
+async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, selector_of: MakeSelector) -> None:
     result = await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint())
     assert result.status == ("partial" if first else "retrieval_only")
     assert bool(result.history) == bool(first)
@@ -75,15 +58,7 @@ async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, select
         await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint(accepts="complete"))
 
 
-async def test_the_deadline(selector_of: Callable[..., Selector]) -> None:
-    clock = Clock()
-    selector = selector_of(FakeRetriever(clock), SeededScorer(clock=clock, seconds=2.0), clock=clock)
-    result = await selector.select(joint(60, deadline=Deadline(clock.now + 25.0, clock=clock)))
-    assert (result.status, result.stop_reason) == ("partial", "deadline")
-    assert 0 < len(result.history) < 60 and len(chosen(result)) == 4
-
-
-async def test_no_vectors_and_yet_an_order(selector_of: Callable[..., Selector]) -> None:
+async def test_no_vectors_and_yet_an_order(selector_of: MakeSelector) -> None:
     class Away(FakeRetriever):
         async def embed_query(self, query: str) -> NDArray[np.float32]:
             raise RetrieverUnavailable("away")
@@ -101,20 +76,7 @@ async def test_no_vectors_and_yet_an_order(selector_of: Callable[..., Selector])
     assert chosen(result) <= set(result.documents)
 
 
-async def test_a_repeated_request_makes_no_call_and_a_larger_budget_the_difference(
-    selector_of: Callable[..., Selector],
-) -> None:
-    selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache(1_000_000))
-    first = await selector.select(joint(12))
-    again = await selector.select(joint(12))
-    assert (first.calls, again.calls, again.reused) == (12, 0, 12)
-    assert chosen(again) == chosen(first)
-    assert again.warnings == first.warnings, "known scores are counted; they are no reason to warn"
-    more = await selector.select(joint(20))
-    assert (more.calls, more.reused) == (8, 12)
-
-
-async def test_everything_fits_by_the_candidates_of_all_queries(selector_of: Callable[..., Selector]) -> None:
+async def test_everything_fits_by_the_candidates_of_all_queries(selector_of: MakeSelector) -> None:
     """Not by those of one query, which may be fewer than k."""
     pools = [[Document(id, id) for id in IDS[start : start + 4]] for start in (0, 4, 8)]
     queries = [

@@ -1,15 +1,14 @@
 """Documents that are read before they are asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.selector import run
-from boundarymorph.selector.selector import Selector
 from tests.fakes.scorer import SeededScorer
-from tests.selector.fakes import FakeRetriever, task
+from tests.selector.fakes import FakeRetriever, MakeSelector, task
 
 
 class Counting(FakeRetriever):
@@ -31,7 +30,7 @@ class Counting(FakeRetriever):
         return await super().documents(index, ids)
 
 
-async def test_what_came_with_the_pool_is_not_read_again(selector_of: Callable[..., Selector]) -> None:
+async def test_what_came_with_the_pool_is_not_read_again(selector_of: MakeSelector) -> None:
     retriever, plain = Counting(brought=30), SeededScorer()
     result = await selector_of(retriever, plain).select(task(budget=8, rounds=4, return_documents=True))
     assert retriever.trips == 0
@@ -43,7 +42,7 @@ async def test_what_came_with_the_pool_is_not_read_again(selector_of: Callable[.
 
 
 async def test_a_trip_brings_what_may_be_asked_for_next(
-    selector_of: Callable[..., Selector], monkeypatch: pytest.MonkeyPatch
+    selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, alone = Counting(), SeededScorer()
     await selector_of(plain, alone).select(task(budget=12, rounds=6))
@@ -56,7 +55,7 @@ async def test_a_trip_brings_what_may_be_asked_for_next(
 
 
 async def test_one_that_was_deleted_is_looked_for_once(
-    selector_of: Callable[..., Selector], monkeypatch: pytest.MonkeyPatch
+    selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "AHEAD", 30)
     retriever, scorer = Counting(), SeededScorer()

@@ -1,6 +1,5 @@
 """The memory that a selection takes is counted, and texts that are only compared are not kept."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,10 +9,9 @@ from boundarymorph.inference.concurrency import Shares
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import footprint
 from boundarymorph.selector.documents import Grouping, Room
-from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Interruption, Status
 from tests.fakes.scorer import SeededScorer
-from tests.selector.fakes import IDS, own_pool, task
+from tests.selector.fakes import IDS, MakeSelector, own_pool, task
 from tests.selector.test_copies import TWENTY, Copying
 
 pytestmark = pytest.mark.strangers
@@ -21,9 +19,7 @@ LONG = [f"{text} ".ljust(1_000, "x") for text in TWENTY]
 
 
 @pytest.mark.parametrize("distinct", [None, Grouping()])
-async def test_copies_that_are_not_scored_are_not_kept(
-    selector_of: Callable[..., Selector], distinct: Grouping | None
-) -> None:
+async def test_copies_that_are_not_scored_are_not_kept(selector_of: MakeSelector, distinct: Grouping | None) -> None:
     taken: list[int] = []
     wanted = replace(task(budget=11, k=21, rounds=3), room=Room(charge=taken.append), distinct=distinct)
     result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
@@ -32,7 +28,7 @@ async def test_copies_that_are_not_scored_are_not_kept(
     assert sum(taken) - footprint(result.pool, 11) == 1_000 * len(result.documents)
 
 
-async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: Callable[..., Selector]) -> None:
+async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: MakeSelector) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
     mathematics = footprint((await selector.select(task(budget=0))).pool, 11)
     shares = Shares(mathematics + 5_500, 1.0, what="bytes")
@@ -42,7 +38,7 @@ async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: Ca
     assert 0 < result.calls <= 5
 
 
-async def test_texts_that_would_never_fit_are_refused(selector_of: Callable[..., Selector]) -> None:
+async def test_texts_that_would_never_fit_are_refused(selector_of: MakeSelector) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
     with Shares(5_500, 1.0, what="bytes").holding("") as take:
         wanted = replace(task(budget=11, k=4, rounds=6), room=Room(charge=take))
@@ -51,7 +47,7 @@ async def test_texts_that_would_never_fit_are_refused(selector_of: Callable[...,
 
 
 @pytest.mark.parametrize("where", ["index", "request"])
-async def test_texts_in_an_answer(selector_of: Callable[..., Selector], where: str) -> None:
+async def test_texts_in_an_answer(selector_of: MakeSelector, where: str) -> None:
     wanted = task(budget=4, k=4, rounds=1)
     if where == "request":
         documents = [Document(id, text) for id, text in zip(IDS, LONG, strict=True)]
@@ -66,7 +62,7 @@ async def test_texts_in_an_answer(selector_of: Callable[..., Selector], where: s
             assert len((await selector.select(asked)).selection.documents) == 4
 
 
-async def test_the_mathematics_take_their_room_before_the_first_call(selector_of: Callable[..., Selector]) -> None:
+async def test_the_mathematics_take_their_room_before_the_first_call(selector_of: MakeSelector) -> None:
     def full(size: int) -> None:
         taken.append(size)
         raise Overloaded("full")

@@ -1,7 +1,7 @@
 """What a run refuses in its state, and what its answers say of low scores and of another script."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -13,11 +13,10 @@ from boundarymorph.caching.known import KnownScores
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
-from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Observer, unfamiliar
 from boundarymorph.telemetry.tracing import Stopwatch
 from tests.fakes.scorer import SeededScorer
-from tests.selector.fakes import FakeRetriever, task
+from tests.selector.fakes import FakeRetriever, MakeSelector, task
 
 
 class Low(SeededScorer):
@@ -33,9 +32,7 @@ class Low(SeededScorer):
 
 
 @pytest.mark.parametrize(("budget", "last", "said"), [(10, 0.049, True), (10, 0.05, False), (9, 0.001, False)])
-async def test_that_nothing_was_found(
-    budget: int, last: float, said: bool, selector_of: Callable[..., Selector]
-) -> None:
+async def test_that_nothing_was_found(budget: int, last: float, said: bool, selector_of: MakeSelector) -> None:
     result = await selector_of(FakeRetriever(), Low(last)).select(task(budget=budget))
     assert len(result.history) == budget
     assert any("no document is relevant" in warning for warning in result.warnings) == said
@@ -72,7 +69,7 @@ def test_a_query_in_another_script(query: str, models: tuple[str | None, str | N
         assert "ms-marco" not in str(found)
 
 
-async def test_it_is_said_with_the_answer(selector_of: Callable[..., Selector]) -> None:
+async def test_it_is_said_with_the_answer(selector_of: MakeSelector) -> None:
     class Embedded(SeededScorer):
         name = SCORER
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
-from boundarymorph.selector.selector import Selector
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.selector.fakes import QUERY, FakeRetriever, task
+from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, task
 
 SHORT, LONG = "t" * 50, "t" * 10 * MOST_CHARACTERS
 OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # characters that they count for
@@ -65,24 +63,13 @@ def test_a_round_that_was_not_finished_can_only_slow_it_down() -> None:
     assert pace.fitting([SHORT] * 9, seconds(4 * OF_SHORT, 100 * FIRST_GUESS)) == 4
 
 
-@pytest.mark.parametrize("learn", [Pace.took, Pace.exceeded])
-def test_a_clock_that_stood_still_is_survived(learn: object) -> None:
-    pace = Pace()
-    assert callable(learn)
-    for _ in range(50):
-        learn(pace, [SHORT], 0.0)
-    assert pace.at_most(9, 1.0) == 9
-
-
 NAME = SeededScorer().name
 MAP = ProbabilityMap(0.5, -1.0, 1e-6)
 MADE = Calibration(NAME, None, {"people": MAP, "scorer": MAP}, created="2026-11-28T10:00:00+00:00")
 
 
 @pytest.mark.parametrize("to_people", [False, True])
-async def test_a_map_changes_nothing_but_how_relevance_is_read(
-    selector_of: Callable[..., Selector], to_people: bool
-) -> None:
+async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: MakeSelector, to_people: bool) -> None:
     wanted = replace(task(budget=8, k=12, rounds=2), to_people=to_people)
     bare, read = [
         await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=calibration))
@@ -108,7 +95,7 @@ async def test_a_map_changes_nothing_but_how_relevance_is_read(
     assert (np.diff(read.selection.relevance) <= 1e-12).all()
 
 
-async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector_of: Callable[..., Selector]) -> None:
+async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector_of: MakeSelector) -> None:
     only = replace(MADE, maps={"people": MAP})
     for to_people, used in ((True, only.created), (False, None)):
         wanted = replace(task(budget=8, k=12), to_people=to_people, calibration=only)
@@ -116,7 +103,7 @@ async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector
         assert result.calibration == used and not result.warnings
 
 
-async def test_the_threshold_is_on_the_probability(selector_of: Callable[..., Selector]) -> None:
+async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) -> None:
     wanted = replace(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     probability = MAP(np.array([score_of(QUERY, id) for id in result.pool.ids]))
@@ -124,7 +111,7 @@ async def test_the_threshold_is_on_the_probability(selector_of: Callable[..., Se
     assert 0 < len(result.selection.documents) < 30
 
 
-async def test_caches_keep_raw_scores(selector_of: Callable[..., Selector]) -> None:
+async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
     cache = MemoryScoreCache(2**20)
     selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
     first = await selector.select(replace(wanted, calibration=MADE))
@@ -145,9 +132,7 @@ async def test_caches_keep_raw_scores(selector_of: Callable[..., Selector]) -> N
         ({"encoder": "old"}, "the encoder 'old'"),
     ],
 )
-async def test_another_model_makes_it_stale(
-    selector_of: Callable[..., Selector], learned_with: dict[str, Any], said: str
-) -> None:
+async def test_another_model_makes_it_stale(selector_of: MakeSelector, learned_with: dict[str, Any], said: str) -> None:
     wanted, selector = task(), selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
     bare = await selector.select(wanted)
     result = await selector.select(replace(wanted, calibration=replace(MADE, **learned_with)))
@@ -155,12 +140,3 @@ async def test_another_model_makes_it_stale(
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
     (warning,) = result.warnings
     assert warning.startswith("the calibration was not used: it was learned with ") and said in warning
-
-
-async def test_rankings_of_all_by_scores(selector_of: Callable[..., Selector]) -> None:
-    wanted = replace(task(budget=30, k=30), goal="scores", rounds=1, calibration=MADE)
-    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
-    raw = np.array([score_of(QUERY, id) for id in result.pool.ids])
-    assert result.selection.documents.tolist() == np.argsort(-raw).tolist()
-    assert result.selection.relevance == pytest.approx(MAP(np.sort(raw)[::-1]))
-    assert [seen.score for seen in result.history] == [raw[seen.document] for seen in result.history]

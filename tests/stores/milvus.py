@@ -10,12 +10,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from pymilvus import MilvusClient
 
 from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph_stores.milvus_connection import MilvusConnection
 from tests.patience import PATIENCE
 from tests.ports import free_port
+
+
+def fill(
+    url: str, name: str, schema: Any, rows: list[dict[str, Any]], vector: str = "vector", metric: str = "COSINE"
+) -> None:
+    """Make a collection as others would."""
+    client = MilvusClient(url)
+    wanted = MilvusClient.prepare_index_params()
+    wanted.add_index(vector, index_type="FLAT", metric_type=metric)
+    client.create_collection(name, schema=schema, index_params=wanted)
+    client.insert(name, rows)
+    client.close()
+
 
 _PROGRAM = Path(__file__).with_name("milvus_server.py")
 

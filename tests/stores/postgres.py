@@ -54,19 +54,9 @@ def folder() -> Iterator[Path]:
     """A new database cluster, which may be started, stopped, and started again."""
     path = _folder("postgres-")
     try:
-        command = [
-            str(_programs() / "initdb"),
-            "-D",
-            str(path / "data"),
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "--no-sync",
-            "-E",
-            "UTF8",
-        ]
-        subprocess.run([*command, "--locale=C"], check=True, capture_output=True, cwd=path, **UNPRIVILEGED)
+        options = ["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
+        command = [str(_programs() / "initdb"), "-D", str(path / "data"), *options]
+        subprocess.run(command, check=True, capture_output=True, cwd=path, **UNPRIVILEGED)
         yield path
     finally:
         shutil.rmtree(path)

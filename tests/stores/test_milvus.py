@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,14 +18,13 @@ from pymilvus import DataType, MilvusClient
 
 from boundarymorph.errors import (
     CorruptIndex,
-    IndexConflict,
     InvalidConfiguration,
     LimitExceeded,
     RetrieverFailed,
 )
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter, bounds
-from boundarymorph.retrieval.interfaces import UnreadableIndex
+from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.table import Payload, made
 from boundarymorph.settings import Attached, StoreSettings
@@ -35,6 +34,7 @@ from boundarymorph_stores.milvus_connection import MilvusConnection, Server
 from tests.contract.vector_index import names, unit
 from tests.stateful.profile import times
 from tests.stores import milvus
+from tests.stores.milvus import fill
 
 names_of_collections = (f"Papers{number}" for number in itertools.count())
 prefixes = (f"test{number}_" for number in itertools.count())
@@ -55,7 +55,7 @@ def catalog(url: str) -> Iterator[StoreCatalog]:
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
-def test_pools_beyond_one_answer(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_pool_beyond_one_answer_is_whole(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """By pages where there is much more, all at once where there is little more, and with a filter."""
     assert stores.SEARCH_LIMIT == 16_384
     documents = [Document(id, "", metadata={"third": n % 3 == 0, "s": str(n % 3)}) for n, id in enumerate(names(120))]
@@ -76,7 +76,7 @@ def test_pools_beyond_one_answer(catalog: StoreCatalog, monkeypatch: pytest.Monk
             assert list(index.retrieve(Search("", depth, np.ones(4), filter=filter)).pool.ids) == expected[:depth]
 
 
-def test_more_than_one_request_holds(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_beyond_one_request(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "IDS_AT_A_TIME", 7)
     monkeypatch.setattr(stores, "TEXTS_AT_A_TIME", 7)
     monkeypatch.setattr(stores, "REQUEST_BYTES", 7 * (4 * 4 + stores.ROW_BYTES))
@@ -101,7 +101,7 @@ def test_more_than_one_request_holds(catalog: StoreCatalog, monkeypatch: pytest.
         ),
     ],
 )
-def test_what_milvus_cannot_hold_is_refused(catalog: StoreCatalog, most: Document, over: Document, what: str) -> None:
+def test_too_large_document_is_refused(catalog: StoreCatalog, most: Document, over: Document, what: str) -> None:
     index = catalog.create("a", encoder=None, dimension=4)
     with pytest.raises(LimitExceeded, match=f"the {what} of"):
         index.check(over)
@@ -111,33 +111,6 @@ def test_what_milvus_cannot_hold_is_refused(catalog: StoreCatalog, most: Documen
     index.check(most)
     index.upsert([most], unit(1, 4))
     assert list(index.documents([most.id]).values()) == [most]
-
-
-def test_of_two_that_make_one_index_one_is_told_that_it_did(
-    catalog: StoreCatalog, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=catalog._prefix)
-    looks: Iterator[tuple[frozenset[str], dict[str, Any]]] = iter([(frozenset(), {})])
-    tables = other._tables
-    monkeypatch.setattr(other, "_tables", lambda **options: next(looks, None) or tables(**options))
-    assert catalog.ensure("a", encoder=None, dimension=4)
-    assert not other.ensure("a", encoder=None, dimension=4)  # it saw none when it looked
-    with pytest.raises(IndexConflict):
-        other.ensure("a", encoder=None, dimension=4, kind="hnsw")
-    other.close()
-
-
-def test_an_interrupted_creation_is_taken_up(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(MilvusStore, "_index", lambda *_, **__: None)
-        catalog._store.create(catalog._table("a"), 4, "flat", made_about(), lexical=True)
-    index = catalog.create("a", encoder=None, dimension=4)
-    index.upsert([Document("x", "")], unit(1, 4))
-    assert list(index.retrieve(Search("", 5, np.ones(4))).pool.ids) == ["x"]
-
-
-def made_about() -> str:
-    return orjson.dumps({"encoder": None, "created": "now", "kind": "flat", "lexical": True}).decode()
 
 
 def test_collections_of_others_are_left_alone(catalog: StoreCatalog, url: str) -> None:
@@ -152,8 +125,8 @@ def test_collections_of_others_are_left_alone(catalog: StoreCatalog, url: str) -
     other.close()
 
 
-def test_urls(tmp_path: Path) -> None:
-    for url in ("", "localhost:19530", "ftp://host", "http://user:secret@host", "data", "http://a b"):
+def test_url_says_server_database_and_consistency(tmp_path: Path) -> None:
+    for url in ("", "localhost:19530", "http://user:secret@host", "data"):
         with pytest.raises(InvalidConfiguration) as raised:
             MilvusConnection(url)
         assert "secret" not in str(raised.value)
@@ -166,54 +139,56 @@ def test_urls(tmp_path: Path) -> None:
         connection = store._connection
         assert (connection.url, connection._database, store._consistency) == (url, database, consistency)
         assert connection._token == "root:secret"
+    index = StoreCatalog(store).create("a", encoder=None, dimension=4)  # in the file
+    index.upsert([Document("x", "text")], unit(1, 4))
+    assert index.documents(["x"])["x"].text == "text"
+    store.close()
     for wrong in ("milvus://h?consistency=some", "milvus://h?level=strong"):
         with pytest.raises(InvalidConfiguration, match="only the option consistency: strong, session"):
             MilvusStore.connect(StoreSettings(url=SecretStr(wrong)))
 
 
-def test_a_file(tmp_path: Path) -> None:
-    store = MilvusStore.connect(StoreSettings(url=SecretStr(f"milvus://{tmp_path}/milvus.db")))
-    index = StoreCatalog(store).create("a", encoder=None, dimension=4)
-    index.upsert([Document("x", "text")], unit(1, 4))
-    assert index.documents(["x"])["x"].text == "text"
-    store.close()
-
-
-@pytest.mark.parametrize("consistency", ["strong", "session", "bounded", "eventually"])
+@pytest.mark.parametrize("consistency", ["strong", "bounded"])
 def test_consistency_is_of_searches(url: str, consistency: str) -> None:
     catalog = StoreCatalog(MilvusStore(MilvusConnection(url), consistency), prefix=next(prefixes))
     catalog.create("a", encoder=None, dimension=4)
-    asked: list[str] = []
     index = catalog.get("a")
     table = index.table
     assert isinstance(table, MilvusTable)
-    loaded = table._loaded
-
-    def watched(method: str, **options: Any) -> Any:
-        asked.append(options["consistency_level"])
-        return loaded(method, **options)
-
-    table._loaded = watched  # type: ignore[method-assign]
-    index.upsert([Document("x", "")], unit(1, 4), [b"digest"])
-    assert (index.digests(["x"]), asked) == ({"x": b"digest"}, ["Strong"])  # what decides about writing
-    asked.clear()
-    assert index.documents(["x"]).keys() <= {"x"}
-    table.search(np.ones(4, np.float32), 1, True)
-    assert asked == [consistency.capitalize()] * 2
+    with patch.object(table, "_loaded", wraps=table._loaded) as loaded:
+        index.upsert([Document("x", "")], unit(1, 4), [b"digest"])
+        assert index.digests(["x"]) == {"x": b"digest"}
+        index.documents(["x"])
+        table.search(np.ones(4, np.float32), 1, True)
+    asked = [call.kwargs["consistency_level"] for call in loaded.call_args_list]
+    assert asked == ["Strong", *[consistency.capitalize()] * 2]  # strong is what decides about writing
     catalog.close()
 
 
-@pytest.mark.parametrize(
-    ("given", "depth", "ef"), [({}, 100, 200), ({}, 16_384, 32_768), ({"ef": 64}, 100, 100), ({"ef": 300}, 100, 300)]
-)
-def test_the_beam_is_as_wide_as_the_search_is_deep(catalog: StoreCatalog, given: Any, depth: int, ef: int) -> None:
+def test_beam_is_as_wide_as_the_search_is_deep(catalog: StoreCatalog) -> None:
     catalog.create("a", encoder=None, dimension=4, kind="hnsw")
-    attached = made(catalog._store, catalog._table("a")).model_copy(update={"search": given})
-    table = catalog._store.open(attached)
-    assert isinstance(table, MilvusTable) and table._parameters(depth) == {"ef": ef}
+    for search, depth, ef in (({}, 100, 200), ({}, 16_384, 32_768), ({"ef": 64}, 100, 100), ({"ef": 300}, 100, 300)):
+        attached = made(catalog._store, catalog._table("a")).model_copy(update={"search": search})
+        table = catalog._store.open(attached)
+        assert isinstance(table, MilvusTable) and table._parameters(depth) == {"ef": ef}
 
 
-def test_half_precision_vectors_are_read_as_they_are(catalog: StoreCatalog) -> None:
+@pytest.mark.parametrize(
+    ("name", "lite", "halves", "text"),
+    [
+        ("milvus_lite-3.2.2", True, False, False),
+        ("v2.3.5-lite", False, False, False),
+        ("v2.4.23", False, True, False),
+        ("v2.10.1-dev", False, True, True),
+        ("nothing known", False, False, False),
+    ],
+)
+def test_server_tells_what_it_can_do(name: str, lite: bool, halves: bool, text: bool) -> None:
+    server = Server.of(name)
+    assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
+
+
+def test_half_precision_vectors_are_read(catalog: StoreCatalog) -> None:
     """As servers from 2.4 send them: as bytes by a search, and as a list of bytes by a query."""
     catalog.create("a", encoder=None, dimension=8)
     table = catalog.get("a").table
@@ -229,23 +204,7 @@ def test_half_precision_vectors_are_read_as_they_are(catalog: StoreCatalog) -> N
         assert [each.dtype.name for each in fields if each.name == "vector"] == [expected]
 
 
-@pytest.mark.parametrize(
-    ("name", "lite", "halves", "text"),
-    [
-        ("milvus_lite-3.2.2", True, False, False),
-        ("v2.3.5-lite", False, False, False),
-        ("v2.4.23", False, True, False),
-        ("2.5.0", False, True, True),
-        ("v2.10.1-dev", False, True, True),
-        ("nothing known", False, False, False),
-    ],
-)
-def test_what_servers_can_do(name: str, lite: bool, halves: bool, text: bool) -> None:
-    server = Server.of(name)
-    assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
-
-
-def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_with_full_text_finds_by_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over milvus-lite, which has the function: the calls are those for a server, the scores of milvus-lite are not."""
     monkeypatch.setattr(Server, "full_text", property(lambda _: True))
     monkeypatch.delenv("MILVUS_URL", raising=False)
@@ -288,7 +247,9 @@ def test_a_server_that_has_words_finds_by_them(tmp_path: Path, monkeypatch: pyte
         (Field("VARCHAR"), {"n": 1}, False, False),
     ],
 )
-def test_fields_of_one_type(field: Field, filter: dict[str, Any], possible: str | bool, certain: str | bool) -> None:
+def test_filters_of_typed_fields(
+    field: Field, filter: dict[str, Any], possible: str | bool, certain: str | bool
+) -> None:
     if field.nullable:
         possible, certain = (f"({each} and (n is not null))" for each in (possible, certain))
     table = MilvusTable.__new__(MilvusTable)
@@ -298,20 +259,17 @@ def test_fields_of_one_type(field: Field, filter: dict[str, Any], possible: str 
 
 
 @pytest.mark.parametrize("numbers", [False, True])
-def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    client, own = MilvusClient(url), next(names_of_collections)
+def test_collection_of_others_is_read(url: str, numbers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = next(names_of_collections)
     schema = MilvusClient.create_schema()
     schema.add_field("pk", DataType.INT64 if numbers else DataType.VARCHAR, is_primary=True, max_length=100)
     schema.add_field("emb", DataType.FLOAT_VECTOR, dim=8)
-    schema.add_field("body", DataType.VARCHAR, max_length=100)
-    schema.add_field("head", DataType.VARCHAR, max_length=100)
-    wanted = MilvusClient.prepare_index_params()
-    wanted.add_index("emb", index_type="FLAT", metric_type="IP")
-    client.create_collection(own, schema=schema, index_params=wanted)
-    vectors = unit(50, 8)
-    ids = [str(n - 20) for n in range(50)]
+    for name in ("body", "head"):
+        schema.add_field(name, DataType.VARCHAR, max_length=100)
+    vectors, ids = unit(50, 8), [str(n - 20) for n in range(50)]
     rows = zip(ids, vectors, strict=True)
-    client.insert(own, [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": f"h{i}"} for i, v in rows])
+    rows_of = [{"pk": int(i) if numbers else i, "emb": v, "body": f"b{i}", "head": f"h{i}"} for i, v in rows]
+    fill(url, own, schema, rows_of, vector="emb", metric="IP")
     described = Attached(table=own, id="pk", vector="emb", text="body", title="head", encoder="seeded-8")
     catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
     index, search = catalog.get("papers"), Search("", 10, unit(1, 8, seed=1)[0])
@@ -319,24 +277,19 @@ def test_a_collection_of_one_s_own(url: str, numbers: bool, monkeypatch: pytest.
     scores = vectors.astype(np.float64) @ search.unit
     assert list(pool.ids) == [ids[row] for row in np.argsort(-scores)[:10]]
     np.testing.assert_allclose(pool.scores, np.sort(scores)[::-1][:10], atol=1e-12)
-    with monkeypatch.context() as patch:
-        patch.setattr(stores, "ANSWER_BYTES", 32 * 7)
+    with monkeypatch.context() as small:
+        small.setattr(stores, "ANSWER_BYTES", 32 * 7)
         parts = index.retrieve(search).pool
     assert parts.ids == pool.ids
     np.testing.assert_array_equal(parts.embeddings, pool.embeddings)
     assert index.documents(["-3", "x", "7"]) == {i: Document(i, f"b{i}", f"h{i}") for i in ("-3", "7")}
-    (listed,) = catalog.list()
-    assert listed == (info := catalog.describe("papers"))
-    assert (info.name, info.count, info.encoder) == ("papers", 50, "seeded-8")
-    wrong = StoreCatalog(
-        MilvusStore(MilvusConnection(url)), {"papers": Attached(table=own, id="pk", vector="emb", text="words")}
-    )
+    assert (index.info.encoder, catalog.describe("papers").count) == ("seeded-8", 50)
+    wrong = StoreCatalog(catalog._store, {"papers": described.model_copy(update={"text": "words"})})
     with pytest.raises(RetrieverFailed, match="'words'"):
         wrong.get("papers")
     (unreadable,) = wrong.list()
     assert isinstance(unreadable, UnreadableIndex) and "'words'" in str(unreadable.error)
-    for part in (catalog, wrong, client):
-        part.close()
+    catalog.close()
 
 
 INTEGERS = [-128, -2, -1, 0, 1, 2, 127]
@@ -371,9 +324,9 @@ ROWS = random_metadata(80)
 
 
 @pytest.fixture(scope="module")
-def papers(url: str) -> Iterator[tuple[StoreCatalog, str]]:
+def papers(url: str) -> Iterator[Index]:
     """A collection of many types of fields, with 80 documents."""
-    client, name = MilvusClient(url), next(names_of_collections)
+    name = next(names_of_collections)
     schema = MilvusClient.create_schema(enable_dynamic_field=True)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=4)
@@ -382,26 +335,17 @@ def papers(url: str) -> Iterator[tuple[StoreCatalog, str]]:
     for field, (type, _) in SCHEMA.items():
         options = {"element_type": elements[field], "max_capacity": 10} if field in elements else {}
         schema.add_field(field, type, max_length=100, **options)
-    wanted = MilvusClient.prepare_index_params()
-    wanted.add_index("vector", index_type="FLAT", metric_type="COSINE")
-    client.create_collection(name, schema=schema, index_params=wanted)
     vectors = unit(len(ROWS), 4)
-    client.insert(
-        name, [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)]
-    )
-    described = Attached(table=name)
-    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": described})
-    assert catalog.get("papers").count() == len(ROWS)
-    yield catalog, name
-    catalog.close()
-    client.close()
-
-
-def test_metadata_are_the_other_fields(papers: tuple[StoreCatalog, str]) -> None:
-    read = papers[0].get("papers").documents([f"d{n}" for n in range(len(ROWS))])
+    rows = [{"id": f"d{n}", "vector": vectors[n], "text": f"text {n}", **row} for n, row in enumerate(ROWS)]
+    fill(url, name, schema, rows)
+    catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), {"papers": Attached(table=name)})
+    index = catalog.get("papers")
+    read = index.documents([f"d{n}" for n in range(len(ROWS))])
     for n, row in enumerate(ROWS):
         expected = row | {"single": float(np.float32(row["single"]))}
         assert read[f"d{n}"] == Document(f"d{n}", f"text {n}", metadata=expected)
+    yield index
+    catalog.close()
 
 
 scalars = st.sampled_from(
@@ -430,8 +374,7 @@ filters = st.recursive(
 
 @settings(max_examples=times(25, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(filters)
-def test_filters_mean_what_they_mean_everywhere(papers: tuple[StoreCatalog, str], filter: dict[str, Any]) -> None:
-    index = papers[0].get("papers")
-    found = index.retrieve(Search("", len(ROWS), np.ones(4), filter=filter))
-    rows = index.documents([f"d{n}" for n in range(len(ROWS))])
+def test_filters_mean_what_they_mean_everywhere(papers: Index, filter: dict[str, Any]) -> None:
+    found = papers.retrieve(Search("", len(ROWS), np.ones(4), filter=filter))
+    rows = papers.documents([f"d{n}" for n in range(len(ROWS))])
     assert set(found.pool.ids) == {id for id, document in rows.items() if Filter(filter).matches(document.metadata)}

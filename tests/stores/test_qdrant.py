@@ -10,8 +10,8 @@ import pytest
 from pydantic import SecretStr
 from qdrant_client import QdrantClient, models
 
-from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
-from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.retrieval.document import Document, Search, fingerprint
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
@@ -28,6 +28,7 @@ from boundarymorph_stores.testing import (
     ReadOnly,
     StoreContract,
 )
+from tests.contract.vector_index import unit
 from tests.ports import free_port
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
@@ -96,12 +97,25 @@ class TestFlaws(Flaws):
 
 
 @pytest.mark.strangers
-def test_ids_of_the_payload_that_are_numbers(client: QdrantClient) -> None:
+def test_ids_are_numbers_texts_or_uuids(client: QdrantClient) -> None:
     fill(client, "t", [{"key": 7, "text": "tram", "title": 8}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
     index = StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
-    found = index.retrieve(Search("tram", 3, QUERIES[0]))
-    assert sorted(found.pool.ids) == ["7", "7a"]
+    assert sorted(index.retrieve(Search("tram", 3, QUERIES[0])).pool.ids) == ["7", "7a"]
     assert index.documents(["7", "7a"]) == {"7": Document("7", "tram"), "7a": Document("7a", "bread")}
+    client.create_collection("theirs", models.VectorParams(size=4, distance=models.Distance.DOT))
+    attached = Attached(table="theirs", title="title", metadata=("metadata",), writable=True)
+    index = StoreCatalog(QdrantStore(client), {"theirs": attached}).get("theirs")
+    kept = [Document("7", "one"), Document(id := str(UUID(int=5)), "two", "t", {"n": [1]})]
+    index.upsert(kept, unit(2, 4))
+    assert list(index.documents(["7", id.upper() + "0", id]).values()) == kept
+    assert set(index.retrieve(Search("tram", 3, np.ones(4))).pool.ids) == {"7", id}
+    assert index.digests(["7"]) == {"7": fingerprint(kept[0])}
+    with pytest.raises(InvalidInput, match="a number or a UUID"):
+        index.check(Document("seven", ""))
+    assert (index.delete(["7", "8"]), index.count()) == (1, 1)
+    attached = attached.model_copy(update={"id": "key"})
+    with pytest.raises(RetrieverFailed, match="must be that of the point"):
+        StoreCatalog(QdrantStore(client), {"theirs": attached}).get("theirs")
 
 
 def test_columns_are_guessed(client: QdrantClient) -> None:
@@ -116,16 +130,7 @@ def test_columns_are_guessed(client: QdrantClient) -> None:
         assert index.documents(["0", "x", "00", "7"]) == {"0": Document("0", "tram", metadata={"year": 1})}
 
 
-def test_ids_that_are_uuids(client: QdrantClient) -> None:
-    client.create_collection("t", COSINE)
-    id = str(UUID(int=5))
-    client.upsert("t", [models.PointStruct(id=id, vector=VECTORS[0].tolist(), payload={"text": "tram"})])
-    index = StoreCatalog(QdrantStore(client), {}).get("t")
-    assert index.retrieve(Search("tram", 3, QUERIES[0])).pool.ids == [id]
-    assert index.documents([id.upper() + "0", id]) == {id: Document(id, "tram")}
-
-
-def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
+def test_mistakes_in_a_description_are_named(client: QdrantClient) -> None:
     fill(client, "tales", [{"text": "tram"}, {"body": "x"}, {"text": 7}])
     catalog = StoreCatalog(
         QdrantStore(client),
@@ -135,6 +140,9 @@ def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
     index = catalog.get("mine")
     assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["2 candidates have no text"]
     assert APPROXIMATE.format("Qdrant") in catalog.get("large").retrieve(Search("tram", 3, QUERIES[0])).warnings
+    settings = StoreSettings(url=SecretStr(f"qdrant://127.0.0.1:{free_port()}"), timeout_seconds=1)
+    with pytest.raises(RetrieverUnavailable, match="Qdrant"):
+        list(QdrantStore.connect(settings).columns())
     with pytest.raises(RetrieverFailed, match="no vector 'dense'; it has vector"):
         StoreCatalog(QdrantStore(client), {"m": Attached(table="tales", vector="dense")}).get("m")
     client.delete_collection("tales")
@@ -143,16 +151,7 @@ def test_what_is_wrong_with_a_collection_is_said(client: QdrantClient) -> None:
             call()
 
 
-def test_nobody_is_there() -> None:
-    settings = StoreSettings(url=SecretStr(f"qdrant://127.0.0.1:{free_port()}"), timeout_seconds=1)
-    store = QdrantStore.connect(settings)
-    for call in (lambda: list(store.columns()), lambda: store.open(Attached(table="tales"))):
-        with pytest.raises(RetrieverUnavailable, match="Qdrant"):
-            call()
-    store.close()
-
-
-def test_without_an_index_all_is_searched(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flat_index_is_searched_exactly(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "EXACT", 1)
     catalog = StoreCatalog(QdrantStore(client))
     for kind, said in (("flat", []), ("hnsw", [APPROXIMATE.format("Qdrant")])):

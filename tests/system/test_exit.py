@@ -57,34 +57,24 @@ def running_a_request(directory: Path, seconds: float, path: str = "slow", **set
             asking.join()
 
 
-class TestWhatRuns:
-    def test_has_finished(self, tmp_path: Path) -> None:
-        with running_a_request(tmp_path, 0.5) as process:
-            process.terminate()
-            assert process.wait(timeout=PATIENCE) == 0
-
-    def test_is_broken_off_after_the_grace_time(self, tmp_path: Path) -> None:
-        with running_a_request(tmp_path, 100, grace_seconds=1) as process:
-            process.terminate()
-            assert process.wait(timeout=PATIENCE) == 1
-
-    def test_is_broken_off_in_a_thread_that_does_not_end(self, tmp_path: Path) -> None:
-        """The log names it."""
-        with running_a_request(tmp_path, 2 * PATIENCE, "stuck", grace_seconds=1) as process:
-            process.terminate()
-            assert process.wait(timeout=PATIENCE) == 1
-        assert "exiting although this does not end: search_0 in " in (tmp_path / "log").read_text()
-
-    @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-    def test_is_broken_off_by_a_second_signal(self, tmp_path: Path, second: signal.Signals) -> None:
-        with running_a_request(tmp_path, 100) as process:
-            process.terminate()
-            time.sleep(0.5)  # two signals of one kind at once are one
-            process.send_signal(second)
-            assert process.wait(timeout=PATIENCE) == 128 + second
+@pytest.mark.parametrize(("seconds", "code"), [(0.5, 0), (100, 1)])
+def test_process_waits_for_requests_until_the_grace_time_ends(tmp_path: Path, seconds: float, code: int) -> None:
+    grace = PATIENCE if code == 0 else 1
+    with running_a_request(tmp_path, seconds, grace_seconds=grace) as process:
+        process.terminate()
+        assert process.wait(timeout=PATIENCE) == code
 
 
-def test_a_failed_start_looks_like_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_process_ends_at_once_on_a_second_signal(tmp_path: Path, second: signal.Signals) -> None:
+    with running_a_request(tmp_path, 100) as process:
+        process.terminate()
+        time.sleep(0.5)  # two signals of one kind at once are one
+        process.send_signal(second)
+        assert process.wait(timeout=PATIENCE) == 128 + second
+
+
+def test_log_ends_with_the_cause_of_a_failed_start(tmp_path: Path) -> None:
     """The last line says why, and none that the service runs."""
     missing = str(tmp_path / "missing")
     variables = {"BOUNDARYMORPH_SCORER__MODEL": missing, "BOUNDARYMORPH_DATA_DIRECTORY": str(tmp_path)}

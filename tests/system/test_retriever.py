@@ -1,7 +1,5 @@
 """The retriever in a separate process: a gateway in front of it gives the same answers."""
 
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,10 @@ import pytest
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from tests.faults.scenario import DOCUMENTS, fill
+from tests.faults.scenario import DOCUMENTS, SUBJECTS, fill
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
-from tests.system.service import Service, repeatable, retriever, scorer, service
+from tests.system.service import Service, boundarymorph, repeatable, retriever, scorer, service
 
 SELECT = {"query": "tales of music", "index": "tales", "budget": 15, "rounds": 3, "k": 10, "reuse": False}
 SELECT |= {"return_documents": True}
@@ -46,15 +44,14 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
     return repeatable(running.select(**SELECT | options))
 
 
-def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:
+def test_gateway_with_a_retriever_answers_as_one_process(gateway: Service, directory: Path) -> None:
     with service(directory / "whole") as whole:
         fill(whole)
         for options in ({}, {"max_tokens": 100, "k": None}, {"query": "tram", "depth": 20, "method": "boundarymorph"}):
             assert select(whole, **options) == select(gateway, **options)
 
 
-def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, directory: Path) -> None:
-    """A calibration of another encoder is not used."""
+def test_gateway_refuses_a_calibration_of_another_encoder(gateway: Service, directory: Path) -> None:
     held = LocalCatalog(directory / "data" / "indexes").artifacts("tales")
     scorer_name = gateway.client.get("/v1/models").json()["data"][0]["id"]
     answers = []
@@ -67,7 +64,29 @@ def test_a_gateway_knows_its_retrievers_encoder_and_indexes(gateway: Service, di
     assert any("learned with the encoder 'another encoder'" in warning for warning in refused["warnings"])
 
 
-def test_a_gateway_is_thin(gateway: Service) -> None:
+def test_calibrate_through_a_gateway_names_the_retrievers_encoder(
+    gateway: Service, alone: Service, directory: Path
+) -> None:
+    """The command reads the settings of the gateway, which has neither indexes nor an encoder of its own."""
+    queries = [f"what is told of the {subject}" for subject in SUBJECTS]
+    pairs = [
+        {"query": query, "document": each["id"], "grade": int(query.split()[-1] in each["text"])}
+        for query in queries
+        for each in DOCUMENTS[::3]
+    ]
+    (directory / "pairs.ndjson").write_bytes(b"\n".join(map(orjson.dumps, pairs)))
+    given = ["--judgments", str(directory / "pairs.ndjson"), "--json"]
+    at = {"BOUNDARYMORPH_RETRIEVER__URL": f'["{alone.url}"]'}
+    done = boundarymorph("calibrate", "tales", *given, data=directory / "other", environment=at)
+    assert done.returncode == 0, done.stderr
+    made = orjson.loads(done.stdout[done.stdout.index("{\n") :])
+    assert made["encoder"] == gateway.client.get("/indexes/tales").json()["encoder"]
+    after = gateway.select(**SELECT)
+    assert after["calibration"] == made["created"]
+    LocalCatalog(directory / "data" / "indexes").artifacts("tales").change(calibration=None)
+
+
+def test_gateway_is_thin(gateway: Service, alone: Service) -> None:
     select(gateway)
     pool = [{"id": str(n), "text": document["text"]} for n, document in enumerate(DOCUMENTS[:10])]
     select(gateway, index=None, pool=pool, k=3, vectors="encoder")  # the retriever's
@@ -77,36 +96,12 @@ def test_a_gateway_is_thin(gateway: Service) -> None:
     for library in ("libfaiss", "_swigfaiss", "onnxruntime", "libtorch"):
         assert library not in maps
     assert not (gateway.log_file.with_suffix("") / "indexes").exists()
-
-
-def test_a_client_that_hangs_up_during_an_upload(gateway: Service, alone: Service) -> None:
-    """Of the gateway, and so of the retriever."""
-    line = orjson.dumps({"id": "whole", "text": "t"}) + b"\n"
-    head = b"POST /indexes/tales/documents HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
-    route = 'method="POST",route="/indexes/{name}/documents",status="400"'
-    sample = f"boundarymorph_http_request_duration_seconds_count{{{route}"
-    before = alone.metric(sample)
-
-    def counted() -> bool:
-        """Once more, in case both were too slow to begin with it."""
-        with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
-            connection.sendall(head + b"Content-Length: 100000\r\n\r\n" + line + b'{"id": "half", "te')
-            time.sleep(0.2)
-        return alone.metric(sample) > before and gateway.metric(sample) > 0
-
-    until(counted)
-    assert gateway.client.get("/indexes/tales/documents/half").status_code == 404
-    assert "Traceback" not in gateway.log + alone.log
-
-
-def test_a_retriever_is_no_selector(alone: Service) -> None:
     assert alone.client.post("/select", json=SELECT).status_code == 404
-    maps = Path(f"/proc/{alone.process.pid}/maps").read_text()
-    assert "swigfaiss" in maps and "libtorch" not in maps
+    assert "libtorch" not in Path(f"/proc/{alone.process.pid}/maps").read_text()
 
 
 @pytest.mark.slow
-def test_a_gateway_waits_for_its_retriever(directory: Path) -> None:
+def test_gateway_waits_for_its_retriever(directory: Path) -> None:
     port = free_port()
     with service(directory / "early", "--retriever-url", f"http://127.0.0.1:{port}", ready=False) as front:
         front.await_answer("/livez")
@@ -118,7 +113,7 @@ def test_a_gateway_waits_for_its_retriever(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gateway_in_front_of_something_else(directory: Path) -> None:
+def test_gateway_refuses_a_retriever_that_is_none(directory: Path) -> None:
     with (
         scorer(directory / "else.log") as other,
         service(directory / "wrong", "--retriever-url", other.url, ready=False) as front,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from boundarymorph.scoring.transformer import TransformerCrossEncoder
@@ -43,37 +42,22 @@ def gateway(directory: Path, alone: Service) -> Iterator[Service]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cross-encoder as a folder: a BERT of 3 layers with random weights."""
-    return tiny.bert(tmp_path_factory.mktemp("model") / "tiny-bert")
-
-
 def select(running: Service, **options: Any) -> dict[str, Any]:
     return running.select(**SELECT | options)
 
 
-def test_a_gateway_answers_as_one_process_does(gateway: Service, directory: Path) -> None:
+def test_gateway_with_a_scorer_answers_as_one_process(gateway: Service, directory: Path) -> None:
     with service(directory / "whole", embedded=True) as whole:
         here, there = select(whole), select(gateway)
     for body in (here, there):
         del body["id"], body["timings_ms"]
     assert here == there
+    maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
+    assert "libtorch" not in maps and "onnxruntime" in maps  # the encoder is still here
     assert gateway.metric('boundarymorph_scorer_attempt_duration_seconds_count{endpoint="http://127') >= 4
 
 
-def test_a_model_by_its_folder(directory: Path, tiny_folder: Path) -> None:
-    expected = TransformerCrossEncoder.load(str(tiny_folder))
-    with scorer(directory / "tiny.log", "--model", str(tiny_folder)) as running:
-        body = running.client.post("/score", json={"query": QUERY, "texts": TEXTS}).json()
-        maps = Path(f"/proc/{running.process.pid}/maps").read_text()
-    assert body["model"] == expected.name
-    one_by_one = [expected.run([pair])[0] for pair in expected.tokenize(QUERY, TEXTS)]
-    np.testing.assert_allclose(body["scores"], one_by_one, atol=1e-5)
-    assert "libtorch" in maps
-
-
-def test_serve_with_a_short_name(tmp_path: Path) -> None:
+def test_serve_takes_the_short_name_of_a_model(tmp_path: Path) -> None:
     """As the README has it; the cache of the hub has tiny weights of that architecture."""
     model = tmp_path / "models--BAAI--bge-reranker-v2-m3"
     folder = tiny.xlm_roberta(model / "snapshots" / ("a" * 40))
@@ -89,20 +73,7 @@ def test_serve_with_a_short_name(tmp_path: Path) -> None:
     assert body["model"].startswith("BAAI/bge-reranker-v2-m3@aaaaaaaaaaaa/") and len(scores) == 3
 
 
-def test_a_gateway_is_thin(gateway: Service) -> None:
-    select(gateway)
-    maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
-    assert "libtorch" not in maps
-    assert "onnxruntime" in maps  # the encoder is still here
-
-
-def test_a_model_that_is_not_there(directory: Path) -> None:
-    with scorer(directory / "none.log", "--model", str(directory / "nowhere"), ready=False) as running:
-        assert running.process.wait(timeout=PATIENCE) == 1
-        assert "nowhere" in running.log and "Traceback" not in running.log
-
-
-def test_sigterm_under_load_finishes_what_runs(tmp_path: Path) -> None:
+def test_scorer_finishes_its_requests_after_sigterm(tmp_path: Path) -> None:
     texts = TEXTS * 3
     (tmp_path / "boundarymorph.toml").write_text(f"grace_seconds = {PATIENCE:.0f}")
     with scorer(tmp_path / "drained.log", embedded=True) as running, ThreadPoolExecutor(1) as threads:
@@ -114,7 +85,7 @@ def test_sigterm_under_load_finishes_what_runs(tmp_path: Path) -> None:
         assert len(request.result().json()["scores"]) == len(texts)
 
 
-def test_draining_is_unready_but_open(tmp_path: Path) -> None:
+def test_scorer_is_unready_but_open_while_it_drains(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text("drain_seconds = 30")
     with scorer(tmp_path / "draining.log") as running:
         running.process.send_signal(signal.SIGTERM)

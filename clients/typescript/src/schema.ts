@@ -1292,6 +1292,8 @@ export interface components {
             parts?: {
                 [key: string]: components["schemas"]["PartHealth"];
             };
+            /** @description for callers that may read details */
+            scorer?: components["schemas"]["ScorerInUse"] | null;
         };
         /**
          * RerankAnswer
@@ -1389,6 +1391,23 @@ export interface components {
             group?: unknown;
         };
         /**
+         * ScorerInUse
+         * @description A scorer, and how far it is trusted.
+         */
+        ScorerInUse: {
+            /**
+             * Model
+             * @description its full name; null while it is unknown
+             */
+            model: string | null;
+            /**
+             * Trust
+             * @description how far its scores are trusted beside similarity and words; docs/models.md says what it changes
+             * @enum {string}
+             */
+            trust: "weak" | "normal" | "strong";
+        };
+        /**
          * SelectResponse
          * @description The chosen set, most relevant first, and what is known about it.
          */
@@ -1435,6 +1454,8 @@ export interface components {
              * @description when the calibration was made by which relevance is a probability; null if none is in use
              */
             calibration?: string | null;
+            /** @description who was asked for scores */
+            scorer?: components["schemas"]["ScorerInUse"] | null;
             /**
              * Policy
              * @description the policy in force, whose defaults the request has
@@ -2048,7 +2069,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2071,11 +2092,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2181,7 +2201,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2204,11 +2224,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2420,7 +2439,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2443,11 +2462,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2553,7 +2571,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2576,11 +2594,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2662,7 +2679,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2685,11 +2702,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -3086,7 +3102,7 @@ export interface components {
             spend?: "order" | "set";
             /**
              * Rounds
-             * @description trips to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as calls, each call is chosen knowing all earlier scores. 'auto', the default, goes by what a trip costs: many growing rounds for a scorer in the same process on a CPU, 5 for 10 calls and 11 for 50, and 2 or 3 for others. If the budget covers the pool, nothing is chosen, and there is one
+             * @description requests to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as calls, each call is chosen knowing all earlier scores. 'auto', the default, is 3 for a fixed budget. A selection that stops by itself, and one by the score alone, has more, which grow: 5 for 10 calls and 11 for 50. If the budget covers the pool, nothing is chosen, and there is one
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3226,7 +3242,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3249,11 +3265,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -3429,7 +3444,7 @@ export interface components {
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3452,11 +3467,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: the scorer's, or what 'people' are expected to find, as in POST /select
-             * @default scorer
-             * @enum {string}
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @default null
              */
-            relevance?: "people" | "scorer";
+            relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -3522,6 +3536,7 @@ export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];
 export type RerankResult = components['schemas']['RerankResult'];
+export type ScorerInUse = components['schemas']['ScorerInUse'];
 export type SelectResponse = components['schemas']['SelectResponse'];
 export type SelectedDocument = components['schemas']['SelectedDocument'];
 export type StoredDocument = components['schemas']['StoredDocument'];

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from boundarymorph.api.schemas import PartHealth, Ready
+from boundarymorph.api.schemas import PartHealth, Ready, ScorerInUse
 from boundarymorph.caching.build import Caches
 from boundarymorph.errors import (
     BoundaryMorphError,
@@ -198,7 +198,15 @@ class Lifecycle:
         if not self.ready:
             return Ready(status="starting", detail=self.trouble or self.waiting)
         missing = None if self.readiness is None else self.readiness.missing
-        return Ready(status="ok" if missing is None else "unready", detail=missing, parts=parts)
+        status: Literal["ok", "unready"] = "ok" if missing is None else "unready"
+        return Ready(status=status, detail=missing, parts=parts, scorer=self._scorer())
+
+    def _scorer(self) -> ScorerInUse | None:
+        """Return the scorer of the process, if it selects."""
+        if self.built is None or self.built.selector is ABSENT:
+            return None
+        selector = self.built.selector
+        return ScorerInUse(model=selector.model, trust=selector.trust)
 
     def require(self, *, probed: bool = True) -> Parts:
         """Return the parts. Raises NotReady until they have answered a first probe, or, if not `probed`, until they are

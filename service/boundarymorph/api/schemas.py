@@ -17,6 +17,7 @@ from pydantic import (
 
 from boundarymorph.reading import Id, readable
 from boundarymorph.retrieval.interfaces import IndexDescription
+from boundarymorph.scoring.trust import Trust
 
 Element = TypeVar("Element")
 
@@ -268,11 +269,21 @@ class PartHealth(BaseModel):
     detail: str | None = Field(None, description="why it does not answer, for callers that may read it")
 
 
+class ScorerInUse(BaseModel):
+    """A scorer, and how far it is trusted."""
+
+    model: str | None = Field(description="its full name; null while it is unknown")
+    trust: Trust = Field(
+        description="how far its scores are trusted beside similarity and words; docs/models.md says what it changes"
+    )
+
+
 class Ready(Health):
     """Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
     probed and not listed."""
 
     parts: dict[str, PartHealth] = Field(default_factory=dict, description="by name, the parts that the process needs")
+    scorer: ScorerInUse | None = Field(None, description="for callers that may read details")
 
 
 class Problem(BaseModel):

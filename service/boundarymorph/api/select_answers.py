@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from boundarymorph.api.schemas import LanguageModelUsage, Relevance
+from boundarymorph.api.schemas import LanguageModelUsage, Relevance, ScorerInUse
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
@@ -124,6 +124,7 @@ class SelectResponse(BaseModel):
     calibration: str | None = Field(
         None, description="when the calibration was made by which relevance is a probability; null if none is in use"
     )
+    scorer: ScorerInUse | None = Field(None, description="who was asked for scores")
     policy: str = Field("default", description="the policy in force, whose defaults the request has")
     method: str = Field(description="in force")
     vectors: VectorSource = Field(

@@ -284,11 +284,11 @@ class SelectRequest(Message):
     )
     rounds: Rounds | None = Field(
         None,
-        description="trips to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to "
-        "3, the first takes the head of the list and the best by words, and the others are chosen; with as many as "
-        "calls, each call is chosen knowing all earlier scores. 'auto', the default, goes by what a trip costs: many "
-        "growing rounds for a scorer in the same process on a CPU, 5 for 10 calls and 11 for 50, and 2 or 3 for "
-        "others. If the budget covers the pool, nothing is chosen, and there is one",
+        description="requests to the scorer at most, of equal size; a near deadline may make them smaller and more. Up "
+        "to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as "
+        "calls, each call is chosen knowing all earlier scores. 'auto', the default, is 3 for a fixed budget. A "
+        "selection that stops by itself, and one by the score alone, has more, which grow: 5 for 10 calls and 11 for "
+        "50. If the budget covers the pool, nothing is chosen, and there is one",
     )
     query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
     ranked: bool = Field(

@@ -16,7 +16,7 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.callers import DEFAULT_POLICY
-from boundarymorph.api.schemas import Distinct, LanguageModelUsage
+from boundarymorph.api.schemas import Distinct, LanguageModelUsage, ScorerInUse
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
     ExplainedCall,
@@ -55,7 +55,6 @@ log = logging.getLogger(__name__)
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
-READ_FIRST = 16  # of any index; three quarters head the list, and their words are measured (`scoring.scorer.SAMPLE`)
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 DECIMALS = 5  # of the numbers about a whole pool
 
@@ -191,14 +190,13 @@ def candidates_of(request: SelectRequest, query: str, settings: Settings) -> Cal
         budget = budget_of(request, settings)
         few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
         distant = bool(settings.retriever.url or settings.stores)
-        first = READ_FIRST if _to_people(request, settings) else 0
         search = Search(
             query,
             depth,
             vector,
             request.filter,
             request.hybrid,
-            documents=READ_AHEAD if distant and (budget or request.return_documents) else first,
+            documents=READ_AHEAD if distant and (budget or request.return_documents) else 0,
             directions=few and (request.method or settings.method) == methods.DEFAULT,
         )
         return partial(IndexedCandidates, index=request.index, search=search, distant=distant)
@@ -314,6 +312,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         min_relevance=task.min_relevance,
         relevance="people" if result.to_people else "scorer",
         calibration=result.calibration,
+        scorer=ScorerInUse(model=result.model, trust=result.trust),
         policy=policy,
         method=task.method,
         vectors=result.vectors,

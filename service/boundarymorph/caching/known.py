@@ -22,7 +22,7 @@ from boundarymorph.inference.models import identity_of
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked, model_changed
-from boundarymorph.scoring.trips import Trips
+from boundarymorph.scoring.trust import Trust
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:  # the library has none of these
@@ -314,14 +314,15 @@ class KnownScores:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
-        trips: Trips | None = None,
+        trust: Trust | None = None,
+        full: int = 1,
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """trips: to the scorer, by default cheap ones. writes: most pending background writes. The caller closes the
-        scorer and the cache."""
+        """trust: that is declared for the scorer. full: documents that it reads in one pass. writes: most pending
+        background writes. The caller closes the scorer and the cache."""
         self.scorer, self.cache = scorer, cache
-        self.trips = trips or Trips()
+        self.trust, self.full = trust, full
         self.clock = clock
         self.through = ReadThrough(writes, clock)
 
@@ -356,7 +357,7 @@ class TaskScores:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = self.requests = 0
         self.tokens: TokenCounts | None = None
-        self.trips = known.trips
+        self.trust, self.full = known.trust, known.full
         self._known = known
         self._query = query
         self._tenant, self._instruction = tenant, instruction
@@ -448,7 +449,6 @@ class TaskScores:
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._known.scorer, self._instruction
-        begin = self._known.clock()
         scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
         scores = checked(scores, len(texts), scorer.name)
         self.failure = scores.failure
@@ -456,7 +456,6 @@ class TaskScores:
             self.tokens = scores.tokens.plus(self.tokens or TokenCounts())
         if texts:
             self.requests += 1
-            self.trips.clock.took(len(texts), self._known.clock() - begin, scores.server)
             metrics.scorer_trips.inc()
         return scores
 

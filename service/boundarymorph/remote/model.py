@@ -298,7 +298,7 @@ class RemoteModel:
             if served != description.name:
                 raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
             truncated = answer.truncated + request.cut
-            return Answer(answer.values, truncated, description.name, answer.usage, server.base)
+            return Answer(answer.values, truncated, description.name, answer.usage)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
@@ -306,13 +306,11 @@ def _joined(answers: Sequence[Answer]) -> Answer:
         raise Refused("the servers give results of different lengths; let all of them serve the same model")
     values = np.concatenate([answer.values for answer in answers])
     there = [answer for answer in answers if answer.failure is None]
-    servers = {answer.server for answer in there}
-    server = servers.pop() if len(servers) == 1 else None
     failures = [answer.failure for answer in answers if answer.failure is not None]
     failure = min(failures, key=lambda error: isinstance(error, ScorerFailed), default=None)  # which says least
     counts = [answer.usage for answer in there if answer.usage is not None]
     usage = reduce(TokenCounts.plus, counts) if counts else None
-    return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, server, failure)
+    return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, failure)
 
 
 def remote_options(chosen: ModelSettings) -> Options:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import orjson
 from numpy.typing import NDArray
@@ -57,15 +57,13 @@ class Answer:
     """Results of n texts.
 
     values: (n, ...) in the order of the texts; truncated: number of texts that the server says it truncated; served:
-    name of the model that answered, usage: tokens; None if not given. server: the base URL of the one that answered,
-    None if several did. failure: why values are missing, which are NaN.
+    name of the model that answered, usage: tokens; None if not given. failure: why values are missing, which are NaN.
     """
 
     values: NDArray[Any]
     truncated: int = 0
     served: str | None = None
     usage: TokenCounts | None = None
-    server: str | None = None
     failure: BoundaryMorphError | None = None
 
 
@@ -98,9 +96,9 @@ class Dialect(ABC):
     servers that users run themselves; prefix: the path of a base URL given without one; version_optional: whether a
     base URL may end in the version with which `path` begins; answer_bytes: most of the result of one text, besides the
     text itself; in_one_pass: whether a model reads all texts of a request in one pass, so that full requests cost
-    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed; billed_by_request:
-    whether a request costs the same whatever number of texts it has; declines: whether the model may leave a text
-    without a result, which says nothing about the others.
+    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed; declines: whether the
+    model may leave a text without a result, which says nothing about the others; trust: in all scorers of this kind,
+    None if it depends on the model.
     """
 
     name: str
@@ -114,8 +112,8 @@ class Dialect(ABC):
     answer_bytes = 1024
     in_one_pass = False
     honours_deadlines = False
-    billed_by_request = False
     declines = False
+    trust: Literal["strong"] | None = None
 
     @property
     def paid(self) -> bool:

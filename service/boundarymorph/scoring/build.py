@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import BatchingScorer, CrossEncoder, Scorer
-from boundarymorph.scoring.trips import Kind, Trips
+from boundarymorph.scoring.trust import Trust
 from boundarymorph.settings import ScorerSettings, Settings
 
 if TYPE_CHECKING:
@@ -47,14 +47,18 @@ def scorer_is_paid(settings: ScorerSettings) -> bool:
     return any(endpoint.dialect.paid for endpoint in _endpoints(settings))
 
 
-def trips_to(settings: ScorerSettings, scorer: Scorer) -> Trips:
-    """Return how requests to a scorer are planned. scorer: the one that was made by these settings."""
-    if not settings.url:
-        local = not isinstance(scorer, BatchingScorer) or scorer.model.backend.endswith("cpu")
-        return Trips("cheap" if local else "dear")
+def declared_trust(settings: ScorerSettings) -> Trust | None:
+    """Return the trust that the settings declare, or that all servers have by their kind. None if neither says."""
+    if settings.trust is not None:
+        return settings.trust
+    kinds = {endpoint.dialect.trust for endpoint in _endpoints(settings)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def full_pass(settings: ScorerSettings) -> int:
+    """Return the number of documents that every server reads in one pass; 1 if one reads each by itself."""
     dialects = [endpoint.dialect for endpoint in _endpoints(settings)]
-    kind: Kind = "billed" if any(dialect.billed_by_request for dialect in dialects) else "dear"
-    return Trips(kind, full=min(dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects))
+    return min((dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects), default=1)
 
 
 def _cross_encoder(settings: Settings) -> CrossEncoder:

@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 class Chat(Dialect):
     """Chat completions of OpenAI's API and of compatible servers, of one document per request or twenty."""
 
-    name, path, declines = "openai", "/chat/completions", True
+    name, path, declines, trust = "openai", "/chat/completions", True, "strong"
     home, prefix = "https://api.openai.com/v1", "/v1"
 
     def __init__(self, chosen: JudgeSettings | None = None, *, at_home: bool = False) -> None:

@@ -152,7 +152,6 @@ class Infinity(RerankServer):
 
 class Cohere(RerankServer):
     name, path, home, most_texts, counted = "cohere", "/v2/rerank", "https://api.cohere.com", 1000, True
-    billed_by_request = True
     advice = "turn its normalisation of scores on"
 
 
@@ -322,4 +321,4 @@ class RemoteScorer(RemoteModel):
             failure = None
         if missing and failure is None and not self._declines:
             failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")
-        return Scores(answer.values, answer.truncated, 0, answer.served, failure, answer.server, answer.usage)
+        return Scores(answer.values, answer.truncated, 0, answer.served, failure, answer.usage)

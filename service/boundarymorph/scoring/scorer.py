@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,7 +16,6 @@ from boundarymorph.inference.batching import Batcher
 from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_cross_encoder
 from boundarymorph.reading import blank
 from boundarymorph.remote.wire import TokenCounts
-from boundarymorph.selection.pool import READ_BY_WITNESSES
 from boundarymorph.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -30,8 +28,8 @@ class Scores:
     values: (n,) float64 in [0, 1], in the order of the texts; NaN if the scorer answered without a score. truncated:
     number of pairs that were truncated. cached: number of values that cost no call, because they were cached or being
     computed for another request. model: the name of the one that gave them, None if it cannot change. failure: why the
-    scorer could not give the missing values now; the others are valid. server: the base URL of the replica that gave
-    them, None if several did or there are none. tokens: that a language model read and wrote for them.
+    scorer could not give the missing values now; the others are valid. tokens: that a language model read and wrote for
+    them.
     """
 
     values: NDArray[np.float64]
@@ -39,7 +37,6 @@ class Scores:
     cached: int = 0
     model: str | None = None
     failure: BoundaryMorphError | None = None
-    server: str | None = None
     tokens: TokenCounts | None = None
 
 
@@ -232,29 +229,3 @@ class OnnxCrossEncoder(OnnxTextModel):
 
     def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
         return sigmoid(np.array([self.infer(pair.ids, pair.type_ids)[0] for pair in pairs], dtype=np.float64))
-
-
-# A cross-encoder that has only seen web passages reads scientific texts worse than its retriever does. Their words are
-# longer, which tells them from others without a judgement (docs/evaluation.md).
-SAMPLE = 12  # documents whose words are measured
-MOST_CHARACTERS = 500  # of each
-OTHERS, THEIRS = 100, 4.9  # words of web passages, and their mean length, that count beside them: few words tell little
-FROM_THE_WEB = ("ms-marco", "msmarco")  # in the names of models that were trained on web passages alone
-# The mean length of words in other texts at most, and in scientific ones at least, and what witnesses add for these.
-USUAL, SCIENTIFIC = 5.2, 5.6
-MOST_BY_WITNESSES = 3.0
-_WORD = re.compile(r"(?<![^\W_])[a-z]{2,}(?![^\W_])")  # names, which are capitalised, say nothing
-
-
-def by_witnesses(scorer: str | None, texts: Sequence[str]) -> float:
-    """Return what witnesses add to the log-odds of a scorer (`TrendPosterior`) where these are the first texts of a
-    pool. scorer: its name, None if that is not known."""
-    if scorer is None or not any(name in scorer.lower() for name in FROM_THE_WEB):
-        return READ_BY_WITNESSES
-    return float(np.interp(word_length(texts), [USUAL, SCIENTIFIC], [READ_BY_WITNESSES, MOST_BY_WITNESSES]))
-
-
-def word_length(texts: Sequence[str]) -> float:
-    """Return the mean number of letters of the words at the beginning of the first texts, and of some of the web."""
-    words = [word for text in texts[:SAMPLE] for word in _WORD.findall(text[:MOST_CHARACTERS])]
-    return (sum(map(len, words)) + OTHERS * THEIRS) / (len(words) + OTHERS)

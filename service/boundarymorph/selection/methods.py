@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore
-from boundarymorph.selection.pool import DEFAULT_PRIOR, READ_BY_WITNESSES, Pool, TrendPrior
+from boundarymorph.selection.pool import DEFAULT_PRIOR, SIGNAL_WEIGHT, Pool, TrendPrior
 from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
 from boundarymorph.selection.process import (
     DEFAULT_PAIRS,
@@ -88,7 +88,7 @@ class TrendConfig:
     below. Scored documents get no bonus.
 
     weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people,
-    by_witnesses, noise, prior: as in `TrendPosterior`.
+    signal_weight, noise, prior: as in `TrendPosterior`.
     """
 
     kernel: str = "vmf"
@@ -96,7 +96,7 @@ class TrendConfig:
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
     to_people: bool = False
-    by_witnesses: float = READ_BY_WITNESSES
+    signal_weight: float = SIGNAL_WEIGHT
     noise: float = NOISE
     prior: TrendPrior = DEFAULT_PRIOR
 
@@ -109,7 +109,7 @@ class TrendConfig:
             weight=self.weight,
             noise=self.noise,
             to_people=self.to_people,
-            by_witnesses=self.by_witnesses,
+            signal_weight=self.signal_weight,
             prior=self.prior,
         )
 

@@ -199,10 +199,9 @@ class TrendPrior:
 DEFAULT_PRIOR = TrendPrior()
 
 
-BY_WORDS = 0.25  # the share of BM25 among the witnesses
-# Relevance to people: what the witnesses add to the log-odds, in standard deviations of the scorer's over the pool.
-# Calls are chosen by the scores, whose doubts they resolve (docs/evaluation.md).
-READ_BY_WITNESSES = 0.25
+BY_WORDS = 0.15  # the share of BM25 in `combined_signals`
+# What the signals add to the log-odds, in standard deviations of the scorer's over the pool.
+SIGNAL_WEIGHT = 0.25
 
 
 def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -240,9 +239,15 @@ def lexical(pool: Pool) -> NDArray[np.float64]:
     return standardised(np.sqrt(np.maximum(pool.features["bm25"], 0.0)))[None]
 
 
-def witnesses(pool: Pool, near: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """(N,) what speaks for a document besides the scorer: how near it is and, in a pool with BM25, the words, by
-    `BY_WORDS`, each with mean 0 and standard deviation 1. near: by default the similarity."""
+def combined_signals(pool: Pool, near: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Combine the signals beside the scorer: nearness and, in a pool with BM25, the words.
+
+    Args:
+        near: (N,) With mean 0 and standard deviation 1, as the words have. By default the similarity.
+
+    Returns:
+        (N,) Their mean, weighted by `BY_WORDS`.
+    """
     near, words = similarity(pool) if near is None else near, lexical(pool)
     return (1.0 - BY_WORDS) * near + BY_WORDS * words[0] if len(words) else near
 

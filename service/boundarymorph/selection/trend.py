@@ -22,15 +22,15 @@ from boundarymorph.selection.belief import Belief, Scale
 from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.pool import (
     DEFAULT_PRIOR,
-    READ_BY_WITNESSES,
+    SIGNAL_WEIGHT,
     Pool,
     TrendPrior,
+    combined_signals,
     lexical,
     rank_and_similarity,
     signals,
     similarity,
     standardised,
-    witnesses,
 )
 from boundarymorph.selection.process import (
     MINIMUM_VARIANCE,
@@ -46,7 +46,7 @@ LINEAR_WEIGHT = 0.25
 # Number of scores at which half of the differences in variance count in expected scores. The logistic function raises
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
-FEEDBACK, BEST = 2.0, 3  # of `_nearness`
+FEEDBACK, BEST = 1.0, 3  # of `_nearness`
 UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
@@ -255,10 +255,9 @@ class TrendPosterior:
     entries of the Cholesky factor of G'G + I are those of the fit without the last columns. Memory: size x N numbers of
     the type of the embeddings.
 
-    to_people: whether relevance is what people are expected to find, by several witnesses of which the scorer is one,
-    instead of its score. The witnesses then add to the log-odds, the more, the more these differ over the pool; and a
-    score counts as what its document is believed to have, given the noise of scores. by_witnesses: what they add, in
-    standard deviations of the scorer's log-odds over the pool; `READ_BY_WITNESSES` to a scorer with a few grades.
+    to_people: whether relevance is what people are expected to find, instead of the score. Similarity, nearness and
+    BM25 then add to the log-odds, and a score counts as what its document is believed to have, given its noise.
+    signal_weight: what they add, in standard deviations of the scorer's log-odds over the pool.
     """
 
     def __init__(
@@ -270,7 +269,7 @@ class TrendPosterior:
         noise: float = NOISE,
         weight: float = LINEAR_WEIGHT,
         to_people: bool = False,
-        by_witnesses: float = READ_BY_WITNESSES,
+        signal_weight: float = SIGNAL_WEIGHT,
         prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
@@ -291,7 +290,7 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._people, self._by_witnesses = pool if to_people else None, by_witnesses
+        self._people, self._signal_weight = pool if to_people else None, signal_weight
         self._mixture: Mixture | None = None  # not yet made since the last score
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -347,8 +346,8 @@ class TrendPosterior:
         continuous = replace(scale, levels=(), cuts=())
         unknown = (mixture.weights @ mixture.own).mean()
         middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
-        share = spread * (READ_BY_WITNESSES if scale.levels else self._by_witnesses)
-        added = share * witnesses(pool, _nearness(pool, centre + share * witnesses(pool)))
+        share = spread * self._signal_weight
+        added = share * combined_signals(pool, _nearness(pool, centre + share * combined_signals(pool)))
         factor = float(spread / np.sqrt((centre + added).var() + unknown))
         offsets = added + (1.0 / factor - 1.0) * middle
         judged = continuous.scores(factor * (centre + offsets)[mixture.observed])
@@ -424,8 +423,8 @@ class Fitted:
 
 
 def _nearness(pool: Pool, believed: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) similarity to the query and, `FEEDBACK` times as much, to the mean of the documents believed best, `BEST`
-    or a tenth, standardised: Rocchio's feedback (1971), on vectors. believed: (N,)."""
+    """(N,) similarity to the query and, weighted by `FEEDBACK`, to the mean of the documents believed best, `BEST` or a
+    tenth, standardised: Rocchio's feedback (1971), on vectors. believed: (N,)."""
     best = top_k(believed, min(BEST, -(-len(pool) // 10)))
     towards = pool.embeddings @ pool.embeddings[best].mean(axis=0)
     return standardised(similarity(pool) + FEEDBACK * standardised(towards))

@@ -17,7 +17,6 @@ from boundarymorph.inference.concurrency import Run, at_once
 from boundarymorph.reading import has_words
 from boundarymorph.retrieval.document import Candidates, Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
-from boundarymorph.scoring.scorer import SAMPLE
 from boundarymorph.selection import Pool
 from boundarymorph.selection.process import alike
 
@@ -211,11 +210,6 @@ class Documents:
     def at(self, positions: NDArray[np.intp]) -> list[Document | None]:
         """Return the documents at these positions, None for each that is deleted or is not kept."""
         return [self.by_id.get(self._pool.ids[position]) for position in positions.tolist()]
-
-    @property
-    def first_texts(self) -> list[str]:
-        """The texts of the first documents of the pool, as far as they were read."""
-        return texts_of(self.at(np.arange(min(SAMPLE, len(self._pool)))))
 
     def deleted(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of these positions, all of which were read, whose document is deleted."""

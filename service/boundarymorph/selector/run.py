@@ -16,6 +16,7 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_once_if
 from boundarymorph.retrieval.document import Candidates, VectorSource
+from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import (
     Distinct,
     ExhaustiveSession,
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
+ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -108,11 +110,11 @@ class SelectionRun:
         self.batch = NOTHING
         self.vectors: VectorSource = "none"
         self.session: Session | None = None
-        self.calibrated = CalibratedScores()
+        self.calibrated = CalibratedScores(trust=trust_of(scores.model, scores.trust))
         self.interruption: Interruption | None = None
         self.ungraded = 0
         self._rounds: int | None = None  # in all; None for rounds that grow
-        self._full = 1 if task.rounds != "auto" else scores.trips.full
+        self._full = 1 if task.rounds != "auto" else scores.full
         self._proposals: Selection | None = None
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
@@ -222,7 +224,7 @@ class SelectionRun:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
         models = self.scores.model, self._encoder
-        self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self.documents.first_texts)
+        self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self.scores.trust)
         self.warnings += self.calibrated.warnings
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.known, set(self._blank.tolist())
@@ -233,12 +235,20 @@ class SelectionRun:
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
-        task, trips = self._task, self.scores.trips
-        settles = task.settle is not None or task.target is not None
-        self._rounds = (
-            trips.rounds(task.budget, self._seconds, settles=settles) if task.rounds == "auto" else task.rounds
-        )
+        self._rounds = self._planned_rounds()
         return session, self._ask(session)
+
+    def _planned_rounds(self) -> int | None:
+        """Return in how many rounds the budget is spent, or None for rounds that grow.
+
+        What stops by itself looks after every pass of a scorer, and so does what only the scorer decides.
+        """
+        task = self._task
+        if task.rounds != "auto":
+            return task.rounds
+        if task.to_people and task.settle is None and task.target is None:
+            return ROUNDS
+        return None if self._full == 1 else -(-task.budget // self._full)
 
     def _session(
         self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, distinct: Distinct | None
@@ -274,7 +284,7 @@ class SelectionRun:
 
     def _ask(self, session: Session) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
-        most = max(self._shared.pace.at_most(len(self.pool), self._seconds), self.scores.trips.fitting(self._seconds))
+        most = self._shared.pace.at_most(len(self.pool), self._seconds)
         batch = session.ask_round(self._rounds, most, self._full)
         if self._task.explain_pool:
             if self._first is None:
@@ -356,7 +366,7 @@ class SelectionRun:
         if not positions.size:
             return positions, np.empty(0)
         texts = texts_of(self.documents.at(positions))
-        positions = positions[: max(pace.fitting(texts, self._seconds), self.scores.trips.fitting(self._seconds))]
+        positions = positions[: pace.fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
         begin, calls = deadline.clock(), self.scores.calls
@@ -417,6 +427,8 @@ class SelectionRun:
             trips=scores.requests,
             calibration=self.calibrated.created,
             to_people=self.calibrated.to_people,
+            model=scores.model,
+            trust=self.calibrated.trust,
             scores=self.calibrated.original(self.documents.texts),
             proposals=self._proposals,
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph.retrieval.document import VectorSource
-from boundarymorph.scoring.scorer import by_witnesses
+from boundarymorph.scoring.trust import SIGNAL_WEIGHTS, Trust, trust_of
 from boundarymorph.selection import Observation
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
 from boundarymorph.selector.task import SelectionTask
@@ -30,44 +30,47 @@ class CalibratedScores:
 
     reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
     warnings: about it. ranking_only: whether the session only sorts, so that it can get probabilities in place of
-    scores. witnesses: what these add, if relevance is what people are expected to find. scores: the scorer's own, by
-    position.
+    scores. to_people: whether relevance is what people are expected to find. trust: in the scorer. scores: the scorer's
+    own, by position.
     """
 
     reading: ProbabilityMap | None = None
     created: str | None = None
     warnings: Sequence[str] = ()
     ranking_only: bool = False
-    witnesses: float | None = None
+    to_people: bool = False
+    trust: Trust = "normal"
     scores: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, task: SelectionTask, vectors: VectorSource, scorer: str | None, encoder: str | None, texts: Sequence[str]
+        cls,
+        task: SelectionTask,
+        vectors: VectorSource,
+        scorer: str | None,
+        encoder: str | None,
+        trust: Trust | None = None,
     ) -> CalibratedScores:
         """Take the map of the task's calibration, or say in a warning why not.
 
-        scorer, encoder: names of the models in use, None if they are not known. texts: the first of the pool.
+        scorer, encoder: names of the models in use, None if they are not known. trust: that is declared for the scorer.
         """
-        witnesses, calibration = by_witnesses(scorer, texts) if task.to_people else None, task.calibration
-        ranking_only = task.goal == "scores"
+        calibration, trusted = task.calibration, trust_of(scorer, trust)
+        ranking_only, to_people = task.goal == "scores", task.to_people
         if calibration is None:
-            return cls(witnesses=witnesses, ranking_only=ranking_only)
+            return cls(ranking_only=ranking_only, to_people=to_people, trust=trusted)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
             warning = f"the calibration was not used: {why}"
-            return cls(warnings=[warning], witnesses=witnesses, ranking_only=ranking_only)
-        reading = calibration.maps.get("people" if task.to_people else "scorer")
-        return cls(reading, calibration.created if reading else None, (), ranking_only, witnesses)
+            return cls(warnings=[warning], ranking_only=ranking_only, to_people=to_people, trust=trusted)
+        reading = calibration.maps.get("people" if to_people else "scorer")
+        return cls(reading, calibration.created if reading else None, (), ranking_only, to_people, trusted)
 
     def config(self, method: str) -> Config:
         """Return the configuration of a session by the method of this name."""
-        return METHODS[method] if self.witnesses is None else replace(TO_PEOPLE, by_witnesses=self.witnesses)
-
-    @property
-    def to_people(self) -> bool:
-        """Whether relevance is what people are expected to find."""
-        return self.witnesses is not None
+        if not self.to_people:
+            return METHODS[method]
+        return replace(TO_PEOPLE, signal_weight=SIGNAL_WEIGHTS[self.trust])
 
     def threshold(self, relevance: float) -> float:
         """Convert a minimum relevance, as callers know it, to the scale of the session."""
@@ -80,7 +83,7 @@ class CalibratedScores:
 
     def original(self, texts: NDArray[np.intp]) -> dict[int, float]:
         """Return the scorer's own scores by position. texts: (N,) numbers, equal for documents that share a score."""
-        if self.reading is None and self.witnesses is None:
+        if self.reading is None and not self.to_people:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
         positions = np.flatnonzero(np.isin(texts, list(by_text)))

@@ -7,9 +7,10 @@ from collections.abc import AsyncGenerator, Callable
 
 from boundarymorph.caching.known import KnownScores, ScoreCache
 from boundarymorph.inference.concurrency import FairExecutor
+from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.scoring.trips import Trips
+from boundarymorph.scoring.trust import Trust, trust_of
 from boundarymorph.selector.queries import parts_of, select_for_all
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
@@ -29,19 +30,30 @@ class Selector:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
-        trips: Trips | None = None,
+        trust: Trust | None = None,
+        full: int = 1,
         encoder: Callable[[], str | None] = lambda: None,
         threads: int = 2,
         share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; trips: to the scorer, by default cheap ones; encoder: the encoder's name, None where it is
-        not known; share: of the threads that one caller gets, as in `Shares`."""
+        """cache: of scores; trust: that is declared for the scorer; full: documents that it reads in one pass; encoder:
+        the encoder's name, None where it is not known; share: of the threads that one caller gets, as in `Shares`."""
         self.retriever = retriever
-        self._known = KnownScores(scorer, cache, trips=trips, clock=clock)
+        self._known = KnownScores(scorer, cache, trust=trust, full=full, clock=clock)
         self.encoder = encoder
         self._clock = clock
         self._shared = Shared(FairExecutor("selector", threads=threads, share=share))
+
+    @property
+    def model(self) -> str | None:
+        """The full name of the scorer; None while it is unknown."""
+        return identity_of(self._known.scorer)
+
+    @property
+    def trust(self) -> Trust:
+        """How far the scorer is trusted, unless a calibration says otherwise."""
+        return trust_of(self.model, self._known.trust)
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
         """Carry out one task. A cancelled task makes no further calls.

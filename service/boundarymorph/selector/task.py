@@ -33,6 +33,7 @@ from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
+from boundarymorph.scoring.trust import Trust
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selector.documents import FREE, Grouping, Room
@@ -69,7 +70,7 @@ class SelectionTask:
     min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so many
     documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent on: the set; or,
     if every document fits into it, its order; or the ranking of all candidates; or the scores of all. rounds: in which
-    calls go out at most, or "auto": by what a trip to the scorer costs (`scoring.trips`). settle: stop when the
+    calls go out at most, or "auto": three of a fixed budget. settle: stop when the
     expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people: whether
     relevance is what people are expected to find, instead of the score (`selection.trend`). deadline: when the current
     set becomes the result. accepts: the result after the deadline or a failure of scorer or retriever: only a complete
@@ -211,7 +212,8 @@ class SelectionResult:
     scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
     read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
     task asks for it and anything was believed. calibration: when that in use was made; to_people: whether relevance is
-    what people are expected to find; scores: the scorer's own, by position, where relevance is something else.
+    what people are expected to find; model, trust: the scorer's full name, if it is known, and how far it is trusted;
+    scores: the scorer's own, by position, where relevance is something else.
     answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
     probability to reach `min_relevance`.
     """
@@ -237,6 +239,8 @@ class SelectionResult:
     tokens: TokenCounts | None = None
     calibration: str | None = None
     to_people: bool = False
+    model: str | None = None
+    trust: Trust = "normal"
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
     proposals: Selection | None = None

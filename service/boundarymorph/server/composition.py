@@ -18,7 +18,7 @@ from boundarymorph.caching.build import build_caches
 from boundarymorph.errors import StorageUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.build import build_encoder, build_indexes, build_remote_retriever, encoder_is_paid
-from boundarymorph.scoring.build import build_local_scorer, build_scorer, scorer_is_paid, trips_to
+from boundarymorph.scoring.build import build_local_scorer, build_scorer, declared_trust, full_pass, scorer_is_paid
 from boundarymorph.scoring.selftest import PROBE, ScorerProbe
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
@@ -92,7 +92,8 @@ def _selecting(
         parts.retriever,
         scorer,
         parts.caches.scores,
-        trips=trips_to(settings.scorer, scorer),
+        trust=declared_trust(settings.scorer),
+        full=full_pass(settings.scorer),
         encoder=encoder,
         share=settings.limits.key_share,
     )

@@ -262,6 +262,9 @@ class ScorerSettings(ModelSettings):
     max_length: int | None = Field(None, ge=8, description="tokens per pair; the model's own limit if unset")
     prompt: str | None = Field(None, description="template of a causal reranker, if its name does not imply one")
     self_test: bool = Field(True, description="whether each model is tested with a few pairs before it counts as ready")
+    trust: Literal["weak", "normal", "strong"] | None = Field(
+        None, description="how far its scores are trusted beside similarity and words; if unset, by its name"
+    )
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
 
 

@@ -32,7 +32,7 @@ class CrossEncoderContract:
             np.testing.assert_allclose(scores, together, rtol=0, atol=self.tolerance)
 
     def test_several_threads_at_once(self, encoder: CrossEncoder) -> None:
-        batches = [encoder.tokenize(query, TEXTS) for query in (QUERY, OTHER_QUERY)] * 3
+        batches = [encoder.tokenize(query, TEXTS[:5]) for query in (QUERY, OTHER_QUERY)] * 2
         with ThreadPoolExecutor(3) as threads:
             concurrently = list(threads.map(encoder.run, batches))
         for batch, scores in zip(batches, concurrently, strict=True):
@@ -50,9 +50,3 @@ class CrossEncoderContract:
         assert encoder.tokenize(QUERY, []) == []
         assert encoder.run([]).shape == (0,)
         assert np.isfinite(encoder.run(encoder.tokenize("", ["", "x"]))).all()
-
-    def test_it_has_a_name_a_backend_and_limits(self, encoder: CrossEncoder) -> None:
-        assert encoder.name
-        assert encoder.backend
-        assert encoder.workers >= 1
-        assert encoder.batch_tokens >= 1

@@ -17,9 +17,9 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, TakesNoInstruction
 from boundarymorph.server.app import create_scorer_app
-from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings import Settings
 from tests.fakes.service import faked, listening, serving
-from tests.fakes.wires import Ours, Tei, Vllm, running, scoring
+from tests.fakes.wires import running, scoring
 from tests.scoring.chat.scripted import Chat
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder
@@ -122,26 +122,6 @@ async def test_a_long_one_takes_room_from_the_pair(folder: Folder) -> None:
     of_operator = load(folder(MODELS), max_length=200, instruction=long)
     asked, configured = of_caller.tokenize(QUERY, texts, long), of_operator.tokenize(QUERY, texts)
     assert [pair.ids.tolist() for pair in asked] == [pair.ids.tolist() for pair in configured]
-
-
-async def test_an_instruction_over_the_limit_is_refused(folder: Folder, tmp_path: Path) -> None:
-    limits = Limits(query_characters=len(QUERY))
-    async with served(folder(MODELS)) as scorer, gateway(scorer, tmp_path, limits=limits) as client:
-        fits, over = "t" * len(QUERY), "t" * (len(QUERY) + 1)
-        assert (await client.post("/select", json=selection(instruction=fits))).is_success
-        for path, body in (("/select", selection()), ("/rerank", {"query": QUERY, "documents": TEXTS})):
-            refused = await client.post(path, json=body | {"instruction": over})
-            assert refused.status_code in (400, 422) and "instruction" in refused.text
-
-
-async def test_servers_of_others() -> None:
-    for wire, takes in ((Vllm(), True), (Tei(), False), (Ours(), False)):
-        async with running(wire) as [server], scoring(server) as scorer:
-            await scorer.connect()
-            assert scorer.takes_instruction == takes
-            for instruction in (FIND, None) if takes else ():
-                await scorer.score(QUERY, TEXTS, instruction=instruction)
-            assert [body.get("instruction") for body in server.asked] == [FIND, None][: 2 * takes]
 
 
 async def test_a_language_model_reads_it() -> None:

@@ -23,8 +23,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3ForSequenceClassification,
-    RobertaConfig,
-    RobertaForSequenceClassification,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
 )
@@ -62,13 +60,15 @@ def bert(folder: Path, *, labels: int = 1) -> Path:
 
 def xlm_roberta(folder: Path) -> Path:
     """As BAAI/bge-reranker-base."""
-    config = _configuration(XLMRobertaConfig, **_roberta_options())
+    config = _configuration(
+        XLMRobertaConfig,
+        max_position_embeddings=98,
+        type_vocab_size=1,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
     return _save(folder, XLMRobertaForSequenceClassification(config), _sentence_pieces())
-
-
-def roberta(folder: Path) -> Path:
-    config = _configuration(RobertaConfig, **_roberta_options())
-    return _save(folder, RobertaForSequenceClassification(config), _sentence_pieces())
 
 
 def deberta(folder: Path) -> Path:
@@ -126,7 +126,6 @@ def qwen3_classifier(folder: Path) -> Path:
 CLASSIFIERS: dict[str, Callable[[Path], Path]] = {
     "bert": bert,
     "xlm-roberta": xlm_roberta,
-    "roberta": roberta,
     "deberta": deberta,
     "modernbert": modernbert,
     "qwen3-classifier": qwen3_classifier,
@@ -182,16 +181,6 @@ def describe(
 def _configuration(kind: Any, **options: Any) -> Any:
     settings = {"vocab_size": 400, "max_position_embeddings": 96, "num_labels": 1, "initializer_range": 0.3}
     return kind(**_WIDTH | settings | options)
-
-
-def _roberta_options() -> dict[str, Any]:
-    return {
-        "max_position_embeddings": 98,
-        "type_vocab_size": 1,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-    }
 
 
 def _qwen(kind: Any, **options: Any) -> Any:

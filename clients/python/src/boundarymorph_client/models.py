@@ -186,6 +186,13 @@ class ExpectedRecall(Answer):
     probability: float | None = None
 
 
+class ScorerInUse(Answer):
+    """The scorer of a selection. `trust` is `weak`, `normal` or `strong`."""
+
+    model: str | None
+    trust: str
+
+
 class NextDocument(Answer):
     """A document to read next, and the probability that it reaches `min_relevance`."""
 
@@ -238,6 +245,7 @@ class Selection(Answer):
     max_tokens: int | None
     min_relevance: float | None
     relevance: str = "scorer"
+    scorer: ScorerInUse | None = None
     calibration: str | None = None
     policy: str = "default"
     method: str

@@ -62,8 +62,8 @@ class RerankRequest(BaseModel):
     )
     rounds: Rounds | None = Field(
         None,
-        description="with a budget: trips to the scorer at most; with 1 the first documents of the list, and the best "
-        "by words, are scored, and the scores of all others are expected ones",
+        description="with a budget: requests to the scorer at most; with 1 the first documents of the list, and the "
+        "best by words, are scored, and the scores of all others are expected ones",
     )
     k: LaxInt | None = Field(
         None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
@@ -77,8 +77,10 @@ class RerankRequest(BaseModel):
         description="true: no two results with the same text. The name of a field of the documents, which are then "
         "objects: the best result for each of its values. An object: as many as it says",
     )
-    relevance: Relevance = Field(
-        "scorer", description="what scores are: the scorer's, or what 'people' are expected to find, as in POST /select"
+    relevance: Relevance | None = Field(
+        None,
+        description="what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', "
+        "what people are expected to find, which is the default with one, as in POST /select",
     )
     calibration: bool | None = Field(
         None, description="whether scores are probabilities by the service's calibration of pools, if it has one"

@@ -268,7 +268,7 @@ def _task(asked: Asked, access: Access, arrival: float, field: str) -> Selection
         deadline_ms=wanted.deadline_ms,
         on_failure=wanted.on_failure,
         instruction=wanted.instruction,
-        relevance=wanted.relevance,
+        relevance=wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None),
         calibration=wanted.calibration,
     )
     task = task_of(selecting, settings, arrival, access.calibration)
@@ -363,8 +363,13 @@ def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, retur
     return kept
 
 
+def _asked_budget(request: RerankRequest, settings: Settings) -> int | float | str | None:
+    """Return the budget by the request, its policy or the settings; None to score all documents."""
+    return settings.rerank.budget if request.budget is None else request.budget
+
+
 def _budget(request: RerankRequest, count: int, settings: Settings) -> int:
-    match settings.rerank.budget if request.budget is None else request.budget:
+    match _asked_budget(request, settings):
         case None:
             calls = count
         case "auto":

@@ -13,7 +13,7 @@ from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.lexical_vectors import LexicalVectors, lexical_vectors
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.scoring.scorer import by_witnesses
+from boundarymorph.scoring.trust import SIGNAL_WEIGHTS, trust_of
 from boundarymorph.selection import Pool, TrendConfig
 from boundarymorph.selection.methods import Config
 from boundarymorph_evaluation.neighbours import Neighbourhood
@@ -51,13 +51,13 @@ class Question:
     scorer: str = EMBEDDED
 
     @cached_property
-    def by_witnesses(self) -> float:
-        """What witnesses add to the scores, as in the service."""
-        return by_witnesses(self.scorer, () if self.texts is None else self.texts.documents)
+    def signal_weight(self) -> float:
+        """The weight of the signals beside this scorer, as in the service."""
+        return SIGNAL_WEIGHTS[trust_of(self.scorer)]
 
     def configured(self, config: Config) -> Config:
         """Return a configuration as the service has it for this pool and scorer."""
-        return replace(config, by_witnesses=self.by_witnesses) if isinstance(config, TrendConfig) else config
+        return replace(config, signal_weight=self.signal_weight) if isinstance(config, TrendConfig) else config
 
     @cached_property
     def neighbourhood(self) -> Neighbourhood:

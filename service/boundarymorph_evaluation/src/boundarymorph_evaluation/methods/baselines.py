@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection import Belief, SelectionConfig, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.acquisition import Choice
-from boundarymorph.selection.pool import witnesses
+from boundarymorph.selection.pool import combined_signals
 from boundarymorph_evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph_evaluation.methods.morph import BETAS, drive
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
@@ -172,7 +172,7 @@ class Fusion(ScoringMethod):
     requires = frozenset({"bm25"})
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        return np.argsort(-witnesses(problem.pool), kind="stable")
+        return np.argsort(-combined_signals(problem.pool), kind="stable")
 
 
 @dataclass(frozen=True)

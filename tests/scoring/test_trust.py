@@ -1,0 +1,44 @@
+"""How far scorers are trusted."""
+
+import pytest
+
+from boundarymorph.scoring.build import declared_trust
+from boundarymorph.scoring.trust import Trust, trust_of
+from boundarymorph.settings import ScorerSettings
+
+
+@pytest.mark.parametrize(
+    ("model", "trust"),
+    [
+        ("cross-encoder/ms-marco-MiniLM-L-12-v2@0123456789ab/int8/512", "weak"),
+        ("cross-encoder/ms-marco-MiniLM-L-12-v2", "weak"),
+        ("Qwen/Qwen3-Reranker-0.6B@main", "strong"),
+        ("cohere:rerank-v4.0-pro", "strong"),
+        ("BAAI/bge-reranker-v2-m3", "normal"),
+        ("someone/cross-encoder-ms-marco-MiniLM-L-12-v2-tuned", "normal"),  # no part of a name counts
+        (None, "normal"),
+    ],
+)
+def test_trust_of_goes_by_the_exact_name(model: str | None, trust: Trust) -> None:
+    assert trust_of(model) == trust
+
+
+@pytest.mark.parametrize(
+    ("settings", "trust"),
+    [
+        ({}, None),
+        ({"trust": "strong"}, "strong"),
+        ({"url": "tei://127.0.0.1:1"}, None),
+        ({"url": "openai://127.0.0.1:1/v1?model=m"}, "strong"),
+        ({"url": "openai://127.0.0.1:1/v1?model=m", "trust": "weak"}, "weak"),
+        ({"url": ["openai://127.0.0.1:1/v1?model=m", "tei://127.0.0.1:1"]}, None),
+    ],
+)
+def test_declared_trust_is_the_setting_or_that_of_the_kind_of_server(
+    settings: dict[str, object], trust: Trust | None
+) -> None:
+    assert declared_trust(ScorerSettings.model_validate(settings)) == trust
+
+
+def test_trust_of_a_declared_scorer_does_not_depend_on_its_name() -> None:
+    assert trust_of("cross-encoder/ms-marco-MiniLM-L-12-v2", "strong") == "strong"
