@@ -53,10 +53,8 @@ def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def checked(scores: Scores, count: int, scorer: str) -> Scores:
-    """Return the scores of a scorer for `count` texts, with NaN in place of those that lie outside [0, 1].
-
-    Raises ScorerFailed if their number is another one, or if all of them lie outside.
-    """
+    """Return the scores of a scorer for `count` texts, with NaN in place of those that lie outside [0, 1]. Raises
+    ScorerFailed if their number is another one, or if all of them lie outside."""
     values = rounded_into_range(scores.values)
     if values.shape != (count,):
         raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")

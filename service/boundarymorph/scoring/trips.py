@@ -24,11 +24,9 @@ Kind = Literal["cheap", "dear", "billed"]
 
 
 class _Trip(NamedTuple):
-    """One that is over. seconds: that it took; at: when it ended."""
-
     documents: int
     seconds: float
-    at: float
+    at: float  # when it ended
 
 
 class Clock:

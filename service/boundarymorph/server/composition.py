@@ -49,9 +49,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Par
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build the indexes of this machine or of a store and their retriever, for a process of its own or a part of one.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
-    """
+    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does."""
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
@@ -72,10 +70,8 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
 
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does.
-
-    Raises InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process.
-    """
+    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does. Raises
+    InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process."""
     retriever = build_remote_retriever(settings)
     probes: dict[str, Probe] = {"retriever": lambda deadline: retriever.check()}
     parts = Parts(retriever=retriever, caches=build_caches(settings.cache), probes=probes)
@@ -103,10 +99,8 @@ def _selecting(
 
 
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:
-    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it.
-
-    It also has them measured for the metrics in another thread, for which nobody waits.
-    """
+    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it. It
+    also has them measured for the metrics in another thread, for which nobody waits."""
     check: asyncio.Task[None] | None = None
     measuring: asyncio.Task[None] | None = None
     due = -math.inf

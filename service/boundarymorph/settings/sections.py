@@ -27,10 +27,8 @@ def secret(value: SecretStr | None) -> str | None:
 
 
 def header_key(text: str) -> str:
-    """Return a key without the white space around it, which files and pasted texts add.
-
-    Raises ValueError for a key that no header can carry. The message does not contain the key.
-    """
+    """Return a key without the white space around it, which files and pasted texts add. Raises ValueError for a key
+    that no header can carry. The message does not contain the key."""
     key = text.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ValueError("the key has characters that a header cannot carry; copy it again, without quotes or spaces")
