@@ -204,10 +204,7 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
             return pairs
 
         results = await self.run(
-            tokenize,
-            (len(query) + len(text) for text in texts),
-            deadline=deadline,
-            truncate=truncate,
+            tokenize, (len(query) + len(text) for text in texts), deadline=deadline, truncate=truncate
         )
         return Scores(np.where([pair.unknown for pair in pairs], 0.0, results.values), results.truncated)
 

@@ -400,7 +400,7 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
 
 
 def _generates(repository: Repository) -> bool:
-    """Whether it is a causal model rather than one of sequence classification. Raises InvalidConfiguration for others."""
+    """Whether it is a causal model, not one of sequence classification. Raises InvalidConfiguration for others."""
     names = repository.config.architectures or []
     if any(name.endswith("ForCausalLM") for name in names):
         return True

@@ -57,12 +57,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare)
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
-    retriever = IndexRetriever(
-        catalog,
-        encoder,
-        threads=settings.search_threads,
-        share=settings.limits.key_share,
-    )
+    retriever = IndexRetriever(catalog, encoder, threads=settings.search_threads, share=settings.limits.key_share)
     probes: dict[str, Probe] = {"indexes": probe_of_indexes(catalog)}
     if not encoder_is_paid(settings.encoder):
         probes["encoder"] = lambda deadline: bare.encode_query(PROBE)

@@ -95,8 +95,7 @@ class StoreSettings(BaseModel, extra="forbid"):
     connections: int = Field(16, ge=1, description="connections to it")
     schema_seconds: float = Field(5.0, ge=0, description="time until a table in use is described again")
     encoder: str | None = Field(
-        SERVICE,
-        description='of tables not in `indexes`: the full name of what made their vectors, or "service"',
+        SERVICE, description='of tables not in `indexes`: the full name of what made their vectors, or "service"'
     )
     indexes: dict[str, Attached] = Field(
         default_factory=dict, description="tables by index name; if empty, those whose columns can be guessed"
@@ -124,9 +123,7 @@ class Limits(BaseModel, extra="forbid"):
     rounds: int = Field(2_000, ge=1, description="trips to the scorer that a request may name")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
-        None,
-        ge=1,
-        description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core",
+        None, ge=1, description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core"
     )
     requests: int = Field(512, ge=1, description="requests in progress, of all routes but probes and metrics")
     key_requests: int | None = Field(
