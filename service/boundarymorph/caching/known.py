@@ -72,10 +72,8 @@ def kept_name(document: str | None) -> bytes | None:
 
 
 class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss.
-
-    A cache may lose anything, but never returns anything other than what was written.
-    """
+    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss. A cache may lose anything,
+    but never returns anything other than what was written."""
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
@@ -101,9 +99,7 @@ class _Query:
 
 class MemoryScoreCache:
     """A `ScoreCache` in this process, for use on one event loop; it evicts whole queries, least recently used first.
-
-    max_bytes: an estimate, slightly more than CPython needs. seconds_to_live: since the first write of a query.
-    """
+    max_bytes: an estimate, slightly more than CPython needs. seconds_to_live: since the first write of a query."""
 
     def __init__(
         self,
@@ -172,11 +168,8 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the values of one call come from, and where they are stored.
-
-    `compute` is called once for all missing values, and again only for those that another request was computing when it
-    failed.
-    """
+    """Where the values of one call come from, and where they are stored. `compute` is called once for all missing
+    values, and again only for those that another request was computing when it failed."""
 
     read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
     compute: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore]]]
@@ -197,10 +190,8 @@ class ReadThrough:
         self._writes: set[asyncio.Task[None]] = set()
 
     async def get(self, keys: Sequence[_Key], source: Source, *, deadline: float | None = None) -> list[CachedScore]:
-        """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock.
-
-        Raises what source.compute raises, and DeadlineExceeded.
-        """
+        """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock. Raises what
+        source.compute raises, and DeadlineExceeded."""
         found: dict[_Key, CachedScore] = {}
         wanted = list(dict.fromkeys(keys))
         due = math.inf if deadline is None else deadline
@@ -375,10 +366,8 @@ class TaskScores:
         return self._known.identity(self._tenant, self._instruction)
 
     async def recall(self) -> set[str | None]:
-        """Look up all known scores of the query, so that no round waits for the cache.
-
-        Returns the ids that the documents with these texts had when they were scored.
-        """
+        """Look up all known scores of the query, so that no round waits for the cache. Returns the ids that the
+        documents with these texts had when they were scored."""
         model, cache, name = self._identity, self._known.cache, self._known.scorer.name
         self._recalled = {}
         if cache is not None and model is not None:
@@ -476,10 +465,8 @@ _ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request.
-
-    Documents are not cached: there are many, and usually each is encoded once.
-    """
+    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request. Documents
+    are not cached: there are many, and usually each is encoded once."""
 
     def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
         from cachetools import LRUCache

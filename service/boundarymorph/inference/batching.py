@@ -38,10 +38,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Generic[Item, Owner]):
-    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent.
-
-    caller: on whose behalf it is.
-    """
+    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent. caller:
+    on whose behalf it is."""
 
     item: Item
     owner: Owner

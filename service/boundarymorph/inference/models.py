@@ -25,10 +25,8 @@ if TYPE_CHECKING:  # at run time with the first model, as the library and gatewa
 
 
 def identity_of(model: Any) -> str | None:
-    """Return the full name of a model, or of a client of one, under which its results may be kept.
-
-    It is the `identity` of one whose name is not known from the start, or may change; None while it is unknown.
-    """
+    """Return the full name of a model, or of a client of one, under which its results may be kept. It is the `identity`
+    of one whose name is not known from the start, or may change; None while it is unknown."""
     identity: str | None = model.identity if hasattr(model, "identity") else model.name
     return identity
 
@@ -43,11 +41,8 @@ class DeviceLost(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
-    """A text or a pair of texts as a model reads it: tokenized and truncated to fit.
-
-    ids: (n,) token ids, special ones included; truncated: whether anything was cut off; type_ids: (n,) segments, if the
-    model distinguishes them.
-    """
+    """A text or a pair of texts as a model reads it: tokenized and truncated to fit. ids: (n,) token ids, special ones
+    included; truncated: whether anything was cut off; type_ids: (n,) segments, if the model distinguishes them."""
 
     ids: NDArray[np.int64]
     truncated: bool
@@ -191,9 +186,7 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
     """Tokenize the prefixes of n texts, so that the work for a text is bounded; return at most `tokens` tokens of each.
-
-    Raises Abandoned once nobody waits for the result.
-    """
+    Raises Abandoned once nobody waits for the result."""
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     heads: list[Head] = []
@@ -245,11 +238,8 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """An ONNX model and its tokenizer on disk.
-
-    model: its public name; directory: contains model.onnx and tokenizer.json; sha256: of model.onnx;
-    positions: the most tokens that the model reads.
-    """
+    """An ONNX model and its tokenizer on disk. model: its public name; directory: contains model.onnx and
+    tokenizer.json; sha256: of model.onnx; positions: the most tokens that the model reads."""
 
     model: str
     precision: str
@@ -344,9 +334,7 @@ class OnnxTextModel:
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
         """Return the model's first output for (n,) token ids and their segments (all 0 if None), without a batch axis.
-
-        Blocks for the time of one forward pass; thread-safe.
-        """
+        Blocks for the time of one forward pass; thread-safe."""
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}

@@ -95,10 +95,8 @@ class Repository:
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
-        """Load the model with its weights, on the CPU, ready to run.
-
-        kind: the class of transformers that loads it; spare: prefixes of the names of weights that may be missing.
-        """
+        """Load the model with its weights, on the CPU, ready to run. kind: the class of transformers that loads it;
+        spare: prefixes of the names of weights that may be missing."""
         with self._opening("weights"):
             chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
             model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
@@ -158,9 +156,7 @@ _FEWEST_TOKENS = 8
 
 def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
     """Return the most tokens of an input: the requested number, else the usual one, at most what the model reads.
-
-    Raises InvalidConfiguration if the model cannot read inputs of the requested length.
-    """
+    Raises InvalidConfiguration if the model cannot read inputs of the requested length."""
     config = repository.config
     positions = getattr(config, "max_position_embeddings", None)
     # RoBERTa counts positions from after its padding index.
@@ -219,11 +215,8 @@ def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs.
-
-    batch_tokens: per batch, padding included; workers: concurrent batches: on a CPU one per thread, on a GPU two, of
-    which the second is made while the first computes.
-    """
+    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches: on a CPU one
+    per thread, on a GPU two, of which the second is made while the first computes."""
 
     device: torch.device
     precision: Precision
@@ -306,10 +299,8 @@ class PooledBody:
 
 
 def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
-    """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them.
-
-    They are int64, as a model with code of its own may insist on it.
-    """
+    """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them. They are int64, as a
+    model with code of its own may insist on it."""
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)
     mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -324,10 +315,8 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
 
 
 class DeviceModel(Generic[Item]):
-    """One model on one device. On a GPU, the next batch is made while one computes.
-
-    failed: the error of what is asked of it once it is closed.
-    """
+    """One model on one device. On a GPU, the next batch is made while one computes. failed: the error of what is asked
+    of it once it is closed."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 
@@ -361,9 +350,7 @@ _INPUT = "sentence_embedding"
 
 def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
     """Load the layers of these folders in sequence, in float32, for (n, width) states; returns their output width too.
-
-    Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsupported layer.
-    """
+    Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsupported layer."""
     layers = nn.Sequential()
     for folder in folders:
         linear, activation = _layer(repository, folder)
@@ -397,9 +384,7 @@ def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
     """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
-
-    Raises what `Repository` raises.
-    """
+    Raises what `Repository` raises."""
     model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here

@@ -26,11 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What the servers are to us.
-
-    unavailable, failed: errors raised if none can work now, or if another try will not help; name, done, results: in
-    messages, what they are, do to texts, and return.
-    """
+    """What the servers are to us. unavailable, failed: errors raised if none can work now, or if another try will not
+    help; name, done, results: in messages, what they are, do to texts, and return."""
 
     name: str
     unavailable: type[BoundaryMorphError]
@@ -110,10 +107,8 @@ class Balancer(Generic[P]):
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """requests: most concurrent requests to one server; seed: for the choice among equals.
-
-        Raises InvalidConfiguration if there are no peers, or one is given twice.
-        """
+        """requests: most concurrent requests to one server; seed: for the choice among equals. Raises
+        InvalidConfiguration if there are no peers, or one is given twice."""
         if not peers:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
         if len({peer.base for peer in peers}) < len(peers):
@@ -200,10 +195,8 @@ class Balancer(Generic[P]):
         await together([one(replica) for replica in self.replicas.values()])
 
     def serves(self, peer: P, model: str, *, texts: int | None = None) -> None:
-        """Record which model a server serves. texts: most that it takes at a time.
-
-        Raises OtherModel if it is not the one in use, and that is still served by another server that works.
-        """
+        """Record which model a server serves. texts: most that it takes at a time. Raises OtherModel if it is not the
+        one in use, and that is still served by another server that works."""
         replica = self.replicas[peer]
         replica.model, replica.most_texts = model, texts
         if model == self.model:

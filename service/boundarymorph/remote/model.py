@@ -152,10 +152,8 @@ class RemoteModel:
         return [server.description for server in self._servers if server.description is not None]
 
     async def connect(self, deadline: Deadline | None = None) -> None:
-        """Fetch the descriptions of all servers concurrently; one that fits is enough.
-
-        Raises Overloaded, or an error of the role.
-        """
+        """Fetch the descriptions of all servers concurrently; one that fits is enough. Raises Overloaded, or an error
+        of the role."""
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
         await self._balancer.ask_all(lambda server: self._describe(server, moment))
@@ -218,9 +216,7 @@ class RemoteModel:
 
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
         """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, Mismatch, and OtherModel.
-
-        confirm: fetch it again if a connection was opened since, as another model may be behind that connection.
-        """
+        confirm: fetch it again if a connection was opened since, as another model may be behind that connection."""
         async with server.describing:
             known, path = server.description, server.dialect.description_path
             if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
@@ -243,10 +239,8 @@ class RemoteModel:
     async def _ask(
         self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
     ) -> Answer:
-        """Return the results of one server, in several requests if it takes fewer texts than the others.
-
-        again: whether to try again if the server turns out to serve another model.
-        """
+        """Return the results of one server, in several requests if it takes fewer texts than the others. again: whether
+        to try again if the server turns out to serve another model."""
         description = await self._describe(server, deadline)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         try:

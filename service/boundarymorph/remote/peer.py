@@ -52,10 +52,8 @@ class TimedOut(Unavailable):
 
 
 class Busy(Exception):
-    """The server is overloaded.
-
-    pause: seconds for which it asks not to be called, None if it does not say; public: its own message for callers.
-    """
+    """The server is overloaded. pause: seconds for which it asks not to be called, None if it does not say; public: its
+    own message for callers."""
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
         super().__init__(message)
@@ -104,9 +102,7 @@ class Unreadable(Exception):
 
 class Response:
     """Status and headers of an answer, and its body: `content` once it has been read, else in `chunks`, as they come.
-
-    Reading raises aiohttp.ClientError if the connection breaks.
-    """
+    Reading raises aiohttp.ClientError if the connection breaks."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
@@ -131,10 +127,8 @@ class Response:
         return self.content.decode(errors="replace")
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the whole body, which frees the connection for other requests.
-
-        Raises Unreadable, and closes the connection, if it has over `most` bytes or is compressed.
-        """
+        """Read the whole body, which frees the connection for other requests. Raises Unreadable, and closes the
+        connection, if it has over `most` bytes or is compressed."""
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length or 0
         if encoding != "identity":
             self.close()
@@ -161,10 +155,8 @@ class Response:
 
 
 class _Protocol(ResponseHandler):
-    """aiohttp's protocol, which ends a connection whose server sends many answers to one request.
-
-    These may be interim ones, such as 103 Early Hints. aiohttp parses and keeps all that arrive at once.
-    """
+    """aiohttp's protocol, which ends a connection whose server sends many answers to one request. These may be interim
+    ones, such as 103 Early Hints. aiohttp parses and keeps all that arrive at once."""
 
     _answers = 0  # since the request was sent
 
@@ -190,10 +182,8 @@ class _Protocol(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections, and reuses them unless something has arrived that was not asked for.
-
-    It would be taken for the answer to the next request.
-    """
+    """Makes connections, and reuses them unless something has arrived that was not asked for. It would be taken for the
+    answer to the next request."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -219,11 +209,8 @@ class ConnectionPool:
     async def request(
         self, method: str, path: str, content: bytes | AsyncIterator[bytes] | None, headers: Mapping[str, str]
     ) -> Response:
-        """Send a request and return its answer before its body is read.
-
-        Raises aiohttp.ClientError, of `NOT_CONNECTED` if nothing was sent, and what the iterator of the body raises.
-        Cancelling closes the connection.
-        """
+        """Send a request and return its answer before its body is read. Raises aiohttp.ClientError, of `NOT_CONNECTED`
+        if nothing was sent, and what the iterator of the body raises. Cancelling closes the connection."""
         try:
             answer = await self._running().request(
                 method,
@@ -444,10 +431,8 @@ def pause_of(response: Response) -> float | None:
 
 
 def retry_after(header: str | None, now: float) -> float | None:
-    """Return the seconds that a Retry-After header asks for, given as seconds or as a date; None if it is invalid.
-
-    now: seconds since 1970.
-    """
+    """Return the seconds that a Retry-After header asks for, given as seconds or as a date; None if it is invalid. now:
+    seconds since 1970."""
     if header is None:
         return None
     try:
@@ -461,10 +446,8 @@ def retry_after(header: str | None, now: float) -> float | None:
 
 
 def _message(response: Response) -> str:
-    """Return the message of an error's body in one of the usual forms, or a body that is not JSON.
-
-    Any other JSON is dropped: validation errors often repeat the request, and errors are logged.
-    """
+    """Return the message of an error's body in one of the usual forms, or a body that is not JSON. Any other JSON is
+    dropped: validation errors often repeat the request, and errors are logged."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:

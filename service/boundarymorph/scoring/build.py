@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 
 def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
-    """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder.
-
-    Raises as `build_local_scorer` does.
-    """
+    """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder. Raises
+    as `build_local_scorer` does."""
     if not settings.scorer.url:
         return build_local_scorer(settings, on_lost)
     from boundarymorph.remote.model import remote_options
@@ -30,10 +28,8 @@ def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None)
 
 
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
-    """Load the cross-encoder in this process, with its queue. on_lost: called if its device is lost for good.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
-    """
+    """Load the cross-encoder in this process, with its queue. on_lost: called if its device is lost for good. Raises
+    ModelUnavailable or InvalidConfiguration; blocks while the weights load."""
     return BatchingScorer(
         _cross_encoder(settings),
         share=settings.limits.key_share,

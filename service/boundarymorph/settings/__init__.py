@@ -75,10 +75,8 @@ def _variables(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
 
 
 def config_file() -> Path | None:
-    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
-
-    Raises InvalidConfiguration if the named file does not exist.
-    """
+    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists. Raises InvalidConfiguration if the
+    named file does not exist."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named is None:
         return DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None
@@ -117,11 +115,8 @@ _CREDENTIALS = re.compile(  # in a URL: before its host, or in its query
 
 
 class Settings(BaseSettings):
-    """Every setting of the service.
-
-    Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override the TOML file that
-    BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory.
-    """
+    """Every setting of the service. Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override
+    the TOML file that BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
@@ -277,10 +272,8 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Read the settings; overrides that are None are ignored.
-
-        Raises InvalidConfiguration, naming each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
-        """
+        """Read the settings; overrides that are None are ignored. Raises InvalidConfiguration, naming each mistake,
+        including any BOUNDARYMORPH_* variable that is not a setting."""
         if unknown := unknown_variables(cls):
             raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
         try:

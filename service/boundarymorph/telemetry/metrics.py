@@ -7,15 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Literal, TypeVar
 
-from prometheus_client import (
-    REGISTRY,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    generate_latest,
-)
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.registry import Collector
 
 Cache = Literal["scores", "embeddings"]
@@ -42,9 +34,7 @@ def _gauge(name: str, what: str, *labels: str) -> Gauge:
     return Gauge(f"boundarymorph_{name}", what, labels)
 
 
-connections_closed = _counter(
-    "connections_closed", "Callers' connections that were closed for what they did not do.", "reason"
-)
+connections_closed = _counter("connections_closed", "Callers' connections closed for what they did not do.", "reason")
 http_seconds = _histogram(
     "http_request_duration_seconds",
     "Time from the head of a request to the end of its response.",
@@ -68,36 +58,18 @@ select_waiting = _gauge("select_waiting", "Selections that wait for their turn, 
 requests_refused = _counter("requests_refused", "Requests that were refused with 429, but for rate limits.", "reason")
 cross_encoder_calls = _counter("cross_encoder_calls", "Pairs scored for selections.")
 select_calls = _histogram("select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
-rerank_documents = _counter(
-    "rerank_documents",
-    "Documents of answered rerank requests, by route and by whether the cross-encoder scored them.",
-    "route",
-    "outcome",
-)
+rerank_documents = _counter("rerank_documents", "Documents of answered rerank requests.", "route", "outcome")
 select_rounds = _histogram("select_rounds", "Trips to the scorer of a selection.", buckets=COUNTS)
-rate_limited = _counter(
-    "rate_limited_requests",
-    "Requests of keys that have a rate limit, by the key's name: admitted or refused.",
-    "key",
-    "outcome",
-)
+rate_limited = _counter("rate_limited_requests", "Requests of a key that has a rate limit.", "key", "outcome")
 rate_limit_unshared = _counter("rate_limit_unshared", "Requests counted in this process because Redis did not answer.")
 ingested = _counter("ingested_documents", "Uploaded documents by outcome.", "outcome")
 indexes = _gauge("indexes", "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.", "kind")
 index_documents = _gauge("index_documents", "Documents of the indexes on this machine's disk.", "kind")
 index_bytes = _gauge("index_bytes", "Size of the files of the indexes on this machine's disk.", "kind")
-cache_lookups = _counter(
-    "cache_lookups",
-    "Scores and embeddings looked up: hit, miss, corrupt (damaged or foreign), error (the cache did not answer).",
-    "cache",
-    "outcome",
-)
-cache_writes = _counter(
-    "cache_writes",
-    "Scores and embeddings written: ok, error (the cache did not take them), dropped (too many writes waited).",
-    "cache",
-    "outcome",
-)
+# hit, miss, corrupt (damaged or foreign), error (the cache did not answer)
+cache_lookups = _counter("cache_lookups", "Scores and embeddings looked up.", "cache", "outcome")
+# ok, error (the cache did not take them), dropped (too many writes waited)
+cache_writes = _counter("cache_writes", "Scores and embeddings written.", "cache", "outcome")
 cache_seconds = _histogram(
     "cache_operation_duration_seconds",
     "Time of a command in Redis, from the wait for a connection.",
