@@ -129,17 +129,20 @@ class Response:
     async def read(self, most: int = SMALL) -> bytes:
         """Read the whole body, which frees the connection for other requests. Raises Unreadable, and closes the
         connection, if it has over `most` bytes or is compressed."""
-        encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length or 0
+        encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
             raise Unreadable(f"encoded as {encoding}, though it was asked for as it is")
+        if declared is not None and declared <= most:
+            self.content = await self._answer.read()
+            return self.content
         content = bytearray()
-        if declared <= most:
+        if declared is None:
             async for chunk in self.chunks():
                 content += chunk
                 if len(content) > most:
                     break
-        if max(declared, len(content)) > most:
+        if declared is not None or len(content) > most:
             self.close()
             raise Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
         self.content = bytes(content)
