@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.scoring.trust import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
-from boundarymorph.selection.methods import METHODS, TO_PEOPLE
+from boundarymorph.selection.methods import METHODS, SIGNAL_WEIGHTS, TO_PEOPLE, Trust
 from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph_evaluation.methods.baselines import (
     Bagel,
