@@ -40,13 +40,11 @@ SLOW = (
     "retrieval/test_encoders_transformer.py",
     "stores/test_frameworks.py",
     "scoring/chat/test_openai_sdk.py",
-    "scoring/transformer/test_embedded.py",
     "system/test_exit.py",
     "system/test_leavers.py",
     "system/test_neighbours.py",
     "system/test_scorer.py",
     "system/test_uploads.py",
-    "telemetry/test_workers.py",
     "test_memory.py",
     "web/test_browser.py",
 )
@@ -54,13 +52,8 @@ NOT_SLOW = "not slow"  # what `make test` asks for
 # Packages and files whose imports are slow, or that are many, one worker's each: the others do not even collect them.
 SHARES = (
     ("inference", "retrieval/test_encoders_recipe.py", "scoring"),  # torch
-    (  # the clients of stores
-        "api/test_attached_names.py",
-        "cli/test_cli.py",
-        "clients/test_encoding.py",
-        "stores",
-    ),
-    ("deploy/test_alerts_fire.py", "evaluation", "memory", "selection"),  # matplotlib, scipy.stats
+    ("api/test_attached_names.py", "cli/test_cli.py", "clients/test_encoding.py", "stores"),  # the clients of stores
+    ("deploy/test_alerts_fire.py", "evaluation", "selection"),  # matplotlib, scipy.stats
     ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright
 )
 OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's

@@ -56,14 +56,11 @@ def test_texts() -> None:
     [
         ('{"query":"sea"}'.encode("utf-16"), "UTF-16"),
         ('{"query":"sea"}'.encode("utf-16-le"), "line 1.*NUL.*UTF-16"),
-        ('{"query":"sea"}'.encode("utf-32"), "UTF-16 or UTF-32"),
         ("first\nGröße".encode("latin-1"), "line 2.*UTF-8.*byte 3"),
         (b'{"query":"sea"}\n{"query":', "line 2 is not JSON"),
-        (b'{\n "query": "sea"\n}', "line 1 is not JSON.*array"),
         (b'[{"query":"sea"},\n', "array"),
         (b"[1, 2]", "element 1"),
         (b"id,query\n1,sea\n", "CSV"),
-        (b'"id";"text"\n1;sea\n', "CSV"),
     ],
 )
 def test_what_is_not_read(content: bytes, message: str) -> None:
@@ -105,22 +102,13 @@ def test_a_run_of_marks_has_its_first_thirty(mark: str) -> None:
     assert many == unicodedata.normalize("NFC", f"sea x{mark * 30} y{mark * 3}")
 
 
-@pytest.mark.parametrize(
-    "text", ["e\u0301", "\u1112\u1161\u11ab", "a\u0316\u0300b" * 99, "\U0001d400" * 99, "か\u3099" * 99]
-)
-def test_texts_with_fewer_marks_are_composed_as_unicode_says(text: str) -> None:
-    assert reading.composed(text) == unicodedata.normalize("NFC", text)
-
-
 ESCAPES = [
     rb"\ud83d",
     rb"\ude00",
     rb"\n",
     rb"\\",
     rb"\u0041",
-    rb"\uDAff",
     rb"\udfFF",
-    rb"\ud8g0",
     b"ud83d",
     b"a",
     b'"',

@@ -45,18 +45,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_runs_no_more_at_a_time() -> None:
-    visitors = Visitors(Admission(running=2))
-    for number in range(4):
-        visitors.send(str(number))
-    await settle()
-    assert visitors.order == ["0", "1"]
-    assert (visitors.admission.running, visitors.admission.waiting) == (2, 2)
-    await visitors.leave("0", "1", "2", "3")
-    assert visitors.order == ["0", "1", "2", "3"]
-    assert (visitors.admission.running, visitors.admission.waiting) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("running", "come", "leave", "order"),
     [
@@ -67,7 +55,7 @@ async def test_runs_no_more_at_a_time() -> None:
         (2, "a1 c1 b1 a2 b2", "c1 b1 a1 b2 a2", "a1 c1 b1 b2 a2"),
     ],
 )
-async def test_turns(running: int, come: str, leave: str, order: str) -> None:
+async def test_admission_gives_turns_in_fair_order(running: int, come: str, leave: str, order: str) -> None:
     visitors = Visitors(Admission(running=running))
     for name in come.split():
         visitors.send(name, name[0])
@@ -176,20 +164,6 @@ async def test_a_deadline_that_comes_before_the_turn() -> None:
     await visitors.leave("endless", "next")
     assert visitors.order == ["endless", "next"]
     assert (admission.waiting, admission.running) == (0, 0)
-
-
-async def test_where_there_is_room_nobody_is_refused() -> None:
-    clock = Clock()
-    visitors = Visitors(Admission(running=1, clock=clock))
-    slow = visitors.send("slow")
-    await settle()
-    clock.now += 1_000
-    await visitors.leave("slow")
-    await slow
-    visitors.send("hurried", deadline=clock.now + 0.5)
-    await settle()
-    assert visitors.order == ["slow", "hurried"]
-    await visitors.leave("hurried")
 
 
 async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:

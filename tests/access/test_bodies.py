@@ -15,8 +15,8 @@ import pytest
 from pydantic import ValidationError
 
 from boundarymorph.inference.concurrency import Shares
-from boundarymorph.settings import Limits, RetrieverSettings, Settings
-from tests.fakes.service import answer, application, client_of, listening, on_socket, problem, ready, texts
+from boundarymorph.settings import Limits, Settings
+from tests.fakes.service import answer, application, client_of, listening, problem, ready, texts
 from tests.patience import until_async
 
 SECONDS = 30.0  # after which a test has failed
@@ -78,16 +78,6 @@ class TestSilentUploads:
             state = app.state.access
             await until_async(lambda: state.requests.total == state.bytes_in_flight.total == 0)
 
-    async def test_hold_no_connection_of_a_gateway(self, tmp_path: Path) -> None:
-        behind = application("retriever", Settings(data_directory=tmp_path))
-        async with on_socket(behind) as retriever:
-            app = application("gateway", Settings(body_pause_seconds=0.2, retriever=RetrieverSettings(url=retriever)))
-            async with listening(app) as (url, client):
-                answer(await client.put("/indexes/texts"))
-                refused = await silent_upload(url, b"")
-                assert refused.startswith(b"HTTP/1.1 408 ")
-                await until_async(lambda: app.state.access.requests.total == behind.state.access.requests.total == 0)
-
 
 @pytest.mark.strangers
 class TestStrictUploads:
@@ -117,19 +107,6 @@ class TestStrictUploads:
             assert sent < 1.5 * 12_582_912
             assert answer(await client.get("/indexes/texts"))["count"] == 0
             assert app.state.access.bytes_in_flight.total == 0
-
-    async def test_count_towards_the_bytes_in_flight(self, tmp_path: Path) -> None:
-        app = application("whole", Settings(data_directory=tmp_path, limits=self.limits))
-        in_hand = app.state.access.bytes_in_flight
-        async with listening(app) as (url, client):
-            answer(await client.put("/indexes/texts", json={"encoder": "none"}))
-            lines = b"".join(orjson.dumps({"id": str(i), "text": "text " * 10_000}) + b"\n" for i in range(100))
-            upload = b"POST /indexes/texts/documents?strict=true HTTP/1.1\r\nHost: a\r\n"
-            upload += b"Content-Type: application/x-ndjson\r\n"
-            async with connected(url) as (_, writer):
-                writer.write(upload + b"Content-Length: %d\r\n\r\n" % (len(lines) + 1) + lines)
-                await until_async(lambda: in_hand.total > len(lines) + 99 * 50_000)
-            await until_async(lambda: in_hand.total == 0)
 
 
 async def silent_upload(url: str, sent: bytes) -> bytes:
@@ -263,14 +240,3 @@ class TestBytesInHand:
                 refused = await client.post("/select", content=body(), headers={"content-length": "100"})
                 problem(refused, 429, "overloaded")
                 assert not read
-
-    async def test_are_given_back_whatever_becomes_of_the_request(self, tmp_path: Path) -> None:
-        app = application("whole", Settings(data_directory=tmp_path))
-        hand: Shares = app.state.access.bytes_in_flight
-        async with client_of(app) as client:
-            await ready(client)
-            problem(await client.post("/select", content=b"{"), 422, "invalid-input")
-            problem(await client.post("/select", json={"query": "q", "index": "none"}), 404, "unknown-index")
-            for accept in ("*/*", "text/event-stream"):
-                assert (await client.post("/select", json=SELECT, headers={"accept": accept})).is_success
-                assert hand.total == 0

@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
-from tests.fakes.service import Held, answer, fake_service, listening, texts
+from tests.fakes.service import Held, fake_service, listening, texts
 
 EVENTS = {"Accept": "text/event-stream"}
 SELECTION: dict[str, Any] = {"query": "q", "pool": texts(30), "budget": 5, "k": 3}
@@ -36,11 +36,6 @@ async def test_large_answer_is_compressed_if_accepted(
     assert response.headers["vary"] == "Accept-Encoding"
     assert response.content == plain.content
     assert (response.num_bytes_downloaded < len(plain.content) / 4) == is_compressed
-
-
-async def test_small_answer_is_not_compressed(client: httpx.AsyncClient) -> None:
-    response = await client.post("/select", json=SELECTION, headers={"Accept-Encoding": "gzip"})
-    assert answer(response) and "content-encoding" not in response.headers
 
 
 async def test_stream_is_compressed_only_if_it_explains_the_pool(client: httpx.AsyncClient) -> None:

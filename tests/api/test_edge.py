@@ -25,15 +25,11 @@ from boundarymorph.telemetry import tracing
 from tests.agents import rpc
 from tests.fakes.service import (
     answer,
-    application,
     client_of,
     fake_service,
-    gateway,
-    listening,
     on_socket,
     problem,
     ready,
-    serving,
     texts,
 )
 
@@ -53,7 +49,9 @@ class TestMethods:
             ("/livez", "GET, HEAD"),
         ],
     )
-    async def test_all_of_a_path_are_named(self, client: httpx.AsyncClient, path: str, allowed: str) -> None:
+    async def test_method_that_is_not_allowed_is_told_the_others(
+        self, client: httpx.AsyncClient, path: str, allowed: str
+    ) -> None:
         for method in ("PATCH", "OPTIONS", "BREW"):
             refused = await client.request(method, path)
             problem(refused, 405, "method-not-allowed")
@@ -63,9 +61,6 @@ class TestMethods:
         ("path", "status"),
         [
             ("/livez", 200),
-            ("/readyz", 200),
-            ("/metrics", 200),
-            ("/openapi.json", 200),
             ("/indexes", 200),
             ("/indexes/texts", 200),
             ("/indexes/texts/documents/d0", 200),
@@ -81,25 +76,12 @@ class TestMethods:
         assert (head.status_code, head.content) == (status, b"")
         assert (get.status_code, bool(get.content)) == (status, True)
         assert head.headers["content-type"] == get.headers["content-type"]
-        if path != "/metrics":  # which has counted the first of them
-            assert head.headers["content-length"] == get.headers["content-length"]
-
-    async def test_head_on_a_socket_leaves_the_connection_in_order(self, tmp_path: Path) -> None:
-        app = application("whole", Settings(data_directory=tmp_path))
-        one = httpx.Limits(max_connections=1)
-        async with listening(app) as (url, _), httpx.AsyncClient(base_url=url, limits=one) as client:
-            for _ in range(3):
-                assert (await client.head("/livez")).status_code == 200
-                assert answer(await client.get("/livez"))["status"] == "ok"
-            counted = (await client.get("/metrics")).text
-            assert 'http_request_duration_seconds_count{method="HEAD",route="/livez",status="200"} ' in counted
+        assert head.headers["content-length"] == get.headers["content-length"]
 
 
 @pytest.mark.strangers
-@pytest.mark.parametrize(
-    "path", ["/select", "/v2/rerank", "/rerank", "/retrieval", "/mcp", "/score", "/indexes/texts/documents", "/nowhere"]
-)
-@pytest.mark.parametrize("encoding", ["gzip", "br", "X-Gzip", "identity, gzip"])
+@pytest.mark.parametrize("path", ["/select", "/v2/rerank", "/mcp", "/indexes/texts/documents", "/nowhere"])
+@pytest.mark.parametrize("encoding", ["X-Gzip", "identity, gzip"])
 async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClient, path: str, encoding: str) -> None:
     headers = {"content-type": "application/json", "content-encoding": encoding}
     refused = await client.post(path, content=gzip.compress(b'{"query": "q"}'), headers=headers)
@@ -107,14 +89,6 @@ async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClie
     assert refused.headers["accept-encoding"] == "identity"
     plain = await client.post(path, json={}, headers={"content-encoding": "identity"})
     assert "encoding" not in plain.text
-
-
-@pytest.mark.parametrize("path", ["/select", "/indexes/texts/documents"])
-async def test_streams_are_not_held_back_by_a_proxy(client: httpx.AsyncClient, path: str) -> None:
-    body = {"query": "q", "pool": ["a", "b"], "budget": 1, "k": 1} if path == "/select" else [{"id": "a", "text": "a"}]
-    for accept in ("text/event-stream" if path == "/select" else "application/x-ndjson", "application/json"):
-        response = await client.post(path, json=body, headers={"accept": accept})
-        assert response.headers.get("x-accel-buffering") == (None if accept == "application/json" else "no")
 
 
 @pytest.mark.strangers
@@ -132,14 +106,6 @@ async def test_query_parameters_of_other_services_have_no_effect(client: httpx.A
 
 
 class TestUnknownNames:
-    async def test_of_the_query_at_a_gateway_too(self, tmp_path: Path) -> None:
-        async with gateway(Settings(data_directory=tmp_path)) as client:
-            answer(await client.put("/indexes/texts"))
-            path = "/indexes/texts/documents"
-            problem(await client.post(f"{path}?stirct=1", json=texts(1)), 422, "invalid-input")
-            problem(await client.get("/indexes?strict=true"), 422, "invalid-input")
-            assert answer(await client.post(f"{path}?strict=true", json=texts(1)))["added"] == 1
-
     async def test_of_uploaded_documents_are_told(self, client: httpx.AsyncClient) -> None:
         documents = [{"id": 1, "text": "a", "titel": "A"}, {"id": 2, "text": "b"}, {"id": 3, "text": "c", "titel": "C"}]
         path = "/indexes/texts/documents"
@@ -152,40 +118,6 @@ class TestUnknownNames:
             assert "line 1: unknown field 'titel'" in problem(strict, 422, "invalid-input")
             report = answer(await client.post(path, content=content, headers=headers))
             assert (report["added"] + report["unchanged"], report["unknown_fields"]) == (3, {"titel": 2})
-
-    async def test_of_uploads_at_most_a_hundred(self, client: httpx.AsyncClient) -> None:
-        documents = [{"id": n, "text": "a", f"field {n} {'x' * 200}": n} for n in range(101)]
-        unknown = answer(await client.post("/indexes/texts/documents", json=documents))["unknown_fields"]
-        assert len(unknown) == 100
-        assert max(map(len, unknown)) == 100
-
-
-class TestIds:
-    async def test_may_be_integers_everywhere(self, client: httpx.AsyncClient) -> None:
-        pool = [{"id": 7, "text": "a"}, {"id": "8", "text": "b"}, {"id": -(2**63), "text": "c"}]
-        found = answer(await client.post("/select", json=BODY | {"pool": pool, "k": 3}))
-        assert {document["id"] for document in found["documents"]} == {"7", "8", str(-(2**63))}
-        answer(await client.post("/indexes/texts/documents", json=[{"id": 7, "text": "a"}]))
-        removed = await client.request("DELETE", "/indexes/texts/documents", json={"ids": [7, "7", "d0"]})
-        assert answer(removed)["deleted"] == 2
-
-
-class TestSecrets:
-    async def test_are_in_no_log_and_no_answer(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        wrong = f"{SECRET}x"
-        settings = Settings(data_directory=tmp_path, keys=(str(KEY),))
-        with caplog.at_level(logging.DEBUG):
-            async with serving(settings) as client:
-                for secret, path in (
-                    (SECRET, "/indexes"),
-                    (SECRET, "/nowhere"),
-                    (wrong, "/indexes"),
-                    (SECRET, "/select"),
-                ):
-                    response = await client.post(path, headers={"authorization": f"Bearer {secret}"}, content=b"{")
-                    assert SECRET not in response.text and SECRET not in str(response.headers)
-        assert SECRET not in caplog.text
-        assert KEY.sha256 not in caplog.text
 
 
 STREAM = "text/event-stream"
@@ -212,17 +144,6 @@ def test_qualities(accept: str, streams: bool) -> None:
     assert prefers(request, STREAM) == streams
 
 
-@pytest.mark.strangers
-async def test_paths_that_are_nearly_right(tmp_path: Path) -> None:
-    body = {"query": "a", "documents": ["a", "b"]}
-    async with serving(Settings(data_directory=tmp_path)) as client:
-        assert len(answer(await client.post("/v1/rerank/", json=body))["results"]) == 2
-        assert (await client.get("/health")).status_code == 200
-        refused = await client.post("/v2/v2/rerank", json=body)
-        assert refused.status_code == 404 and "/v2/rerank" in refused.text
-        assert "message" in refused.json()
-
-
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The callers of the lists of indexes."""
@@ -244,9 +165,7 @@ async def ask(client: httpx.AsyncClient, **headers: str) -> None:
 @pytest.mark.parametrize(
     ("address", "caller"),
     [
-        ("192.0.2.7", "192.0.2.7"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
         ("testclient", "testclient"),
     ],
 )
@@ -334,3 +253,20 @@ async def test_after_an_answer_has_begun_breaks_it(app: FastAPI, log: io.StringI
         with pytest.raises(KeyError):
             await client.get("/breaks", headers={"x-request-id": "r2"})
     assert "unexpected error [r2]" in log.getvalue()
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/rerank", b'{"query": "a sea", "documents": ["cut %s", "b"]}'),
+        ("/rerank", b'{"query": "a sea", "texts": ["cut %s", "b"]}'),
+        ("/select", b'{"query": "cut %s", "pool": ["a %s", "b"]}'),
+        ("/select", b'{"query": "a", "pool": [{"text": "a", "metadata": {"x%s": "\\\\ud83d %s"}}]}'),
+    ],
+)
+async def test_half_a_character_is_replaced(client: httpx.AsyncClient, path: str, body: bytes) -> None:
+    answered = await client.post(
+        path, content=body.replace(b"%s", b"\\ud83d"), headers={"content-type": "application/json"}
+    )
+    assert answered.is_success, answered.text

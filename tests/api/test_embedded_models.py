@@ -4,15 +4,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
 from boundarymorph.scoring.scorer import OnnxCrossEncoder
 from boundarymorph.server import composition
 from boundarymorph.settings import CacheSettings, Settings
-from tests.fakes.service import answer, block, serving
+from tests.fakes.service import answer, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,11 +52,6 @@ async def test_an_index_and_a_pool_agree(client: httpx.AsyncClient) -> None:
     assert not any("embedded" in warning for warning in indexed["warnings"])
 
 
-async def test_a_batch_has_room_for_a_pair_of_any_length(client: httpx.AsyncClient) -> None:
-    info = answer(await client.get("/info"))
-    assert info["max_batch_tokens"] == info["max_input_length"] == 512
-
-
 async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "rounds": 3, "return_documents": True}
     body = answer(await client.post("/select", json=request))
@@ -68,35 +61,7 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
         (score,) = model.run(model.tokenize(QUERY, [title + document["text"]]))
         assert document["cross_encoder_score"] == pytest.approx(score, rel=1e-6)
         assert document["std"] == 0
-    expected = {"cross_encoder_calls": 8, "cached_scores": 0, "reused_scores": 0, "truncated_documents": 1}
-    in_all = {
-        "rounds": 1,
-        "trips": 1,
-        "expected_gain": {"10": 0.0, "50": 0.0},
-    }  # as all are scored, and nothing is left
-    assert body["usage"].items() >= (expected | in_all).items()
+    expected = {"cross_encoder_calls": 8, "cached_scores": 0, "truncated_documents": 1, "rounds": 1, "trips": 1}
+    assert body["usage"].items() >= expected.items()
     assert any(warning.startswith("1 ") and "scored" in warning for warning in body["warnings"])
     assert body["timings_ms"]["score"] > 0
-
-
-async def test_given_embeddings_are_taken_as_they_are(client: httpx.AsyncClient) -> None:
-    encoder = BatchingEncoder(OnnxDualEncoder.embedded())
-    vectors = (await encoder.encode_documents([document["text"] for document in DOCUMENTS])).vectors
-    query = await encoder.encode_query(QUERY)
-    await encoder.close()
-    for dtype in ("float16", "float32"):
-        pool = {"documents": DOCUMENTS, "embeddings": block(vectors, dtype)}
-        body = answer(await client.post("/select", json={"query": QUERY, "pool": pool, "k": 8}))
-        order = np.argsort(-(vectors @ query))
-        by_rank = {document["retrieval_rank"]: document for document in body["documents"]}
-        assert [by_rank[rank]["id"] for rank in range(1, 9)] == [DOCUMENTS[row]["id"] for row in order]
-        for rank, row in enumerate(order, start=1):
-            assert by_rank[rank]["retrieval_score"] == pytest.approx(float(vectors[row] @ query), abs=1e-3)
-
-
-async def test_the_index_says_which_encoder_made_it(client: httpx.AsyncClient) -> None:
-    description = answer(await client.get("/indexes/few"))
-    assert description["encoder"].startswith("BAAI/bge-small-en-v1.5@")
-    assert description["dimension"] == 384
-    again = await client.put("/indexes/few", json={"encoder": description["encoder"]})
-    assert again.status_code == 200

@@ -146,12 +146,12 @@ OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.
 SESSIONS = {"sessions"}  # tests/access/test_admission.py: selections beyond them wait
 
 
-def test_every_limit_has_a_case_here() -> None:
+def test_every_limit_has_a_case() -> None:
     assert set(CASES) | OF_CONNECTIONS | SESSIONS | {"deadline_seconds"} == set(Limits.model_fields)
 
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
-async def test_a_longer_deadline_is_cut(path: str, tmp_path: Path) -> None:
+async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
     """A client whose timeout is longer gets its answer by then, not an error."""
     limits = Limits(deadline_seconds=3)
     settings = Settings(data_directory=tmp_path, deadline_seconds=2, limits=limits)
@@ -164,7 +164,7 @@ async def test_a_longer_deadline_is_cut(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_at_it_and_over_it(name: str, tmp_path: Path) -> None:
+async def test_limit_is_kept_and_what_is_over_it_refused(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     limits = Limits.model_validate({name: case.value, **dict(case.others)})
     settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, rounds=1, deadline_seconds=3, limits=limits)
@@ -176,16 +176,6 @@ async def test_at_it_and_over_it(name: str, tmp_path: Path) -> None:
     async with client_under(settings, scorer=case.send is to_score) as client:
         detail = problem(await case.send(client, most + 1), case.status, case.slug)
         assert case.slug != "limit-exceeded" or f"{case.value:,}" in detail
-
-
-async def test_of_what_an_index_gives(tmp_path: Path) -> None:
-    settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, limits=Limits(pool=5, dimension=4))
-    async with client_under(settings, scorer=False) as client:
-        ask = select(index=lambda _: "texts", depth=lambda size: size)
-        assert answer(await ask(client, 5))["pool_size"] == 1
-        problem(await ask(client, 6), 422, "limit-exceeded")
-        assert (await client.put("/indexes/four", json={"dimension": 4})).status_code == 201
-        problem(await client.put("/indexes/five", json={"dimension": 5}), 422, "limit-exceeded")
 
 
 @asynccontextmanager
@@ -204,7 +194,7 @@ async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[htt
         yield client
 
 
-async def test_a_selection_counts_with_its_body(tmp_path: Path) -> None:
+async def test_selection_counts_toward_bytes_in_flight_with_its_body(tmp_path: Path) -> None:
     limits = Limits(bytes_in_flight=8_192, body_bytes=1_536, key_share=1)
     async with client_under(Settings(data_directory=tmp_path, limits=limits), scorer=False) as client:
         answer(await a_selection(client, 8_192))

@@ -10,7 +10,7 @@ import pytest
 
 from boundarymorph.settings import Limits, Settings
 from tests.fakes.scorer import score_of
-from tests.fakes.service import answer, filled, problem, serving, texts
+from tests.fakes.service import answer, problem, serving, texts
 
 QUERY = "walls of old towns"
 ABOUT = ("harbour cranes lift cargo from ships", "bees make honey in the hive", "walls guard the old town")
@@ -48,15 +48,6 @@ async def test_a_person_finds_them_without_a_call(client: httpx.AsyncClient) -> 
     assert len({id for id in judged if id in RELEVANT}) >= OBJECTIVE["find"] * len(RELEVANT)
     assert len(judged) < len(POOL) / 2
     assert found["min_relevance"] == 0.5 and found["k"] is None and found["relevance"] == "scorer"
-
-
-async def test_of_an_index_too(client: httpx.AsyncClient) -> None:
-    answer(await client.put("/indexes/records", json={"encoder": "none"}))
-    answer(await client.post("/indexes/records/documents", json=POOL))
-    source = {"index": "records", "depth": len(POOL), "query": "walls, honey and cargo"}  # words of all topics
-    judged, found = await by_hand(client, source)
-    assert found["pool_size"] == len(POOL) and len(judged) < len(POOL)
-    assert found["stop_reason"] == "found" and len(RELEVANT & {*judged}) >= OBJECTIVE["find"] * len(RELEVANT)
 
 
 async def test_judgements_in_either_form_are_the_same_evidence(client: httpx.AsyncClient) -> None:
@@ -107,16 +98,7 @@ async def test_known_by_the_scorer_is_not_known_by_the_person(client: httpx.Asyn
     assert found["usage"]["reused_scores"] == 0 and found["documents"] == []
 
 
-async def test_at_the_edges(client: httpx.AsyncClient) -> None:
-    for objective in ({"find": 1}, {"find": 0.01, "in": 0.01}, {"find": 1, "in": 0.999, "next": 1}):
-        answer(await client.post("/select", json={**PERSON, "pool": POOL, "objective": objective}))
-    every = {document["id"]: float(document["id"] in RELEVANT) for document in POOL}
-    found = answer(await client.post("/select", json={**PERSON, "pool": POOL, "known_scores": every}))
-    assert found["stop_reason"] == "pool_exhausted" and found["next"] == []
-    assert (found["recall"]["expected"], found["recall"]["probability"]) == (1, 1)
-
-
-async def test_limits(tmp_path: Path) -> None:
+async def test_objective_has_limits(tmp_path: Path) -> None:
     limits = Limits(known_scores=2, k=3)
     async with serving(Settings(data_directory=tmp_path, k=2, limits=limits)) as client:
         asked = {**PERSON, "pool": POOL[:9], "objective": {"find": 0.9, "next": 3}}
@@ -126,10 +108,3 @@ async def test_limits(tmp_path: Path) -> None:
         assert "known_scores" in str(problem(over, 422, "limit-exceeded"))
         more = await client.post("/select", json={**asked, "objective": {"find": 0.9, "next": 4}})
         assert "objective.next" in str(problem(more, 422, "limit-exceeded"))
-
-
-async def test_a_policy_and_a_calibration_by_default_do_not_get_in_its_way(tmp_path: Path) -> None:
-    settings = Settings(data_directory=tmp_path, policies={"careful": {"min_relevance": 0.9, "relevance": "scorer"}})
-    async with filled(settings) as client:
-        found = answer(await client.post("/p/careful/select", json={**PERSON, "pool": POOL}))
-        assert found["min_relevance"] == 0.9 and found["calibration"] is None

@@ -111,23 +111,6 @@ def test_says_what_is_refused(app: str, with_keys: bool) -> None:
                 assert "application/problem+json" in response["content"], operation["summary"]
 
 
-def test_a_gateway_describes_itself_as_one_process_does() -> None:
-    gateway, whole = described("gateway"), described("whole")
-    assert gateway["paths"].keys() == whole["paths"].keys()
-    for path, methods in whole["paths"].items():
-        assert gateway["paths"][path].keys() == methods.keys()
-        for method, other in methods.items():
-            mine = gateway["paths"][path][method]
-            assert mine["summary"] == other["summary"]
-            assert mine.get("requestBody") == other.get("requestBody")
-            assert mine["responses"].keys() >= other["responses"].keys() - {"422"}
-            for status in other["responses"].keys() & {"200", "201"}:
-                contents = [one["responses"][status].get("content", {}) for one in (mine, other)]
-                assert contents[0] == contents[1]
-            names = [{p["name"] for p in one.get("parameters", [])} for one in (mine, other)]
-            assert names[0] >= names[1] - {"name", "id"}
-
-
 @pytest.mark.parametrize("name", openapi.SELECT)
 async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> None:
     kinds = ("trial", "review", "essay")

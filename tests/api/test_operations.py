@@ -2,10 +2,8 @@
 
 import asyncio
 import re
-import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -32,22 +30,6 @@ async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
 
 
 class TestStarting:
-    async def test_it_listens_when_its_parts_are_built(self, settings: Settings) -> None:
-        may_go_on = threading.Event()
-
-        def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
-            assert may_go_on.wait(PATIENCE)
-            return fake_service(settings)
-
-        async with AsyncExitStack() as stack:
-            entering = asyncio.ensure_future(stack.enter_async_context(starting(settings, build)))
-            await asyncio.sleep(0.01)
-            assert not entering.done()
-            may_go_on.set()
-            client = await entering
-            assert answer(await client.get("/livez")) == {"status": "ok", "detail": None}
-            assert (await until(client, "ok")).status_code == 200
-
     async def test_what_needs_no_model_is_served_as_soon_as_it_is_built(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:

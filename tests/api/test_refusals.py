@@ -25,6 +25,7 @@ STATUS = {
     **dict.fromkeys(["empty-index", "index-conflict"], 409),
     "duplicate-ids": 422,
     "unknown-index": 404,
+    "not-found": 404,
 }
 NOT_BLANK = "must have a character that is not white space"
 DOTS = "something before and after each dot"
@@ -58,49 +59,37 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "empty-index": [("'empty'", {"index": "empty"})],
     "invalid-index-name": [
         ("use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first", {"index": "Texts!"}),
-        *(("", {"index": name}) for name in ("", "../texts", "Texts", "a/b", ".hidden", "x" * 65, "a\0", "ü", "a\n")),
     ],
     "duplicate-ids": [
         ("", {"pool": [{"text": "a", "id": "x"}] * 2}),
-        ("", {"pool": [{"text": "a", "id": "1"}, {"text": "b"}]}),
-        ("", {"pool": [{"text": "a", "id": 7}, {"text": "b", "id": "7"}]}),
+        ("", {"pool": [{"text": "a", "id": 1}, {"text": "b"}]}),
     ],
     "invalid-input": [
         ("exactly one", {"index": GONE}),
         ("exactly one", {"index": "texts", "pool": TWO}),
-        ("exactly one", {"index": None, "pool": None}),
         ("'queries'", {"query": GONE}),
-        *((f"query: {NOT_BLANK}", {"query": query}) for query in (" ", " \t\n\u2003")),
-        *(("query", {"query": query}) for query in ("", None, ["q"], 5)),
+        (f"query: {NOT_BLANK}", {"query": " \t\n\u2003"}),
+        *(("query: must have something to read", {"query": query}) for query in ("\u200b", "\0", "\ufeff")),
+        *(("query: ", {"query": query}) for query in ("", 5)),
+        *(("queries", several(queries=["q", query])) for query in ("", " ", "\u200b")),
         ("hybird: unknown field 'hybird'; did you mean 'hybrid'?", {"hybird": True}),
-        ("bugdet", {"bugdet": 5}),
         ("method", {"method": "best"}),
-        *(("budget", {"budget": budget}) for budget in (-1, 1.5, "automatic", "50", True)),
-        ("B", {"B": -1}),
+        *(("budget", {"budget": budget}) for budget in (-1, 1.5, "50", True)),
         ("B", {"B": 1, "budget": 1}),
-        *(("k", {"k": k}) for k in (0, -HUGE, "many", "5", 5.0, True)),
+        *(("k", {"k": k}) for k in (0, -HUGE, "5", 5.0)),
         ("depth", {"depth": 0}),
-        ("N", {"N": 0}),
         ("depth", {"pool": TWO, "depth": 2}),
         ("rounds", {"rounds": 0}),
-        *(("explain", {"explain": value}) for value in ("rounds", 1, "true")),
         *(("deadline_ms", {"deadline_ms": value}) for value in (0, -1, "60")),
         ("on_failure", {"on_failure": "shrug"}),
-        ("hybrid", {"hybrid": 0}),
         *(("calibration", {"calibration": name}) for name in ("mine", "", 3)),
         *(("min_relevance", {"min_relevance": value}) for value in (1.1, -0.1, "high")),
         ("relevance", {"relevance": "judge"}),
         ("'trend'", {"relevance": "people", "method": "boundarymorph"}),
-        ("max_tokens", {"max_tokens": 0}),
         ("max_tokens", {"max_tokens": 9, "k": 9}),
         ("shortest document has 20", {"pool": [{"text": "a", "tokens": n} for n in (30, 20)], "max_tokens": 19}),
         (DOTS, {"distinct": "a..b"}),
-        ("distinct.by", {"distinct": {"by": "a..b"}}),
-        *(("distinct", {"distinct": value}) for value in ("", 3)),
-        ("at_most", {"distinct": {"at_most": 0}}),
-        ("k_counts", {"distinct": {"k_counts": "pages"}}),
         ("k_counts", {"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}),
-        ("atmost", {"distinct": {"atmost": 1}}),
         *(("diversity", {"diversity": value}) for value in (1.1, -0.1)),
         ("diversity", {"diversity": 0.5, "max_tokens": 100}),
         (DOTS, {"filter": {"a.": 1}}),
@@ -115,39 +104,24 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("vectors", {**pool(), "vectors": "dense"}),
         ("leave out the embeddings", {**pool(embedding=[1.0]), "vectors": "lexical"}),
         ("leave out the embeddings", {**pool(), "query_embedding": [1.0], "vectors": "lexical"}),
-        ("query_embedding.1", {"query_embedding": [1, "one"]}),
-        ("query_embedding", {"query_embedding": "1,0"}),
         ("query_embedding.dtype", {"pool": TWO, "query_embedding": SQUARE | {"dtype": "f4"}}),
         ("pool.embeddings.dtype", pooled(SQUARE | {"dtype": "int8"})),
-        *(("pool", {"pool": value}) for value in ("a", "all of them")),
         ("pool.documents", {"pool": []}),
-        ("pool.documents", {"pool": {}}),
         ("pool.documents.1", {"pool": ["a", 1]}),
-        ("pool.documents.1", {"pool": {"documents": ["a", ["b"]]}}),
         ("pool.documents.1.texts", {"pool": [{"text": "a"}, {"text": "b", "texts": "c"}]}),
         ("unknown field 'titel'; did you mean 'title'?", {"pool": {"documents": [{"text": "a", "titel": "b"}]}}),
-        ("pool.documents.0.text", {"pool": [{}]}),
         ("pool.documents.0.text", pool(text=None)),
-        *(("pool.documents.0.id", pool(id=id)) for id in ("", "x" * 513, True, 1.5, 2**64, -(2**63) - 1, [1])),
-        ("pool.documents.0.metadata", pool(metadata=[1])),
+        *(("pool.documents.0.id", pool(id=id)) for id in ("", "x" * 513, True, 2**64, -(2**63) - 1)),
         ("pool.documents.0.score", pool(score=True)),
-        ("pool.documents.0.embedding", pool(embedding=["1"])),
-        ("pool.documents.0.bm25", pool(bm25="1")),
-        *(("pool.documents.0.tokens", pool(tokens=tokens)) for tokens in (0, "9")),
         ("pool.documents.0.tokens", {**pool(tokens=DIGITS), "max_tokens": 9}),
         ("pool.documents.0.cross_encoder_score", pool(cross_encoder_score=1.1)),
-        ("1 of 2", {"pool": [{"text": "a", "score": 1}, {"text": "b"}]}),
         ("1 of 2 have a bm25", {"pool": [{"text": "a", "bm25": 1}, {"text": "b"}]}),
         ("features: unknown field 'features'", {"pool": TWO, "features": {}}),
         ("pool.features..[key]: String should have at least 1 character", signals({"": [1.0, 2.0]})),
-        ("features", signals({"n" * 65: [1.0, 2.0]})),
         ("1 values for 2 documents", signals({"clicks": [1.0]})),
         *(("the name is taken", signals({name: [1.0, 2.0]})) for name in ("bm25", "similarity")),
-        ("clicks", signals({"clicks": ["many", "few"]})),
         (f"queries.0.query: {NOT_BLANK}", several(queries=[" "])),
         ("queries", several(queries=["the same", "the same"])),
-        ("queries", several(queries=[])),
-        ("queries", several(queries=[{"query": "x", "weight": 0}])),
         *(("queries", several(**{name: value})) for name, value in (
             ("query", "one"), ("min_relevance", 0.5), ("distinct", True), ("diversity", 0.5), ("budget", "auto"),
             ("explain", "pool"), ("query_embedding", [1.0, 0.0]),
@@ -157,8 +131,6 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("objective.find", finding({"find": find})) for find in (0, 1.01)),
         *(("objective.in", finding({"find": 0.9, "in": share})) for share in (1, 0)),
         ("objective.find", finding({"in": 0.9})),
-        ("objective.next", finding({"find": 0.9, "next": 0})),
-        ("objective", finding("find")),
         *((f"leave out '{name}'", finding(**{name: value})) for name, value in (
             ("k", 5), ("max_tokens", 5), ("distinct", True), ("diversity", 0.5), ("calibration", True),
         )),
@@ -219,7 +191,7 @@ def rows(table: dict[str, list[tuple[Any, ...]]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("slug", "said", "fields"), rows(SELECT))
-async def test_a_selection(client: httpx.AsyncClient, slug: str, said: str, fields: dict[str, Any]) -> None:
+async def test_selection_is_refused(client: httpx.AsyncClient, slug: str, said: str, fields: dict[str, Any]) -> None:
     asked = {"query": "q"} | ({} if "pool" in fields else {"index": "texts"}) | fields
     response = await client.post("/select", json={name: value for name, value in asked.items() if value is not GONE})
     detail = problem(response, STATUS[slug], slug)
@@ -227,23 +199,21 @@ async def test_a_selection(client: httpx.AsyncClient, slug: str, said: str, fiel
     assert all(error["message"] in detail for error in response.json().get("errors", ())[:1])
 
 
-# As they are written, for what no client of JSON writes.
-NUMBERS = ("NaN", "Infinity", "1e999")
 BODIES: dict[str, list[str | bytes]] = {
     "invalid-embeddings": [
         *(f'{{"query": "q", "query_embedding": [1, 0], "pool": [{{"text": "a", "embedding": [{row}]}}]}}'
-          for row in ("NaN, 1", "Infinity, 1", "1e999, 1", "1e300, 1e300", "1e39, 1", "0, 0", "1e-60, 0")),
+          for row in ("NaN, 1", "1e999, 1", "1e300, 1e300", "1e39, 1", "0, 0", "1e-60, 0")),
         *(f'{{"query": "q", "query_embedding": [{row}], {source}}}'
-          for row in ("NaN, 1", "Infinity, 1", "1e999, 1", "1e300, 1e300", "0, 0", "")
+          for row in ("NaN, 1", "1e300, 1e300", "0, 0", "")
           for source in ('"index": "own"', '"pool": [{"text": "a", "embedding": [1, 0]}]')),
     ],
     "invalid-input": [
-        *(f'{{"query": "q", "pool": [{{"text": "a", "score": {number}}}]}}' for number in (*NUMBERS, "-Infinity")),
+        *(f'{{"query": "q", "pool": [{{"text": "a", "score": {number}}}]}}'
+          for number in ("NaN", "Infinity", "1e999", "-Infinity")),
         '{"query": "q", "pool": {"documents": ["a", "b"], "features": {"clicks": [1e999, 1]}}}',
         *(b"", b"{", b"null", b"[]", b'"query"', b"\xff\xfe{\x00}\x00", b"\xef\xbb\xbf{}"),
         '{"query": "é", "index": "own"}'.encode("latin-1"),
         b'{"query": "q", "index": "own"} and more',
-        b'{"query": "q", "index": "own",}',
         b'{"query": "\\ud800", "index": "own"}',
         b'{"query": "q", "index": "own", "\\udfff": 1}',
         b'{"query": "q", "pool": [{"text": "\xed\xa0\x80"}]}',
@@ -255,72 +225,74 @@ BODIES: dict[str, list[str | bytes]] = {
 
 
 @pytest.mark.parametrize(("slug", "body"), rows({slug: [(body,) for body in of] for slug, of in BODIES.items()}))
-async def test_a_body(client: httpx.AsyncClient, slug: str, body: str | bytes) -> None:
+async def test_body_is_refused(client: httpx.AsyncClient, slug: str, body: str | bytes) -> None:
     problem(await client.post("/select", content=body), 422, slug)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["min_relevance", "deadline_ms", "budget"])
-async def test_a_number_that_is_none(client: httpx.AsyncClient, field: str, number: str) -> None:
-    body = f'{{"query": "q", "pool": ["a"], "{field}": {number}}}'
-    for path in ("/select", "/v1/rerank"):
-        said = (await client.post(path, content=body.replace("pool", "documents" if "rerank" in path else "pool"))).text
-        assert f"{field}: must be a finite number, not " in said
+async def test_number_must_be_finite(client: httpx.AsyncClient, field: str, number: str) -> None:
+    for path, documents in (("/select", "pool"), ("/v1/rerank", "documents")):
+        body = f'{{"query": "q", "{documents}": ["a"], "{field}": {number}}}'
+        assert f"{field}: must be a finite number, not " in (await client.post(path, content=body)).text
 
 
-# Of the routes of indexes: method, path and body.
-UPLOAD = "/indexes/own/documents"
-INDEXES: dict[str, list[tuple[str, str, str, Any]]] = {
+# Of other routes: what the refusal says, the route and the body.
+UPLOAD, SOME = "POST /indexes/own/documents", "DELETE /indexes/own/documents"
+EVERY: list[dict[str, Any]] = [  # filters that match every document
+    {}, {"and": [{}]}, {"or": [{"n": 1}, {}]}, {"not": {"not": {}}}, {"not": {"n": {"in": []}}}, {"n": {"nin": []}},
+]  # fmt: skip
+NEW: list[Any] = [  # indexes that cannot be made
+    {"encoder": "another"}, {"encoder": "none", "dimension": 4}, {"encoder": "none", "kind": "ivf"}, [],
+    {"encoder": "none", "lexical": False}, {"kind": "words"}, {"encoder": "seeded", "dimension": 32},
+    {"dimension": 0}, {"dimensions": 4},
+]  # fmt: skip
+ROUTES: dict[str, list[tuple[str, str, Any]]] = {
     "invalid-input": [
-        *(("", "PUT", "/indexes/new", body) for body in (
-            {"encoder": "another"}, {"encoder": "none", "dimension": 4}, {"encoder": "none", "kind": "ivf"},
-            {"encoder": "none", "lexical": False}, {"kind": "words"}, {"encoder": "seeded", "dimension": 32},
-            {"dimension": 0}, {"dimensions": 4},
+        *(("", "PUT /indexes/new", body) for body in NEW),
+        ("use one of flat, ivf", "PUT /indexes/new", {"kind": "hnsw"}),
+        ("unit length", "PUT /indexes/new", {"metric": "inner_product"}),
+        ("", "PUT /indexes/texts/description", {"description": "x" * 2_001}),
+        *(("'stirct'", f"{route}?stirct=true", None) for route in (
+            "POST /select", UPLOAD, "GET /indexes", "GET /indexes/texts/documents/d0", "DELETE /indexes/texts",
         )),
-        ("", "PUT", "/indexes/new", []),
-        *(("use one of flat, ivf", "PUT", "/indexes/new", {"kind": kind}) for kind in ("hnsw", "sq8", "tree")),
-        ("unit length", "PUT", "/indexes/new", {"metric": "inner_product"}),
-        ("", "PUT", "/indexes/texts/description", {"description": "x" * 2_001}),
-        *(("'stirct'", method, f"{path}?stirct=true", None) for method, path in (
-            ("POST", "/select"), ("POST", UPLOAD), ("GET", "/indexes"), ("GET", "/indexes/texts/documents/d0"),
-            ("DELETE", "/indexes/texts"),
-        )),
-        *(("", "GET", f"/indexes/texts/documents?{wrong}", None)
-          for wrong in ("limit=0", "limit=1001", "limit=x", "offset=3")),
-        *(("", "POST", UPLOAD, body)
+        *(("", f"GET /indexes/texts/documents?{wrong}", None) for wrong in ("limit=0", "limit=1001", "offset=3")),
+        *(("", UPLOAD, body)
           for body in (b"", b"{}", b"null", b"[", b"[NaN]", b'["\\ud800"]', b"[" * 100_000, b"\xff")),
-        *(("", "DELETE", UPLOAD, body) for body in (
-            b"", b"{}", b"[]", b'{"ids": "d0"}', b'{"ids": [true]}', b'{"filter": []}', b'{"ids": [], "filter": {}}',
+        *(("", SOME, body) for body in (
+            b"", b"{}", b'{"ids": "d0"}', b'{"ids": [true]}', b'{"filter": []}', b'{"ids": [], "filter": {}}',
             b'{"ids": null, "filter": null}',
         )),
-        ("filter.n", "DELETE", UPLOAD, {"filter": {"n": {"over": 1}}}),
+        ("filter.n", SOME, {"filter": {"n": {"over": 1}}}),
+        *(("delete the index", SOME, {"filter": every}) for every in EVERY),
     ],
-    "limit-exceeded": [("", "PUT", "/indexes/new", {"dimension": dimension}) for dimension in (8_193, HUGE)],
+    "limit-exceeded": [("", "PUT /indexes/new", {"dimension": dimension}) for dimension in (8_193, HUGE)],
     "index-conflict": [
-        ("", "PUT", "/indexes/own", {"dimension": 5}),
-        ("with its users' own vectors of 4 dimensions", "PUT", "/indexes/own", {"dimension": 3}),
-        ("with the encoder 'seeded", "PUT", "/indexes/own", {}),
-        ("", "PUT", "/indexes/texts", {"dimension": 32}),
-        ("", "PUT", "/indexes/words", {}),
-        ("", "PUT", "/indexes/texts", {"kind": "ivf"}),
+        ("with its users' own vectors of 4 dimensions", "PUT /indexes/own", {"dimension": 3}),
+        ("with the encoder 'seeded", "PUT /indexes/own", {}),
+        ("", "PUT /indexes/texts", {"dimension": 32}),
+        ("", "PUT /indexes/words", {}),
+        ("", "PUT /indexes/texts", {"kind": "ivf"}),
     ],
     "unknown-index": [
-        *(("", method, f"/indexes/none{rest}", body) for method, rest, body in (
-            ("GET", "", None), ("DELETE", "", None), ("GET", "/documents", None), ("GET", "/stats", None),
-            ("POST", "/documents", []), ("GET", "/documents/x", None), ("DELETE", "/documents/x", None),
-            ("DELETE", "/documents", {"ids": ["x"]}), ("PUT", "/description", {"description": "x"}),
-        )),
+        ("", route.replace("I", "/indexes/none"), body) for route, body in (
+            ("GET I", None), ("DELETE I", None), ("GET I/documents", None), ("GET I/stats", None),
+            ("POST I/documents", []), ("GET I/documents/x", None), ("DELETE I/documents/x", None),
+            ("DELETE I/documents", {"ids": ["x"]}), ("PUT I/description", {"description": "x"}),
+        )
     ],
     "invalid-index-name": [
-        ("", method, f"/indexes/{quote(name)}{rest}", None)
+        ("", route.replace("I", f"/indexes/{quote(name)}"), None)
         for name in ("New", ".new", "-", "ü", "a b", "x" * 65, "a\0", "a\n")
-        for method, rest in (("PUT", ""), ("GET", ""), ("DELETE", ""), ("POST", "/documents"))
+        for route in ("PUT I", "POST I/documents")
     ],
+    "not-found": [("", "POST /selct", None), ("", "GET /no%3Fwhere%20%C3%BC", None)],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("slug", "said", "method", "path", "body"), rows(INDEXES))
-async def test_of_indexes(client: httpx.AsyncClient, slug: str, said: str, method: str, path: str, body: Any) -> None:
+@pytest.mark.parametrize(("slug", "said", "route", "body"), rows(ROUTES))
+async def test_route_refuses(client: httpx.AsyncClient, slug: str, said: str, route: str, body: Any) -> None:
+    method, _, path = route.partition(" ")
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     response = await client.request(method, path, content=content, headers={"content-type": "application/json"})
     detail = problem(response, STATUS[slug], slug)
@@ -332,8 +304,8 @@ async def test_of_indexes(client: httpx.AsyncClient, slug: str, said: str, metho
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "text/csv", "multipart/form-data; boundary=x", "", "a"])
-async def test_an_upload_of_another_media_type(client: httpx.AsyncClient, media_type: str) -> None:
-    response = await client.post(UPLOAD, content=b"{}", headers={"content-type": media_type})
+async def test_upload_of_another_media_type_is_refused(client: httpx.AsyncClient, media_type: str) -> None:
+    response = await client.post("/indexes/own/documents", content=b"{}", headers={"content-type": media_type})
     problem(response, 415, "unsupported-media-type")
 
 
@@ -362,7 +334,7 @@ async def narrow(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
         ("depth", {"pool": None, "index": "texts", "N": HUGE}),
     ],
 )
-async def test_a_limit_is_named_where_it_is_exceeded(
+async def test_limit_names_the_field_that_exceeds_it(
     narrow: httpx.AsyncClient, field: str, fields: dict[str, Any]
 ) -> None:
     response = await narrow.post("/select", json={"query": "q", "pool": TWO, **fields})
@@ -372,9 +344,14 @@ async def test_a_limit_is_named_where_it_is_exceeded(
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("POST", "/select"), ("PUT", "/indexes/x"), ("DELETE", UPLOAD), ("POST", UPLOAD)],
+    [
+        ("POST", "/select"),
+        ("PUT", "/indexes/x"),
+        ("DELETE", "/indexes/own/documents"),
+        ("POST", "/indexes/own/documents"),
+    ],
 )
-async def test_bodies_declared_and_in_pieces(narrow: httpx.AsyncClient, method: str, path: str) -> None:
+async def test_large_body_is_refused_before_it_is_read(narrow: httpx.AsyncClient, method: str, path: str) -> None:
     read = 0
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -391,23 +368,23 @@ async def test_bodies_declared_and_in_pieces(narrow: httpx.AsyncClient, method: 
     assert read <= 4 * 4096
 
 
-async def test_a_problem_does_not_echo_a_megabyte(client: httpx.AsyncClient) -> None:
+async def test_problem_does_not_echo_a_megabyte(client: httpx.AsyncClient) -> None:
     for more, slug in (({"x" * 1_000_000: 1}, "invalid-input"), ({"index": "x" * 1_000_000}, "invalid-index-name")):
         response = await client.post("/select", json={"query": "q", "index": "texts", **more})
         problem(response, 422, slug)
         assert len(response.content) < 10_000
 
 
-async def test_a_stream_that_cannot_begin_is_refused_as_ever(client: httpx.AsyncClient) -> None:
+async def test_stream_that_cannot_begin_is_a_problem(client: httpx.AsyncClient) -> None:
     headers = {"accept": "text/event-stream"}
     problem(await client.post("/select", json={"query": "q"}, headers=headers), 422, "invalid-input")
     nowhere = {"query": "q", "index": "none"}
     problem(await client.post("/select", json=nowhere, headers=headers), 404, "unknown-index")
-    problem(await client.post(UPLOAD, content=b"\nbad", headers=NDJSON), 422, "invalid-input")
+    problem(await client.post("/indexes/own/documents", content=b"\nbad", headers=NDJSON), 422, "invalid-input")
 
 
 async def test_what_is_no_json_number_comes_back_as_null(client: httpx.AsyncClient) -> None:
-    for number in NUMBERS:
+    for number in ("NaN", "Infinity", "1e999"):
         content = (
             f'{{"query": "q", "return_documents": true, "pool": [{{"text": "a", "metadata": {{"x": {number}}}}}]}}'
         )
@@ -418,22 +395,3 @@ async def test_deep_but_not_too_deep(client: httpx.AsyncClient) -> None:
     metadata = '{"a":' * 150 + "1" + "}" * 150
     content = f'{{"query": "q", "return_documents": true, "pool": [{{"text": "a", "metadata": {metadata}}}]}}'
     answer(await client.post("/select", content=content))
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "slug"),
-    [
-        ("OPTIONS", "/select", 405, "method-not-allowed"),
-        ("POST", "/readyz", 405, "method-not-allowed"),
-        ("POST", "/selct", 404, "not-found"),
-        ("GET", "/no%3Fwhere%20%C3%BC", 404, "not-found"),
-        ("GET", "/%ED%A0%80", 404, "not-found"),
-    ],
-)
-async def test_routes_that_are_none(client: httpx.AsyncClient, method: str, path: str, status: int, slug: str) -> None:
-    response = await client.request(method, path)
-    if "%ED" in path:
-        assert response.status_code == status and response.json()["instance"].isascii()
-    else:
-        problem(response, status, slug)
-    assert (status == 405) == ("allow" in response.headers)

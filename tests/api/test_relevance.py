@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.fakes.service import answer, filled, select, streamed, texts
+from tests.fakes.service import answer, filled, select, texts
 
 QUERY = "witnesses"
 POOL = texts(60)
@@ -53,10 +53,6 @@ async def test_the_scorers_is_the_best_by_its_scores(client: httpx.AsyncClient) 
     assert all(document["relevance"] == document["cross_encoder_score"] for document in body["documents"])
 
 
-async def test_the_papers_method_knows_only_scores(client: httpx.AsyncClient) -> None:
-    assert (await chosen(client, method="boundarymorph"))["relevance"] == "scorer"
-
-
 async def test_a_setting_changes_the_default_and_a_request_the_setting(tmp_path: Path) -> None:
     async with filled(Settings(data_directory=tmp_path, relevance="scorer")) as client:
         assert (await chosen(client))["relevance"] == "scorer"
@@ -70,25 +66,6 @@ async def test_a_threshold_is_of_the_same_quantity(client: httpx.AsyncClient) ->
     assert [document["id"] for document in body["documents"]] == [
         document["id"] for document in everything["documents"] if document["relevance"] >= least
     ]
-
-
-async def test_several_queries_and_no_call_at_all(client: httpx.AsyncClient) -> None:
-    request = {"queries": [QUERY, "others"], "pool": POOL, "budget": 20, "k": 5}
-    body = await select(client, **request)
-    assert body["relevance"] == "people"
-    scored = [document for document in body["documents"] if document["source"] == "cross_encoder"]
-    asked = [QUERY, "others"]
-    text = {document["id"]: document["text"] for document in POOL}
-    for document in scored:
-        assert document["cross_encoder_score"] == score_of(asked[document["query"]], text[document["id"]])
-    without = await chosen(client, budget=0)
-    assert without["relevance"] == "people"
-    assert all(document["source"] == "posterior" for document in without["documents"])
-
-
-async def test_a_stream_ends_with_the_same_set(client: httpx.AsyncClient) -> None:
-    *_, last = await streamed(client, query=QUERY, pool=POOL, budget=20, k=10, reuse=False)
-    assert last["documents"] == (await chosen(client, budget=20))["documents"]
 
 
 async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_scorers_without(
@@ -107,20 +84,6 @@ async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_
         human = [(document["id"], document["relevance"]) for document in body["documents"]]
         assert await ranked(budget=budget) == human != own
     assert await ranked(relevance="people") == human
-
-
-async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
-    settings = Settings(
-        data_directory=tmp_path, policies={"raw": {"relevance": "scorer"}, "wise": {"relevance": "people"}}
-    )
-    async with filled(settings) as client:
-        request = {"query": QUERY, "pool": POOL, "budget": 10, "k": 5}
-        assert answer(await client.post("/p/raw/select", json=request))["relevance"] == "scorer"
-        documents = {"query": QUERY, "documents": [document["text"] for document in POOL]}
-        wise = answer(await client.post("/p/wise/v2/rerank", json=documents))["results"]
-        plain = answer(await client.post("/v2/rerank", json=documents))["results"]
-        assert [found["index"] for found in wise] != [found["index"] for found in plain]
 
 
 @pytest.mark.parametrize("budget", [0, 20])

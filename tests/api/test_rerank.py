@@ -1,10 +1,18 @@
-"""The rerank routes of others: what they answer."""
+"""The rerank routes: what the clients of other services send, and what they read of the answers.
 
+The exchanges are those of Cohere's SDK, hindsight, Infinity, LiteLLM, text-embeddings-inference, Elasticsearch
+(inference plugin, Hugging Face), NVIDIA NIM, vLLM's and Baseten's `input`, Voyage, DashScope (also LightRAG) and
+Weaviate (reranker-transformers), November 2026. Those on the package index run themselves in `make compatibility`.
+"""
+
+import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from string import Template
 from typing import Any
 
+import cohere
 import httpx
 import numpy as np
 import pytest
@@ -13,53 +21,144 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
-from boundarymorph.settings.sections import RerankSettings
+from boundarymorph.settings.sections import PolicySettings, RerankSettings
 from tests import metrics
-from tests.fakes.scorer import SeededScorer, score_of
-from tests.fakes.service import answer, faked, serving
+from tests.fakes.scorer import SeededScorer, failing, score_of
+from tests.fakes.service import answer, application, faked, listening, serving
 from tests.retrieval.fakes import SeededEncoder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUERY = "what is asked"
 TEXTS = [f"text {number}" for number in range(12)]
-SCORES = {index: score_of(QUERY, text) for index, text in enumerate(TEXTS)}
-ORDER = sorted(SCORES, key=lambda index: -SCORES[index])
-FAMILY = ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/reranking", "/v1/reranking")
-
-
-class Noting(SeededEncoder):
-    """An encoder that keeps the queries too."""
-
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
-        self.encoded.append(text)
-        return await super().encode_query(text)
+SCORES = [score_of(QUERY, text) for text in TEXTS]
+ORDER = sorted(range(12), key=lambda index: -SCORES[index])
+ALIYUN = "/api/v1/services/rerank/text-rerank/text-rerank"
+POLICIES = {
+    "strict": PolicySettings(min_relevance=0.5),
+    "none": PolicySettings(min_relevance=1.0),
+    "few": PolicySettings(budget=8),
+    "once": PolicySettings(distinct=True),
+    "groups": PolicySettings(distinct={"by": "doc", "at_most": 2, "k_counts": "groups"}),
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """A service with the defaults."""
-    async with serving(Settings(data_directory=tmp_path_factory.mktemp("rerank"))) as client:
+    folder = tmp_path_factory.mktemp("rerank")
+    async with serving(Settings(data_directory=folder, limits=Limits(pool=40), depth=40, policies=POLICIES)) as client:
         yield client
 
 
 async def post(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields: Any) -> Any:
-    return (await client.post(path, json={"query": QUERY, "documents": TEXTS, **fields})).raise_for_status().json()
+    return answer(await client.post(path, json={"query": QUERY, "documents": TEXTS, **fields}))
 
 
 def indexes(body: dict[str, Any]) -> list[int]:
     return [result["index"] for result in body["results"]]
 
 
-@pytest.mark.parametrize("path", FAMILY)
-async def test_documents_to_results(client: httpx.AsyncClient, path: str) -> None:
-    body = await post(client, path, model="rerank-v3.5")
-    assert indexes(body) == ORDER
-    assert {result["index"]: result["relevance_score"] for result in body["results"]} == SCORES
-    assert all("document" not in result for result in body["results"])
-    assert (len(body["id"]), body["object"], body["model"]) == (32, "rerank", "seeded")
-    assert body["created"] > 1_700_000_000
-    assert body["meta"]["api_version"] == {"version": "2" if path == "/v2/rerank" else "1"}
+def scored(body: dict[str, Any]) -> dict[int, float]:
+    return {result["index"]: result["relevance_score"] for result in body["results"]}
+
+
+def logit(probability: float) -> Any:
+    return pytest.approx(math.log(probability / (1 - probability)))
+
+
+def ranked(
+    score: str = "relevance_score",
+    of: Callable[[float], Any] = float,
+    order: Sequence[int] = ORDER,
+    **more: Callable[[int], Any],
+) -> list[dict[str, Any]]:
+    """The results of a dialect: the index of each document, its score, and more fields."""
+    return [
+        {"index": index, score: of(SCORES[index]), **{name: value(index) for name, value in more.items()}}
+        for index in order
+    ]
+
+
+def text(index: int) -> str:
+    return TEXTS[index]
+
+
+def an_object(index: int) -> dict[str, str]:
+    return {"text": TEXTS[index]}
+
+
+COHERE = {"model": "rerank-v3.5", "query": QUERY, "documents": TEXTS}
+PASSAGES = [{"text": text} for text in TEXTS]
+INPUT = {"object": "list", "top_k": 3, "return_input": True}
+PLACES = [{"document": text, "score": score} for text, score in zip([*TEXTS, ""], [*SCORES, 0.0], strict=True)]
+# Path, request, and what is in the answer.
+EXCHANGES: list[tuple[str, dict[str, Any], Any]] = [
+    *(
+        (path, COHERE, {"object": "rerank", "model": "seeded", "results": ranked()})
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/infinity/rerank", "/reranking", "/v1/reranking")
+    ),
+    ("/v1/rerank", COHERE | {"return_documents": True}, {"results": ranked(document=an_object)}),
+    ("/v2/rerank", COHERE | {"return_documents": "true"}, {"results": ranked(document=an_object)}),  # as RAGFlow asks
+    ("/v2/rerank", COHERE | {"top_n": 3, "max_chunks_per_doc": None}, {"results": ranked(order=ORDER[:3])}),
+    ("/infinity/rerank", COHERE | {"return_documents": True}, {"results": ranked(document=text)}),
+    ("/rerank", COHERE | {"raw_scores": True}, {"results": ranked(of=logit)}),
+    ("/rerank", COHERE | {"use_activation": False}, {"results": ranked(of=logit)}),
+    ("/rerank", {"query": QUERY, "texts": TEXTS, "truncate": None, "return_text": False}, ranked("score")),
+    ("/rerank", {"query": QUERY, "texts": TEXTS, "raw_scores": True}, ranked("score", logit)),
+    (
+        "/rerank",
+        {"texts": TEXTS, "query": QUERY, "return_text": True, "top_n": 8},
+        ranked("score", order=ORDER[:8], text=text),
+    ),
+    *(
+        (
+            path,
+            {"query": {"text": QUERY}, "passages": PASSAGES, "truncate": "END"},
+            {"rankings": ranked("logit", logit)},
+        )
+        for path in ("/v1/ranking", "/reranking", "/v1/reranking")
+    ),
+    (
+        "/v1/reranking",
+        {"query": QUERY, "input": TEXTS, "top_k": 3, "return_input": True},
+        INPUT | {"data": ranked("score", order=ORDER[:3], input=text)},
+    ),
+    ("/reranking", {"query": QUERY, "input": PASSAGES}, {"data": ranked("score")}),
+    (
+        "/voyage/v1/rerank",
+        COHERE | {"truncation": True, "top_k": 3, "return_documents": True},
+        {"data": ranked(order=ORDER[:3], document=text)},
+    ),
+    (
+        ALIYUN,
+        {"model": "m", "input": {"query": QUERY, "documents": TEXTS}, "parameters": {}},
+        {"output": {"results": ranked()}},
+    ),
+    (
+        ALIYUN,
+        {"input": {"query": QUERY, "documents": TEXTS}, "parameters": {"top_n": 3, "return_documents": True}},
+        {"output": {"results": ranked(order=ORDER[:3], document=an_object)}},
+    ),
+    (
+        "/weaviate/rerank",
+        {"query": QUERY, "documents": [*TEXTS, ""], "property": ""},
+        {"query": QUERY, "scores": PLACES},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "request_", "expected"), EXCHANGES)
+async def test_exchange(client: httpx.AsyncClient, path: str, request_: dict[str, Any], expected: Any) -> None:
+    """The bytes come as Go's and Python's encoders write them, without a content type."""
+    body: Any = answer(await client.post(path, content=json.dumps(request_, separators=(",", ":")).encode()))
+    assert body == expected if isinstance(expected, list) else expected.items() <= body.items(), body
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+async def test_answer_accounts_for_the_work(client: httpx.AsyncClient, path: str) -> None:
+    body = await post(client, path)
+    assert len(body["id"]) == 32 and body["created"] > 1_700_000_000
+    assert body["meta"]["api_version"] == {"version": path[2]}
     assert body["meta"]["billed_units"] == {"search_units": 1}
     tokens = math.ceil(sum(len(QUERY) + len(text) for text in TEXTS) / 4)
     assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -68,10 +167,14 @@ async def test_documents_to_results(client: httpx.AsyncClient, path: str) -> Non
     assert (ours["status"], ours["stop_reason"]) == ("complete", "pool_exhausted")
     assert (ours["documents"], ours["budget"], ours["cross_encoder_calls"]) == (12, 12, 12)
     assert (ours["inferred"], ours["warnings"], ours["expected_loss"]) == ([], [], 0)
-    assert ours["timings_ms"]["total"] > 0
 
 
-async def test_all_are_scored_in_one_trip_and_nothing_else_is_done(tmp_path: Path) -> None:
+async def test_documents_are_scored_in_one_trip_without_the_encoder(tmp_path: Path) -> None:
+    class Noting(SeededEncoder):
+        async def encode_query(self, text: str) -> NDArray[np.float32]:
+            self.encoded.append(text)
+            return await super().encode_query(text)
+
     scorer, encoder = SeededScorer(), Noting()
     async with serving(Settings(data_directory=tmp_path), faked(scorer, encoder)) as client:
         encoder.encoded.clear()
@@ -79,120 +182,53 @@ async def test_all_are_scored_in_one_trip_and_nothing_else_is_done(tmp_path: Pat
         assert (scorer.rounds, encoder.encoded) == ([TEXTS], [])
 
 
-@pytest.mark.parametrize(("top_n", "count"), [(None, 12), (0, 12), (1, 1), (5, 5), (12, 12), (99, 12)])
-async def test_top_n(client: httpx.AsyncClient, top_n: int | None, count: int) -> None:
-    assert indexes(await post(client, top_n=top_n)) == ORDER[:count]
-    ranks = await post(client, "/rerank", documents=None, texts=TEXTS, top_n=top_n)
-    assert [rank["index"] for rank in ranks] == ORDER[:count]
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [({"top_n": None}, 12), ({"top_n": 0}, 12), ({"top_n": 99}, 12), *(({name: n}, 2) for name in ("top_n", "top_k")
+     for n in (2, 2.0, "2"))],
+)  # fmt: skip
+async def test_top_n_bounds_the_results(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Any], count: int
+) -> None:
+    assert indexes(await post(client, path, **fields)) == ORDER[:count]
 
 
-@pytest.mark.parametrize("asked", [True, "true"])  # RAGFlow sends the latter
-async def test_documents_come_back_as_they_were_sent(client: httpx.AsyncClient, asked: object) -> None:
-    documents = ["plain", {"text": "an object", "url": "x"}]
-    body = await post(client, documents=documents, return_documents=asked)
-    returned = {result["index"]: result["document"] for result in body["results"]}
-    assert returned == {0: {"text": "plain"}, 1: {"text": "an object", "url": "x"}}
-    assert {result["relevance_score"] for result in body["results"]} == {
-        score_of(QUERY, "plain"),
-        score_of(QUERY, "an object"),
-    }
-
-
-async def test_infinity_s_documents_are_strings(client: httpx.AsyncClient) -> None:
-    documents = ["plain", {"text": "an object"}]
-    body = await post(client, "/infinity/rerank", documents=documents, return_documents=True)
-    assert {result["index"]: result["document"] for result in body["results"]} == {0: "plain", 1: "an object"}
-
-
-async def test_rank_fields(client: httpx.AsyncClient) -> None:
+async def test_rank_fields_are_read_in_their_order(client: httpx.AsyncClient) -> None:
     documents = [{"title": "one", "text": "first", "year": 2001}, {"title": "two", "text": "second"}, "plain"]
     body = await post(client, documents=documents, rank_fields=["title", "year", "text"])
     read = ["one\n2001\nfirst", "two\nsecond", "plain"]
-    assert {result["index"]: result["relevance_score"] for result in body["results"]} == {
-        index: score_of(QUERY, text) for index, text in enumerate(read)
-    }
+    assert scored(body) == {index: score_of(QUERY, text) for index, text in enumerate(read)}
 
 
 async def test_values_that_are_no_text_are_read_as_json(client: httpx.AsyncClient) -> None:
     given = '{"text": 12345678901234567890123}, {"text": [1.5, "é", null]}, {"text": {"a": true}}'
     body = f'{{"query": "{QUERY}", "documents": [{given}]}}'.encode()
-    results = answer(await client.post("/v1/rerank", content=body))["results"]
     read = ["12345678901234567890123", '[1.5,"é",null]', '{"a":true}']
-    assert {result["index"]: result["relevance_score"] for result in results} == {
+    assert scored(answer(await client.post("/v1/rerank", content=body))) == {
         index: score_of(QUERY, text) for index, text in enumerate(read)
     }
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
-async def test_max_tokens_per_doc(client: httpx.AsyncClient, path: str) -> None:
-    body = await post(client, path, documents=["abcdefghijkl", "xyz"], max_tokens_per_doc=2, return_documents=True)
+async def test_max_tokens_per_doc_cuts_what_is_scored(client: httpx.AsyncClient) -> None:
+    body = await post(client, documents=["abcdefghijkl", "xyz"], max_tokens_per_doc=2, return_documents=True)
     found = {result["document"]["text"]: result["relevance_score"] for result in body["results"]}
     assert found == {"abcdefghijkl": score_of(QUERY, "abcdefgh"), "xyz": score_of(QUERY, "xyz")}
 
 
-async def test_fields_without_effect_are_told(client: httpx.AsyncClient) -> None:
+async def test_fields_without_effect_are_warned_of(client: httpx.AsyncClient) -> None:
     body = await post(client, "/v2/rerank", relevant_spans={"mode": "enabled"}, priority=3)
     warnings = body["meta"]["warnings"]
     assert warnings == body["boundarymorph"]["warnings"]
     assert [warning.partition(" ")[0] for warning in warnings] == ["relevant_spans"]
+    response = await client.post("/weaviate/rerank", json={"query": QUERY, "documents": ["a"], "unheard_of": 1})
+    [warning] = json.loads(response.headers["x-boundarymorph-warnings"])
+    assert "'unheard_of'" in warning
 
 
-@pytest.mark.parametrize("field", [{"raw_scores": True}, {"use_activation": False}])
-async def test_raw_scores_are_log_odds(client: httpx.AsyncClient, field: dict[str, Any]) -> None:
-    body = await post(client, "/rerank", **field)
-    assert indexes(body) == ORDER
-    for result in body["results"]:
-        assert 1 / (1 + math.exp(-result["relevance_score"])) == pytest.approx(SCORES[result["index"]])
-
-
-async def test_texts_to_a_bare_array(client: httpx.AsyncClient) -> None:
-    body = await post(client, "/rerank", documents=None, texts=TEXTS, truncate=None)
-    assert body == [{"index": index, "score": SCORES[index]} for index in ORDER]
-    body = await post(client, "/rerank", documents=None, texts=TEXTS, return_text=True, raw_scores=True)
-    assert [rank["text"] for rank in body] == [TEXTS[index] for index in ORDER]
-    assert body[0]["score"] == pytest.approx(math.log(SCORES[ORDER[0]] / (1 - SCORES[ORDER[0]])))
-
-
-async def test_passages_to_rankings(client: httpx.AsyncClient) -> None:
-    request = {"model": "nvidia/x", "query": {"text": QUERY}, "passages": [{"text": text} for text in TEXTS]}
-    for path in ("/v1/ranking", "/reranking", "/v1/reranking"):
-        body = (await client.post(path, json=request | {"truncate": "END"})).raise_for_status().json()
-        assert [ranking["index"] for ranking in body["rankings"]] == ORDER
-        sigmoids = [1 / (1 + math.exp(-ranking["logit"])) for ranking in body["rankings"]]
-        assert sigmoids == pytest.approx([SCORES[index] for index in ORDER])
-        assert body["usage"]["total_tokens"] > 0
-        assert body["boundarymorph"]["status"] == "complete"
-
-
-async def test_input_to_data(client: httpx.AsyncClient) -> None:
-    for path in ("/v1/reranking", "/reranking"):
-        body = await post(client, path, documents=None, input=TEXTS, top_k=3, return_input=True)
-        assert [(rank["index"], rank["score"], rank["input"]) for rank in body["data"]] == [
-            (index, SCORES[index], TEXTS[index]) for index in ORDER[:3]
-        ]
-        assert (body["top_k"], body["return_input"], body["object"]) == (3, True, "list")
-    body = await post(client, "/v1/reranking", documents=None, input=[{"text": text} for text in TEXTS])
-    assert [rank["index"] for rank in body["data"]] == ORDER and "input" not in body["data"][0]
-    refused = await client.post("/v1/reranking", json={"query": QUERY, "input": [{"body": "x"}]})
-    assert refused.status_code == 400 and "input.0" in refused.json()["message"]
-
-
-@pytest.mark.parametrize("fields", [{"top_k": 3}, {"top_n": 3}, {"truncation": True, "top_k": 3}])
-async def test_results_are_data_for_voyage(client: httpx.AsyncClient, fields: dict[str, Any]) -> None:
-    body = await post(client, "/voyage/v1/rerank", return_documents=True, **fields)
-    assert [(result["index"], result["document"]) for result in body["data"]] == [
-        (index, TEXTS[index]) for index in ORDER[:3]
-    ]
-    assert body["usage"]["total_tokens"] > 0
-
-
-@pytest.mark.parametrize(
-    "fields", [{"model": "rerank-2.5", "top_k": 3}, {"truncation": True}, {"raw_scores": False}, {"property": ""}]
-)
+@pytest.mark.parametrize("fields", [{"model": "rerank-2.5", "top_k": 3}, {"truncation": True}, {"property": ""}])
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
-async def test_the_path_alone_says_whose_format_it_is(
-    client: httpx.AsyncClient, path: str, fields: dict[str, Any]
-) -> None:
+async def test_path_alone_decides_the_format(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
     """Neither the name of a model nor the fields of a vendor change the form of an answer."""
     body = await post(client, path, return_documents=True, **fields)
     plain = await post(client, path, return_documents=True)
@@ -200,32 +236,42 @@ async def test_the_path_alone_says_whose_format_it_is(
     assert body["results"] == plain["results"][: fields.get("top_k")]
 
 
-async def test_models(client: httpx.AsyncClient) -> None:
-    for path in ("/v1/models", "/models", "/p/default/v1/models"):
-        body = answer(await client.get(path))
-        assert [card["id"] for card in body["data"]] == ["seeded", "default"]
-        assert {card["object"] for card in body["data"]} == {"model"}
+async def test_models_and_info_name_the_model(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/models", "/models", "/p/few/v1/models"):
+        cards = answer(await client.get(path))["data"]
+        assert cards[0]["id"] == "seeded" and {card["object"] for card in cards} == {"model"}
+    for prefix in ("", "/p/few"):
+        assert answer(await client.get(f"{prefix}/info"))["model_id"] == "seeded"
+        assert answer(await client.get(f"{prefix}/weaviate/meta"))["model_id"] == "seeded"
+        assert answer(await client.get(f"{prefix}/weaviate/.well-known/ready"))["status"] == "ok"
 
 
-async def test_duplicates_and_ties_keep_their_order(client: httpx.AsyncClient) -> None:
-    body = await post(client, documents=["same", "other", "same", "same", "other"])
-    places = [index for index in indexes(body) if index in (0, 2, 3)]
-    assert places == [0, 2, 3]
-    assert sorted(indexes(body)) == [0, 1, 2, 3, 4]
+async def test_equal_documents_keep_their_order(client: httpx.AsyncClient) -> None:
+    found = indexes(await post(client, documents=["same", "other", "same", "same", "other"]))
+    assert [index for index in found if index in (0, 2, 3)] == [0, 2, 3]
+    assert sorted(found) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.strangers
+@pytest.mark.parametrize(("direction", "status"), [("Left", 422), ("Right", 200)])
+async def test_text_can_only_be_cut_at_its_end(client: httpx.AsyncClient, direction: str, status: int) -> None:
+    for length, expected in ((100, 200), (101, status)):
+        given = {"query": "sea", "texts": ["a" * length], "truncate": True, "truncation_direction": direction}
+        assert (await client.post("/rerank", json=given)).status_code == expected
 
 
 @pytest.mark.parametrize("extra", [{}, {"k": 7}, {"top_n": 3}])
-async def test_a_budget_scores_some_and_expects_of_the_others(client: httpx.AsyncClient, extra: dict[str, Any]) -> None:
+async def test_budget_scores_some_documents_and_infers_the_others(
+    client: httpx.AsyncClient, extra: dict[str, Any]
+) -> None:
     body = await post(client, budget=5, **extra)
     ours = body["boundarymorph"]
     assert (ours["budget"], ours["cross_encoder_calls"], ours["stop_reason"]) == (5, 5, "budget")
     assert not ours["warnings"]
     scores = [result["relevance_score"] for result in body["results"]]
-    assert scores == sorted(scores, reverse=True)
-    assert all(0 <= score <= 1 for score in scores)
-    for result in body["results"]:
-        by_model = result["relevance_score"] == SCORES[result["index"]]
-        assert by_model == (result["index"] not in ours["inferred"])
+    assert scores == sorted(scores, reverse=True) and all(0 <= score <= 1 for score in scores)
+    for index, score in scored(body).items():
+        assert (score == SCORES[index]) == (index not in ours["inferred"])
     if "top_n" not in extra:
         assert sorted(indexes(body)) == list(range(12))
         assert len(ours["inferred"]) == 7
@@ -236,7 +282,7 @@ async def test_a_budget_scores_some_and_expects_of_the_others(client: httpx.Asyn
 @pytest.mark.parametrize(
     ("budget", "calls"), [(None, 21), (5, 5), (0, 0), (30, 21), (0.2, 5), (0.001, 1), (0.999, 21), ("auto", 9)]
 )
-async def test_the_budget_of_the_service(tmp_path: Path, budget: Any, calls: int) -> None:
+async def test_budget_may_be_a_setting(tmp_path: Path, budget: Any, calls: int) -> None:
     texts = [f"text {number}" for number in range(21)]
     settings = Settings(data_directory=tmp_path, rerank=RerankSettings(budget=budget), auto_budget=9)
     async with serving(settings) as client:
@@ -252,6 +298,14 @@ async def test_the_budget_of_the_service(tmp_path: Path, budget: Any, calls: int
     assert (asked["boundarymorph"]["cross_encoder_calls"], asked["boundarymorph"]["warnings"]) == (3, [])
 
 
+async def test_budget_is_no_more_than_the_limit(tmp_path: Path) -> None:
+    async with serving(Settings(data_directory=tmp_path, limits=Limits(budget=3), budget=3)) as client:
+        assert (await post(client, documents=TEXTS[:3]))["boundarymorph"]["budget"] == 3
+        body = await post(client)
+    assert (body["boundarymorph"]["budget"], len(body["boundarymorph"]["inferred"])) == (3, 9)
+    assert body["meta"]["warnings"]
+
+
 async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
     def counted(outcome: str) -> float:
         labels = {"route": "/v2/rerank", "outcome": outcome}
@@ -263,7 +317,7 @@ async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None
 
 
 @pytest.mark.parametrize("on_failure", ["degrade", "error"])
-async def test_degrading_gives_every_document_its_expected_score(tmp_path: Path, on_failure: str) -> None:
+async def test_failure_of_the_scorer_may_degrade_the_answer(tmp_path: Path, on_failure: str) -> None:
     parts = faked(SeededScorer(error=ScorerUnavailable("gone")))
     async with serving(Settings(data_directory=tmp_path), parts) as client:
         response = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "on_failure": on_failure})
@@ -276,10 +330,89 @@ async def test_degrading_gives_every_document_its_expected_score(tmp_path: Path,
     assert body["meta"]["warnings"]
 
 
-async def test_no_list_is_scored_beyond_the_limit(tmp_path: Path) -> None:
-    settings = Settings(data_directory=tmp_path, limits=Limits(budget=3), budget=3)
-    async with serving(settings) as client:
-        assert (await post(client, documents=TEXTS[:3]))["boundarymorph"]["budget"] == 3
-        body = await post(client)
-    assert (body["boundarymorph"]["budget"], len(body["boundarymorph"]["inferred"])) == (3, 9)
-    assert body["meta"]["warnings"]
+@pytest.mark.parametrize("policy", ["strict", "none", "once", "groups"])
+async def test_document_that_a_policy_leaves_out_keeps_its_place(client: httpx.AsyncClient, policy: str) -> None:
+    """Weaviate's reranker-cohere writes each score to its index in a list of as many as results."""
+    documents = [{"text": text, "doc": number % 3} for number, text in enumerate([*TEXTS, *TEXTS])]
+    for count, fields in ((24, {}), (5, {"top_n": 5}), (24, {"budget": 10})):
+        results = (await post(client, f"/p/{policy}/v2/rerank", documents=documents, **fields))["results"]
+        scores = [result["relevance_score"] for result in results]
+        assert len({result["index"] for result in results}) == len(results) == count
+        assert scores == sorted(scores, reverse=True)
+    whole = (await post(client, f"/p/{policy}/v2/rerank", documents=documents))["results"]
+    kept = [result["relevance_score"] for result in whole if result["relevance_score"] > 0]
+    assert len(kept) == {"strict": 2 * sum(s >= 0.5 for s in SCORES), "none": 0, "once": 12, "groups": 6}[policy]
+    assert kept[:1] == ([max(SCORES)] if kept else [])
+
+
+async def test_threshold_of_the_request_shortens_the_list(client: httpx.AsyncClient) -> None:
+    for policy in ("", "/p/none"):
+        results = (await post(client, f"{policy}/v1/rerank", min_relevance=0.5))["results"]
+        assert len(results) == sum(score >= 0.5 for score in SCORES)
+
+
+async def test_weaviate_has_a_score_for_each_place_whatever_the_policy(client: httpx.AsyncClient) -> None:
+    strict = (await post(client, "/p/strict/weaviate/rerank"))["scores"]
+    assert [pair["score"] for pair in strict] == [score if score >= 0.5 else 0 for score in SCORES]
+    few = (await post(client, "/p/few/weaviate/rerank", query="another question"))["scores"]
+    assert [pair["document"] for pair in few] == TEXTS
+    assert sum(pair["score"] == score_of("another question", pair["document"]) for pair in few) == 8
+
+
+async def test_weaviate_reads_an_error_as_a_text(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fields, said in (
+        ({"documents": ["a"] * 41}, "documents: over this service's limit of 40"),
+        ({"query": ""}, ""),
+    ):
+        refused = await client.post("/weaviate/rerank", json={"query": QUERY, "documents": TEXTS, **fields})
+        assert refused.status_code == 422 and said in refused.json()["error"]
+    monkeypatch.setattr(SeededScorer, "score", failing(ScorerUnavailable("away")))
+    refused = await client.post("/weaviate/rerank", json={"query": "nobody knows this", "documents": TEXTS})
+    assert refused.status_code == 503 and isinstance(refused.json()["error"], str)
+
+
+async def test_dashscope_takes_a_budget_and_refuses_in_its_words(client: httpx.AsyncClient) -> None:
+    body: dict[str, Any] = {"input": {"query": QUERY, "documents": TEXTS}}
+    for path, fields in (
+        (ALIYUN, {"parameters": {"budget": 5}}),
+        (f"/p/few@5{ALIYUN}", {}),
+        (ALIYUN, {"model": "few@5", "parameters": {}}),
+    ):
+        found = answer(await client.post(path, json=body | fields))
+        assert (len(found["output"]["results"]), found["boundarymorph"]["budget"]) == (12, 5)
+        assert found["usage"]["total_tokens"] > 0 and len(found["request_id"]) == 32
+    for wrong, said in (
+        ({"query": QUERY, "documents": []}, "documents: the list is empty"),
+        ({"query": QUERY}, "there is no 'documents'"),
+        ("text", "there is no 'documents'"),
+        ({"query": QUERY, "documents": [["a"]]}, "documents.0"),
+    ):
+        refused = await client.post(ALIYUN, json={"input": wrong})
+        assert refused.status_code == 400 and refused.json()["message"].startswith(said)
+
+
+async def test_recipe_for_elasticsearch_works(client: httpx.AsyncClient) -> None:
+    """Its placeholders become JSON, and its paths read a field of each result."""
+    page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
+    settings = json.loads(page.split("PUT _inference/rerank/boundarymorph\n")[1].split("```")[0])["service_settings"]
+    path = settings["url"].removeprefix("http://localhost:8080")
+    given = {"query": json.dumps(QUERY), "input": json.dumps(TEXTS)}
+    response = await client.post(path, content=Template(settings["request"]).substitute(given).encode())
+    parser = settings["response"]["json_parser"]
+
+    def read(path: str) -> list[Any]:
+        listed, field = path.removeprefix("$.").split("[*].")
+        return [result[field] for result in answer(response)[listed]]
+
+    pairs = dict(zip(read(parser["reranked_index"]), read(parser["relevance_score"]), strict=True))
+    assert sorted(pairs) == list(range(12))
+    assert sum(score == SCORES[index] for index, score in pairs.items()) == 3  # a fifth of them
+
+
+async def test_cohere_sdk_reads_the_answer(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "return_documents": False, "max_chunks_per_doc": None}
+    app = application("whole", Settings(data_directory=tmp_path))
+    async with listening(app) as (url, _), cohere.AsyncClient("key", base_url=f"{url}/p/default@0.5") as sdk:
+        found = await sdk.rerank(model="rerank-english-v3.0", top_n=5, **asked)
+    assert len(found.results) == 5
+    assert found.boundarymorph["cross_encoder_calls"] == 6

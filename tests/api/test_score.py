@@ -57,16 +57,6 @@ async def test_the_scorer_describes_its_model_and_limits(client: httpx.AsyncClie
     }
 
 
-@pytest.mark.parametrize("model", [{"batch_tokens": 280}], indirect=True)
-async def test_it_says_what_a_batch_may_have_after_one_did_not_fit(
-    client: httpx.AsyncClient, model: SeededCrossEncoder
-) -> None:
-    assert answer(await client.get("/info"))["batch_tokens"] == 280
-    model.memory = 150
-    answer(await score(client, *["x" * 70] * 4))
-    assert answer(await client.get("/info"))["batch_tokens"] == 140
-
-
 async def test_bounds(client: httpx.AsyncClient) -> None:
     for edge in ({"query": "q" * 20}, {"texts": ["t"] * 4}, {"texts": ["t" * 200]}):
         answer(await client.post("/score", json={"query": "q", "texts": ["t"]} | edge))
@@ -74,22 +64,6 @@ async def test_bounds(client: httpx.AsyncClient) -> None:
         refused = await client.post("/score", json={"query": "q", "texts": ["t"]} | over)
         assert next(iter(over)) in problem(refused, 422, "limit-exceeded")
     problem(await client.post("/score", content=b" " * 2049), 413, "body-too-large")
-
-
-@pytest.mark.parametrize(
-    ("body", "where"),
-    [
-        ({"texts": []}, "query"),
-        ({"query": "q"}, "texts"),
-        ({"query": "q", "texts": "text"}, "texts"),
-        ({"query": "q", "texts": [None]}, "texts.0"),
-        ({"query": "q", "texts": [], "deadline_ms": 0}, "deadline_ms"),
-        ({"query": "q", "texts": [], "documents": []}, "documents"),
-        ([], "body"),
-    ],
-)
-async def test_malformed_requests(client: httpx.AsyncClient, body: object, where: str) -> None:
-    assert problem(await client.post("/score", json=body), 422, "invalid-input").startswith(where)
 
 
 async def test_a_text_that_may_not_be_cut(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
@@ -119,12 +93,3 @@ async def test_a_lost_device_ends_the_service() -> None:
         assert (health.status_code, health.json()["status"]) == (503, "failed")
         assert "failed" in problem(await score(client, "t"), 503, "not-ready")
         assert (await client.get("/livez")).is_success
-
-
-async def test_a_model_that_breaks_at_its_probe_is_never_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SeededCrossEncoder, "tokenize", lambda *_: 1 / 0)
-    ended = asyncio.Event()
-    async with client_of(create_scorer_app(Settings(), build=fake_scorer(), on_failure=ended.set)) as client:
-        async with asyncio.timeout(PATIENCE):
-            await ended.wait()
-        assert (await client.get("/readyz")).json()["status"] == "failed"

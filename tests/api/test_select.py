@@ -1,6 +1,5 @@
 """POST /select: what it answers."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,10 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
-from tests.fakes.scorer import SeededScorer, score_of
+from tests.fakes.scorer import score_of
 from tests.fakes.service import answer, block, serving, streamed, texts
 from tests.retrieval.fakes import vector_of
 
@@ -71,31 +69,24 @@ def check(
 
 
 @pytest.mark.parametrize("spend", ["order", "set"])
-@pytest.mark.parametrize("rounds", [1, 3, 1_000])
-@pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 39), (60, 5), (7, 40), (0, 60), (40, 60), (39, 1)])
-async def test_from_an_index(client: httpx.AsyncClient, budget: int, k: int, rounds: int, spend: str) -> None:
+@pytest.mark.parametrize("rounds", [3, 1_000])
+@pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 39), (60, 5), (0, 60), (40, 60)])
+async def test_selection_from_an_index_is_consistent(
+    client: httpx.AsyncClient, budget: int, k: int, rounds: int, spend: str
+) -> None:
     body = await select(client, index="texts", budget=budget, k=k, rounds=rounds, spend=spend)
     check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, rounds, spend)
     assert body["rounds"] is None
     assert all(document[field] is None for document in body["documents"] for field in ("text", "title", "metadata"))
 
 
-@pytest.mark.parametrize("bare", [True, False])
-async def test_from_a_pool_of_texts(client: httpx.AsyncClient, bare: bool) -> None:
-    given = texts(12)
-    body = await select(
-        client, pool=given if bare else {"documents": given}, budget=5, k=4, vectors="encoder", rounds=1
-    )
-    check(body, {document["id"]: document["text"] for document in given}, 5, 4, rounds=1)
-
-
-async def test_the_ids_of_beir(client: httpx.AsyncClient) -> None:
+async def test_ids_of_beir_are_read(client: httpx.AsyncClient) -> None:
     pool = [{"_id": 5, "text": "five"}, {"id": "six", "_id": "not this", "text": "six"}, "seven"]
     body = await select(client, pool=pool, budget=0, k=3)
     assert {document["id"] for document in body["documents"]} == {"5", "six", "2"}
 
 
-async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None:
+async def test_embeddings_may_come_in_any_form(client: httpx.AsyncClient) -> None:
     given = texts(12)
     vectors = np.array([vector_of(document["text"]) for document in given])
     one_each = [document | {"embedding": row.tolist()} for document, row in zip(given, vectors, strict=True)]
@@ -118,7 +109,7 @@ async def test_ways_to_bring_embeddings_agree(client: httpx.AsyncClient) -> None
         assert ids(body) == ids(plain)
 
 
-async def test_a_query_embedding_takes_the_place_of_the_query(client: httpx.AsyncClient) -> None:
+async def test_query_embedding_takes_the_place_of_the_query(client: httpx.AsyncClient) -> None:
     vector = vector_of("text 7").tolist()
     body = await select(client, index="texts", k=1, budget=0, query_embedding=vector)
     assert ids(body) == ["d7"]
@@ -127,25 +118,11 @@ async def test_a_query_embedding_takes_the_place_of_the_query(client: httpx.Asyn
     assert body["documents"][0]["retrieval_score"] == pytest.approx(5 / np.sqrt(26))
 
 
-async def test_given_scores_are_the_retrieval_order(client: httpx.AsyncClient) -> None:
-    scores = [3.0, -1e9, 12, 3.0]
-    given = [document | {"score": score} for document, score in zip(texts(4), scores, strict=True)]
-    body = await select(client, pool=given, k=4)
-    by_id = {document["id"]: document for document in body["documents"]}
-    assert [by_id[f"d{i}"]["retrieval_rank"] for i in range(4)] == [2, 4, 1, 3]
-    assert [by_id[f"d{i}"]["retrieval_score"] for i in range(4)] == scores
-
-
 async def test_depth_bounds_the_pool(client: httpx.AsyncClient) -> None:
     for name in ("depth", "N"):
         body = await select(client, index="texts", k=3, budget=2, **{name: 10})
         assert body["pool_size"] == 10
         assert max(document["retrieval_rank"] for document in body["documents"]) <= 10
-
-
-async def test_budget_has_two_names(client: httpx.AsyncClient) -> None:
-    for name in ("budget", "B"):
-        assert (await select(client, index="texts", k=3, **{name: 4}))["usage"]["cross_encoder_calls"] == 4
 
 
 async def test_defaults_come_from_the_settings(tmp_path: Path) -> None:
@@ -206,29 +183,8 @@ async def test_explain_has_what_was_believed_before_the_first_call(client: httpx
         assert found["pool"][f"first_{name}"] == unscored["pool"][f"first_{name}"] == unscored["pool"][name]
 
 
-@pytest.mark.strangers
-@pytest.mark.parametrize("relevance", ["scorer", "people"])
-async def test_explained_pool_has_no_deviation_only_where_scored(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, relevance: str
-) -> None:
-    """Rounding must not make a document that is surely irrelevant look as if somebody had scored it."""
-
-    async def score(scorer: SeededScorer, query: str, given: Sequence[str], **_: Any) -> Scores:
-        return Scores(np.full(len(given), 1e-9))
-
-    monkeypatch.setattr(SeededScorer, "score", score)
-    body = await select(client, pool=texts(200), k=5, budget=20, explain="pool", relevance=relevance)
-    scored = {call["id"] for each in body["rounds"] for call in each["calls"]}
-    pool = zip(body["pool"]["ids"], body["pool"]["std"], strict=True)
-    assert len(scored) == 20 and {id for id, std in pool if std == 0} == scored
-
-
-async def test_explain_without_a_call_is_an_empty_list(client: httpx.AsyncClient) -> None:
-    assert (await select(client, index="texts", k=5, budget=0, explain=True))["rounds"] == []
-
-
 @pytest.mark.parametrize("method", METHODS)
-async def test_methods(client: httpx.AsyncClient, method: str) -> None:
+async def test_method_is_the_one_asked_for(client: httpx.AsyncClient, method: str) -> None:
     body = await select(client, index="texts", k=5, budget=20, rounds=20, method=method, explain=True)
     check(body, {document["id"]: document["text"] for document in texts(40)}, 20, 5)
     assert body["method"] == method
@@ -238,12 +194,7 @@ async def test_methods(client: httpx.AsyncClient, method: str) -> None:
         assert call["value"] is None or call["rival"] is None
 
 
-async def test_the_default_method_is_a_setting(tmp_path: Path) -> None:
-    async with serving(Settings(data_directory=tmp_path, method="boundarymorph")) as client:
-        assert (await select(client, pool=[{"text": "a"}, {"text": "b"}], k=1))["method"] == "boundarymorph"
-
-
-async def test_what_more_calls_would_bring(client: httpx.AsyncClient) -> None:
+async def test_expected_gain_and_recall_are_consistent(client: httpx.AsyncClient) -> None:
     pool = texts(120)
     body = await select(client, pool=pool, k=20, budget=20)
     gain = body["usage"]["expected_gain"]
@@ -268,7 +219,7 @@ async def test_as_many_as_fit_into_the_tokens(client: httpx.AsyncClient) -> None
     assert everything["stop_reason"] == "budget" and len(everything["documents"]) == 40
 
 
-async def test_scores_that_are_known_cost_nothing(client: httpx.AsyncClient) -> None:
+async def test_known_scores_cost_no_call(client: httpx.AsyncClient) -> None:
     plain = await select(client, pool=texts(40), k=10, budget=20)
     scores = {d["id"]: d["cross_encoder_score"] for d in plain["documents"] if d["cross_encoder_score"] is not None}
     assert scores
@@ -283,7 +234,7 @@ async def test_scores_that_are_known_cost_nothing(client: httpx.AsyncClient) -> 
             assert document["cross_encoder_score"] == scores[document["id"]]
 
 
-async def test_what_is_cut_is_counted_and_said(client: httpx.AsyncClient) -> None:
+async def test_texts_that_are_cut_are_counted(client: httpx.AsyncClient) -> None:
     pool = [{"text": f"{number} " + "long " * 40} for number in range(3)] + [{"text": "short"}]
     body = await select(client, pool=pool, k=1, budget=4, vectors="encoder")
     assert body["usage"]["truncated_documents"] == 3
@@ -292,13 +243,7 @@ async def test_what_is_cut_is_counted_and_said(client: httpx.AsyncClient) -> Non
     assert scored.startswith("3 ") and "cross-encoder" in scored
 
 
-async def test_a_pool_of_one(client: httpx.AsyncClient) -> None:
-    body = await select(client, pool=[{"text": "alone"}], k=1, budget=1)
-    assert ids(body) == ["0"]
-    assert (body["documents"][0]["relevance"], body["usage"]["cross_encoder_calls"]) == (score_of(QUERY, "alone"), 1)
-
-
-async def test_a_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
+async def test_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
     """What a client of any reranker sends: documents, and neither k nor anything else that is particular to us."""
     body = await select(client, pool=texts(20), budget=30)
     scores = {document["id"]: score_of(QUERY, document["text"]) for document in texts(20)}
@@ -308,7 +253,7 @@ async def test_a_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
     assert (body["usage"]["cross_encoder_calls"], body["usage"]["rounds"]) == (20, 1)
 
 
-async def test_why_no_call_was_made_is_said(client: httpx.AsyncClient) -> None:
+async def test_warning_says_why_no_call_was_made(client: httpx.AsyncClient) -> None:
     known = [document | {"cross_encoder_score": 0.5} for document in texts(9)]
     for request, why in (
         ({"pool": texts(9), "spend": "set"}, "every document fits"),
@@ -379,9 +324,7 @@ class TestWords:
             hybrid = await select(stored, index="words", k=20, budget=2, filter=filter, hybrid=True)
             assert set(ids(hybrid)) == expected
 
-    @pytest.mark.parametrize(
-        "more", [{}, {"hybrid": True}, {"max_tokens": 100}, {"budget": "auto"}, {"return_documents": True}]
-    )
+    @pytest.mark.parametrize("more", [{}, {"hybrid": True}, {"max_tokens": 100}, {"budget": "auto"}])
     async def test_a_filter_that_nothing_passes_has_an_empty_answer(
         self, stored: httpx.AsyncClient, more: dict[str, Any]
     ) -> None:
@@ -406,8 +349,3 @@ class TestWords:
         assert any("harp" in self.DOCUMENTS[int(id)]["text"] for id in ids(found))
         ranks = sorted(document["retrieval_rank"] for document in found["documents"])
         assert ranks == [1, 2, 3, 4, 5]
-
-    async def test_an_index_without_words(self, client: httpx.AsyncClient) -> None:
-        answer(await client.put("/indexes/plain", json={"lexical": False}))
-        answer(await client.post("/indexes/plain/documents", json=self.DOCUMENTS))
-        assert len((await select(client, index="plain", k=3, budget=2))["documents"]) == 3

@@ -75,11 +75,6 @@ class TestTheOrderThatTheCallerGave:
         assert [document["id"] for document in body["documents"]] == ["d6", "d4", "d11"]  # d5 does not fit beside d6
         problem(await client.post("/select", json=request | {"on_failure": "error"}), 504, "deadline-exceeded")
 
-    async def test_what_is_wrong_with_a_request_stays_an_error(self, client: httpx.AsyncClient) -> None:
-        pool = [self.POOL[0], self.POOL[1] | {"embedding": [1.0, 2.0]}]
-        response = await client.post("/select", json={"query": "q", "pool": pool, "budget": 1, "k": 1})
-        problem(response, 422, "invalid-embeddings")
-
 
 class TestBusy:
     async def test_a_scorer_that_refuses(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

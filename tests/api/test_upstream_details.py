@@ -1,18 +1,17 @@
 """What is told of the servers behind a service: the reason to callers, the whole of it to operators."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import httpx
 import pytest
 
 from boundarymorph.access.callers import Scope, make_key
 from boundarymorph.api.lifecycle import Parts, Readiness
-from boundarymorph.errors import RetrieverUnavailable, ScorerUnavailable
+from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import build_gateway
@@ -38,10 +37,8 @@ async def scored_by(server: Server, tmp_path: Path) -> AsyncIterator[httpx.Async
         reset,
         hang,
         answer({"error": SECRET}, 500),
-        answer(SECRET.encode(), 502),
         answer({"error": SECRET}, 429, retry_after="30"),
         answer({"error": SECRET}, 401),
-        answer({"error": SECRET}, 422),
         answer({"scores": [SECRET], "model": "stand-in"}),
         answer(SECRET.encode()),
     ],
@@ -135,25 +132,3 @@ async def test_only_admins_read_the_addresses_of_parts(tmp_path: Path) -> None:
         transport = httpx.ASGITransport(app, client=(host, 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as elsewhere:
             assert ("10.0.0.5" in (await elsewhere.get("/readyz")).text) == told
-
-
-async def test_a_service_that_waits_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = asyncio.Event()
-
-    class Elsewhere:
-        probes: ClassVar[dict[str, Any]] = {}
-
-        async def check(self) -> None:
-            asked.set()
-            raise RetrieverUnavailable("the retriever at http://10.0.0.5:8082 cannot be reached")
-
-        async def close(self) -> None:
-            pass
-
-    app = create_app(Settings(data_directory=tmp_path), build=lambda *_: cast(Parts, Elsewhere()))
-    async with client_of(app) as client:
-        await asked.wait()
-        assert "no retriever is able to work now" in problem(
-            await client.post("/select", json={"query": "q", "index": "i"}), 503, "not-ready"
-        )
-        assert "10.0.0.5" in (await client.get("/readyz")).text

@@ -1,4 +1,4 @@
-"""What the metrics have counted since."""
+"""What the caches have counted during a block."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from types import TracebackType
 
 from tests import metrics
 
-
-def counter(name: str, **labels: str) -> float:
-    return metrics.counted(f"boundarymorph_cache_{name}_total", **labels)
+OUTCOMES = {"lookups": ("hit", "miss", "corrupt", "error"), "writes": ("ok", "error", "dropped")}
 
 
 class Counted:
@@ -20,20 +18,16 @@ class Counted:
         self.writes: dict[str, int] = {}
 
     def __enter__(self) -> Counted:
-        self._before = self._read()
+        self._before = {name: self._read(name) for name in OUTCOMES}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        changes = {key: int(value - self._before[key]) for key, value in self._read().items()}
-        self.lookups = {outcome: n for (name, outcome), n in changes.items() if name == "lookups" and n}
-        self.writes = {outcome: n for (name, outcome), n in changes.items() if name == "writes" and n}
+        for name, before in self._before.items():
+            added = {outcome: count - before[outcome] for outcome, count in self._read(name).items()}
+            setattr(self, name, {outcome: count for outcome, count in added.items() if count})
 
-    def _read(self) -> dict[tuple[str, str], float]:
-        lookups = ("hit", "miss", "corrupt", "error")
-        writes = ("ok", "error", "dropped")
-        return {
-            **{("lookups", one): counter("lookups", cache=self._cache, outcome=one) for one in lookups},
-            **{("writes", one): counter("writes", cache=self._cache, outcome=one) for one in writes},
-        }
+    def _read(self, name: str) -> dict[str, int]:
+        counter = f"boundarymorph_cache_{name}_total"
+        return {one: int(metrics.counted(counter, cache=self._cache, outcome=one)) for one in OUTCOMES[name]}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from io import BufferedReader, BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -334,15 +335,10 @@ def test_an_interrupted_build_goes_on(run: Run, source: Path, tmp_path: Path, nu
 
 
 def stored() -> int:
-    if not Path("data/indexes").exists():
-        return 0
-    catalog = LocalCatalog(Path("data/indexes"))
-    try:
-        return catalog.get("many").count()
-    except UnknownIndex:
-        return 0
-    finally:
-        catalog.close()
+    if Path("data/indexes").exists():
+        with suppress(UnknownIndex), closing(LocalCatalog(Path("data/indexes"))) as catalog:
+            return catalog.get("many").count()
+    return 0
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
@@ -364,13 +360,11 @@ class TestKeys:
         assert caller.sees("team-a") and not caller.sees("other")
         assert "No Where" in refused(run("key", "rag", "--index", "No Where"))
 
-    def test_scopes_that_do_not_exist(self, run: Run) -> None:
+    def test_scopes_exist_and_an_open_address_wants_keys(self, run: Run) -> None:
         line = refused(run("key", "rag", "--scope", "root"))
         assert "root" in line and "select" in line
-
-    @pytest.mark.parametrize("role", ["serve", "scorer", "retriever"])
-    def test_an_open_address_wants_keys(self, run: Run, role: str) -> None:
-        assert "boundarymorph key" in run(role, "--host", "0.0.0.0", "--port", "0").err
+        for role in ("serve", "scorer", "retriever"):
+            assert "boundarymorph key" in run(role, "--host", "0.0.0.0", "--port", "0").err
 
 
 def test_serve_takes_the_model_or_the_urls_of_a_scorer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,6 +482,8 @@ class TestSources:
             assert run(*own, str(source)).code == 0
 
 
+STORE = "INDEX_STORE=lake STORES__LAKE__URL=milvus://milvus"
+RETRIEVER = "RETRIEVER__URL=http://retriever:8082"
 LOCAL = [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["restore", "a", "--from", "."]]
 ANYWHERE = [["list"], ["info", "a"], ["describe", "a", "b"], ["delete", "a"], ["build", "a", "--from", "docs.jsonl"]]
 
@@ -516,21 +512,22 @@ class TestWhereTheIndexesAre:
             assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
             assert listed(run) == []
 
-    @pytest.mark.parametrize("command", LOCAL)
-    def test_commands_for_local_indexes_say_that_the_indexes_are_in_a_store(
-        self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("BOUNDARYMORPH_STORES__LAKE__URL", "milvus://milvus:19530")
-        monkeypatch.setenv("BOUNDARYMORPH_INDEX_STORE", "lake")
-        line = refused(run("index", *command))
-        assert f"index_store is 'lake', and `index {command[0]}` is for indexes on this machine only" in line
-
-    @pytest.mark.parametrize("command", [*LOCAL, *ANYWHERE])
+    @pytest.mark.parametrize(
+        ("setting", "command", "says"),
+        [
+            *((STORE, command, f"index_store is 'lake', and `index {command[0]}` is for indexes on this machine only")
+              for command in LOCAL),
+            *((RETRIEVER, command, "the indexes are at http://retriever:8082") for command in (*LOCAL, *ANYWHERE)),
+        ],
+    )  # fmt: skip
     @pytest.mark.usefixtures("source")
-    def test_at_a_retriever(self, run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", "http://retriever:8082")
+    def test_commands_say_that_the_indexes_are_elsewhere(
+        self, run: Run, setting: str, command: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in (part.split("=") for part in setting.split()):
+            monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
         monkeypatch.setattr(build, "build_encoder", None)  # it is refused before any model is loaded
-        assert "the indexes are at http://retriever:8082" in refused(run("index", *command))
+        assert says in refused(run("index", *command))
         assert not Path("data").exists()
 
 

@@ -62,16 +62,6 @@ def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: Stri
     ]
 
 
-def test_a_terminal_gets_a_bar_for_each_stage(screen: StringIO) -> None:
-    with terminal.Stages(new_console(file=screen, force_terminal=True, width=120), Clock()) as stages:
-        stages.show("first", 0, 2_500)
-        with stages.away():
-            assert screen.getvalue()
-        stages.show("first", 2_500, 2_500)
-        stages.show("last", 3, 7)
-    assert "2500/2500" in screen.getvalue() and "3/7" in screen.getvalue()
-
-
 @pytest.mark.strangers
 def test_a_count_in_a_log_and_on_a_terminal(screen: StringIO) -> None:
     clock = Clock()
@@ -166,7 +156,3 @@ def test_a_file_gets_whole_lines() -> None:
     written = shown(answer, width=80)
     assert text.strip() in written and " \n" not in written
     assert text.strip() not in shown(answer, terminal=True, width=80)
-
-
-def test_nothing_selected() -> None:
-    assert "0 documents: 0 scored, 0 inferred" in shown(ANSWER | {"documents": [], "warnings": []})

@@ -11,7 +11,7 @@ import pytest
 
 import boundarymorph_client as bm
 from boundarymorph.scoring.scorer import Scores
-from tests.clients.conftest import Connect, Recorder
+from tests.clients.conftest import Connect, Flavour, Recorder
 from tests.fakes.scorer import SeededScorer
 from tests.fakes.service import texts
 from tests.patience import until_async
@@ -103,26 +103,21 @@ async def test_a_source_that_fails_ends_the_batch(connect: Connect, url: str) ->
         await results(connect(url), failing())
 
 
-async def test_closing_early_makes_no_further_request(connect: Connect, url: str, recorder: Recorder) -> None:
-    async with aclosing(connect(url).select_batch(requests(10), concurrency=2)) as found:
-        assert isinstance(await anext(found), bm.Selection)
-    assert len(recorder.seen) <= 2
-    await until_async(recorder.is_idle)
-
-
-async def test_closing_early_cancels_the_asynchronous_requests_in_flight(
-    url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+async def test_closing_early_makes_no_further_request_and_cancels_those_in_flight(
+    connect: Connect, flavour: Flavour, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The client that blocks waits for those in flight."""
     score, held = SeededScorer.score, list[str]()
 
     async def hold(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:
         if query != "q0":
             held.append(query)
-            await asyncio.Event().wait()
+            await (asyncio.sleep(0) if flavour is Flavour.SYNC else asyncio.Event().wait())
         return await score(scorer, query, given, **options)
 
     monkeypatch.setattr(SeededScorer, "score", hold)
-    async with bm.AsyncClient(url) as client, aclosing(client.select_batch(requests(10), concurrency=2)) as found:
+    async with aclosing(connect(url).select_batch(requests(10), concurrency=2)) as found:
         assert isinstance(await anext(found), bm.Selection)
         await until_async(lambda: bool(held))
     await until_async(recorder.is_idle)
+    assert len(recorder.seen) <= 2

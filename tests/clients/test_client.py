@@ -43,18 +43,6 @@ class TestSelect:
         assert selection.usage.cross_encoder_calls == 7
         assert len(selection.documents) == 5 and len(selection.rounds or ()) == 4
 
-    async def test_ranks_arrays_as_it_ranks_lists(self, connect: Connect, url: str) -> None:
-        vectors = np.random.default_rng(1).standard_normal((20, 8)).astype(np.float16)
-        pool = [f"text {number}" for number in range(20)]
-        inside: Any = [{"text": text, "embedding": vector} for text, vector in zip(pool, vectors, strict=True)]
-        client, options = connect(url), dict[str, Any](budget=6, k=4, reuse=False)
-        expected = await client.select(
-            QUERY, pool=pool, embeddings=vectors.tolist(), query_embedding=vectors[0].tolist(), **options
-        )
-        for given in ({"pool": pool, "embeddings": np.asfortranarray(vectors)}, {"pool": inside}):
-            found = await client.select(QUERY, query_embedding=vectors[0], **given, **options)
-            assert [document.id for document in found.documents] == [document.id for document in expected.documents]
-
     async def test_extends_known_scores_without_a_call(self, connect: Connect, url: str) -> None:
         """Half the documents lie in each of two directions, and only those of one are relevant."""
         vectors = np.random.default_rng(1).standard_normal((40, 8)) / 4 + np.eye(8)[np.arange(40) % 2]

@@ -135,15 +135,11 @@ def test_retriever_returns_documents_of_an_index(kit: Kit, later: bool, url: str
         kit.retrieved(kit.retriever(index="none", base_url=url), later=later)
 
 
-def test_reranker_puts_what_has_no_text_last(kit: Kit, url: str) -> None:
-    found = kit.reranked(kit.reranker(base_url=url), [None, "", " \n", "the sea", "hills"])
-    assert {text for text, *_ in found[:2]} == {"the sea", "hills"}
-    assert [score for _, score, _ in found[2:]] == [0, 0, 0]
-
-
-def test_reranker_keeps_the_order_of_the_retriever_without_a_call(kit: Kit, url: str) -> None:
-    texts = [f"text {number}" for number in range(30)]
-    assert [text for text, *_ in kit.reranked(kit.reranker(base_url=url, budget=0), texts)[:3]] == texts[:3]
+def test_reranker_keeps_the_order_without_a_call_and_puts_what_has_no_text_last(kit: Kit, url: str) -> None:
+    texts = [None, "", " \n", *(f"text {number}" for number in range(30))]
+    found = kit.reranked(kit.reranker(base_url=url, budget=0, **{kit.k: 33}), texts)
+    assert [text for text, *_ in found[:3]] == texts[3:6]
+    assert [score for _, score, _ in found[-3:]] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -12,11 +12,9 @@ import pytest_asyncio
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.errors import ScorerFailed
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings
-from tests.fakes.scorer import SeededScorer, failing
 from tests.fakes.service import answer, fake_service, listening, on_socket
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "dify"
@@ -114,18 +112,6 @@ async def test_retrieval_is_a_selection_from_the_index(client: httpx.AsyncClient
     assert {"The first", "b1991"} < {record["title"] for record in everything}
 
 
-async def test_top_k_defaults_to_the_service(dify: httpx.AsyncClient) -> None:
-    assert len(answer(await post(dify, top_k=None, score_threshold=None))["records"]) == 7
-
-
-async def test_score_threshold_is_the_least_relevance(client: httpx.AsyncClient, dify: httpx.AsyncClient) -> None:
-    asked = {"query": "a story", "index": "books", "k": 20, "min_relevance": 0.6}
-    chosen = answer(await client.post("/select", json=asked))["documents"]
-    records = answer(await post(dify, top_k=20, score_threshold=0.6))["records"]
-    assert [record["score"] for record in records] == [document["relevance"] for document in chosen]
-    assert 0 < len(records) < 20
-
-
 async def test_url_may_name_a_policy(
     client: httpx.AsyncClient, dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,29 +130,20 @@ async def test_url_may_name_a_policy(
         (compares("is not", "de", ["language"]), {year for year in YEARS if year % 2 == 0}),
         (compares("is", "1990"), set()),
         (compares("=", "1990"), {1990}),
-        (compares("=", 1990), {1990}),
         (compares("≠", "1990"), set(YEARS[1:])),
         (compares(">", "2007"), {2008, 2009}),
-        (compares("≥", 2007), {2007, 2008, 2009}),
         (compares("<", "1992.5"), {1990, 1991, 1992}),
-        (compares("≤", 1992), {1990, 1991, 1992}),
         (compares("before", 1991), {1990}),
         (compares("after", "1991-12-31", "printed"), {1992}),
         (compares(">=", "2007"), {2007, 2008, 2009}),
         (compares("<=", 1992), {1990, 1991, 1992}),
-        (compares("start with", "1992-", "printed"), {1992}),
         (compares("start with", "199", "printed"), {1991, 1992}),
-        (compares("start with", "992", "printed"), set()),
         (compares("in", "7, 8", "shelf"), {1992}),
-        (compares("in", ["7"], "shelf"), {1992}),
         (compares("in", 1990), {1990}),
         (compares("not in", [1990, 1991]), set(YEARS[2:])),
         (compares("empty", None, "shelf"), set(YEARS) - {1992}),
-        (compares("null", None, "shelf"), set(YEARS) - {1992}),
         (compares("not empty", None, "shelf"), {1992}),
-        (compares("not null", None, "shelf"), {1992}),
         (compares("is", "old", ["language", "tags"]), set(YEARS[:10])),
-        (compares("is not", "old", ["language", "tags"]), set(YEARS[10:])),
     ],
 )
 async def test_conditions(dify: httpx.AsyncClient, condition: dict[str, Any], expected: set[int]) -> None:
@@ -188,12 +165,10 @@ async def test_conditions_together(dify: httpx.AsyncClient) -> None:
             {"metadata_condition": {"conditions": [compares("contains", "e")]}},
             "metadata cannot be compared by 'contains'",
         ),
-        ({"metadata_condition": {"conditions": [compares("start with", 7)]}}, "'start with' needs a text"),
         ({"metadata_condition": {"conditions": [compares("is")]}}, "'is' needs a value"),
         ({"metadata_condition": {"conditions": [compares(">", [1])]}}, "filter.and[0].or[0].year.gt"),
         ({"metadata_condition": {"conditions": [compares("is", "a", [])]}}, "metadata_condition.conditions.0.name"),
         ({"metadata_condition": {"logical_operator": "xor"}}, "metadata_condition.logical_operator"),
-        ({"top_k": 0}, "retrieval_setting.top_k"),
         ({"top_k": 51}, "k: over this service's limit of 50 documents"),
         ({"score_threshold": 1.1}, "retrieval_setting.score_threshold"),
         ({"query": " "}, "query: "),
@@ -220,17 +195,6 @@ async def test_keys_and_indexes_have_codes_of_dify(dify: httpx.AsyncClient) -> N
         assert refused.json()["error_msg"]
     told = [await post(dify, knowledge_id=name) for name in ("absent", "secret")]
     assert {(response.status_code, response.json()["error_code"]) for response in told} == {(404, 2001)}
-
-
-async def test_dify_can_register_the_endpoint(dify: httpx.AsyncClient) -> None:
-    """Dify posts nothing then, and gives up for 403, 404 and 502."""
-    asked = await dify.post("/retrieval", headers={"Authorization": f"Bearer {SECRET}"})
-    assert (asked.status_code, asked.json()["error_code"]) == (422, 422)
-
-
-async def test_retrieval_works_without_a_scorer(dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SeededScorer, "score", failing(ScorerFailed("nonsense")))
-    assert len(answer(await post(dify, query="a story that nobody asked for"))["records"]) == 4
 
 
 async def test_a_service_that_is_away_is_a_bad_gateway(

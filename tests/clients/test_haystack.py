@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 from typing import Any
 
 import pytest
@@ -57,17 +55,6 @@ async def test_a_pipeline_is_written_down_read_and_run(
     assert result["prompt"]["prompt"] == "".join(f"{document.content};" for document in chosen) + "text"
 
 
-async def test_a_pipeline_is_copied_also_in_its_event_loop(url: str) -> None:
-    pipeline = Pipeline()
-    pipeline.add_component("ranker", BoundaryMorphRanker(base_url=url))
-    given = {"ranker": {"query": "sea", "documents": FOUND[:1]}}
-    await pipeline.run_async(given)
-    again = copy.deepcopy(pipeline)
-    assert len((await again.run_async(given))["ranker"]["documents"]) == 1
-    await pipeline.close_async()
-    await again.close_async()
-
-
 def test_ranker_returns_copies_of_a_document_once(url: str) -> None:
     ranker = BoundaryMorphRanker(base_url=url, budget=0)
     assert len(ranker.run("q", [*FOUND, *FOUND], top_k=40)["documents"]) == 30
@@ -84,13 +71,6 @@ def test_ranker_resolves_its_secret(url: str, recorder: Recorder) -> None:
         token.to_dict()
     with pytest.raises(ValueError, match="KEY_OF_OURS"):
         BoundaryMorphRanker(base_url=url, api_key=Secret.from_env_var("KEY_OF_OURS")).warm_up()
-
-
-def test_ranker_serves_one_event_loop_after_the_other(url: str) -> None:
-    """As in a program that calls asyncio.run for each query."""
-    ranker = BoundaryMorphRanker(base_url=url, top_k=1)
-    for _ in range(2):
-        assert len(asyncio.run(ranker.run_async("q", FOUND))["documents"]) == 1
 
 
 def test_retriever_filters_by_those_of_the_call_or_its_own(url: str) -> None:

@@ -24,18 +24,10 @@ NAMES = {"Round": "RoundEvent", "Selection": "SelectResponse"}  # where the clie
 DEFINED = [found for found in vars(models).values() if isinstance(found, type) and found.__module__ == models.__name__]
 ANSWERS = [found for found in DEFINED if issubclass(found, models.Answer) and found is not models.Answer]
 # No problems that an answer of the service to a client could be, or none to be told from others.
-OTHERS = {
-    "malformed-http",
-    "no-documents",  # of the rerank routes, which the clients do not call
-    "method-not-allowed",
-    "body-too-slow",
-    "corrupt-index",
-    "internal-error",
-    "client-disconnected",
-    "headers-too-large",
-    "too-many-connections",
-    "not-installed",  # of MCP
-}
+OTHERS = {  # the first is of the rerank routes, the second of MCP
+    "no-documents", "not-installed", "malformed-http", "method-not-allowed", "body-too-slow", "corrupt-index",
+    "internal-error", "client-disconnected", "headers-too-large", "too-many-connections",
+}  # fmt: skip
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from haystack.utils import Secret
 from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from boundarymorph import Selector
 from boundarymorph_client import AsyncClient, Client, ConnectionFailed, InvalidArgument, haystack, langchain, llamaindex
 from boundarymorph_client.attempts import Connection
 from tests.clients.conftest import Connect, Recorder
@@ -91,13 +90,6 @@ async def test_a_header_of_ones_own_client_is_not_printed(url: str) -> None:
     assert KEY not in "".join(traceback.format_exception(raised.value))
 
 
-async def test_an_order_that_means_nothing_is_no_evidence(connect: Connect, url: str) -> None:
-    texts = ["gzip compresses", "cat", "xz compresses"]
-    for ranked, second in ((False, "xz compresses"), (True, "cat")):
-        found = await connect(url).extend("compress", texts, {0: 0.9}, k=2, relevance="people", ranked=ranked)
-        assert [texts[int(document.id)] for document in found.documents] == ["gzip compresses", second]
-
-
 async def asked(client: AsyncClient, times: int = 1) -> list[str]:
     found = await asyncio.gather(*(client.select("sea", pool=POOL, budget=1, k=1) for _ in range(times)))
     return [selection.status for selection in found]
@@ -161,16 +153,3 @@ def test_clients_are_copied_and_pickled(kind: Any) -> None:
     http = httpx.Client() if kind is Client else httpx.AsyncClient()
     with pytest.raises(TypeError, match="of yours"):
         copy.deepcopy(kind(http=http))
-
-
-def _reranked(component: Any) -> list[str]:
-    return [document.page_content for document in component.compress_documents([*map(LangChainDocument, POOL)], "sea")]
-
-
-@pytest.mark.slow
-def test_components_with_the_embedded_scorer_are_pickled_and_forked() -> None:
-    rerank = langchain.BoundaryMorphRerank(selector=Selector("embedded"), k=2, budget=3)
-    expected = _reranked(rerank)
-    for context in ("fork", "spawn"):
-        with multiprocessing.get_context(context).Pool(1) as pool:
-            assert pool.map_async(_reranked, [rerank]).get(PATIENCE) == [expected]

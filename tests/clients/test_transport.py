@@ -15,7 +15,8 @@ from tests.clients.conftest import Connect
 SELECTION: dict[str, Any] = {
     "id": "0b", "k": 1, "method": "boundarymorph", "status": "complete", "stop_reason": "budget", "pool_size": 2,
     "max_tokens": None, "min_relevance": None,
-    "expected_loss": 0.1, "relevance": "scorer", "scorer": "seeded", "vectors": "lexical", "warnings": [],
+    "expected_loss": 0.1, "relevance": "scorer", "scorer": {"model": "seeded", "trust": "weak"}, "vectors": "lexical",
+    "warnings": [],
     "usage": {"budget": 1, "cross_encoder_calls": 1, "cached_scores": 0, "reused_scores": 0, "rounds": 1,
               "truncated_documents": 0, "trips": 1},
     "timings_ms": {"total": 2.0}, "documents": [],

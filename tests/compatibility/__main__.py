@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from tests.compatibility.servers import servers
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "build" / "compatibility"
 PAGE = REPOSITORY / "docs" / "compatibility.md"
-TEMPLATE = Path(__file__).with_name("page.md")  # what is written by hand, with a place for the checks
+CHECKS = re.compile(r"\d+ of \d+ checks passed on .*", re.DOTALL)  # the end of the page, which is written here
 RESULTS = "results.json"  # in the folder of an environment, of its latest run
 CHECK_SECONDS = 900.0  # of all checks of one environment
 
@@ -94,7 +95,7 @@ def run(environment: Environment, python: Path, running: Servers) -> list[dict[s
 
 
 def page(results: Sequence[dict[str, Any]], day: str) -> str:
-    """The results as Markdown, a row for each client."""
+    """The page with these results, a row for each client."""
     passed = sum(result["problem"] is None for result in results)
     lines = [f"{passed} of {len(results)} checks passed on {day}, with Python {platform.python_version()}.", ""]
     lines += ["| client | what was run |", "|---|---|"]
@@ -103,7 +104,7 @@ def page(results: Sequence[dict[str, Any]], day: str) -> str:
         clients.setdefault(f"{result['package']} {result['version']}".strip(), []).append(result)
     for client, checks in clients.items():
         lines.append(f"| {client} | {tried(checks)} |")
-    return TEMPLATE.read_text().replace("{checks}", "\n".join(lines))
+    return CHECKS.sub(lambda _: "\n".join([*lines, ""]), PAGE.read_text())
 
 
 def tried(checks: Sequence[dict[str, Any]]) -> str:

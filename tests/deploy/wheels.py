@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -53,15 +52,16 @@ def main() -> None:
     assert len(wheels) == 5, f"dist/ has {wheels}; make wheels"
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        uv = _uv(Path(folder))
+        _run([sys.executable, "-m", "venv", f"{folder}/uv"], Path(folder))
+        _run([f"{folder}/uv/bin/pip", "install", "uv"], Path(folder))
+        uv = f"{folder}/uv/bin/uv"
         found = [(_version(given), given) for given in arguments.python] or list(pythons())
         for installer, (version, python) in itertools.product(INSTALLERS, found):
-            before = _processor()
             seconds = newcomer(Path(folder) / "new", python, None if installer == "pip" else uv, wheels)
-            figures = (*seconds, sum(seconds), _processor() - before)
+            figures = (*seconds, sum(seconds))
             rows.append(f"| {version} | {installer} | " + " | ".join(f"{figure:.1f}" for figure in figures))
             print(rows[-1], flush=True)
-    head = f"| Python | by | {' | '.join(STEPS)} | all, s | of processors, s |\n|---|---|{'---:|' * (len(STEPS) + 2)}\n"
+    head = f"| Python | by | {' | '.join(STEPS)} | all, s |\n|---|---|{'---:|' * (len(STEPS) + 1)}\n"
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(head + "".join(f"{row} |\n" for row in rows))
 
@@ -111,19 +111,6 @@ def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> li
         if commands is steps[4]:
             assert "3 documents" in output and "4 of 4 cross-encoder calls" in output, output
     return seconds
-
-
-def _processor() -> float:
-    """Seconds that the programs which have ended have used, on all cores."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _uv(folder: Path) -> str:
-    """uv, in an environment of its own."""
-    _run([sys.executable, "-m", "venv", str(folder / "uv")], folder)
-    _run([str(folder / "uv" / "bin" / "pip"), "install", "uv"], folder)
-    return str(folder / "uv" / "bin" / "uv")
 
 
 def _version(python: str) -> str:

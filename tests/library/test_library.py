@@ -189,12 +189,6 @@ def test_select_refuses_what_is_no_score(given: Any, says: str) -> None:
         Selector(lambda query, texts: given).select(QUERY, TEXTS, budget=1, rounds=1)
 
 
-@pytest.mark.parametrize("known", [[1.5], [float("nan")], [[0.5]], [0.5] * 61, 0.5])
-def test_extend_refuses_what_is_no_score(known: Any) -> None:
-    with pytest.raises(InvalidScores):
-        extend(QUERY, TEXTS, known)
-
-
 def test_extend_refuses_a_budget() -> None:
     for options in ({"budget": 5}, {"budget": "auto"}, {"B": 5}):
         with pytest.raises(InvalidInput, match="extend makes no call"):

@@ -63,16 +63,6 @@ def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["ours"]["of_bare"] == pytest.approx(rows["ours"]["pairs_per_second"] / rows["bare"]["pairs_per_second"])
 
 
-@pytest.mark.slow
-def test_kinds_of_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = run("bench_scorers", "--requests 1 --budget 20 --k 10", tmp_path, monkeypatch)["rows"]
-    assert len(rows) == 21
-    for first, chosen, at_once in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        assert (first["calls"], chosen["calls"], at_once["calls"]) == (100, 20, 20)
-        assert (first["trips"], at_once["trips"]) == (1, 1) and 1 <= chosen["trips"] <= 2
-        assert 0 < first["wait_p50_ms"] < first["p50_ms"]
-
-
 @pytest.mark.usefixtures("tiny_weights")
 def test_pools_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = "--documents 600 --dimension 16 --depth 100 --queries 2 --kinds flat"

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import aiohttp
 import pytest
 
 from boundarymorph.remote.peer import ConnectionPool
 from tests.patience import PATIENCE
+
+
+@asynccontextmanager
+async def pool_to(answer: Callable[..., Coroutine[Any, Any, None]]) -> AsyncIterator[ConnectionPool]:
+    """A pool of one connection to a server of raw bytes."""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(PATIENCE):
+        pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
+        yield pool
+        await pool.close()
 
 
 @pytest.mark.strangers
@@ -28,15 +39,13 @@ async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -
                     sent.set()
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(PATIENCE):
-        pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
+    async with pool_to(answer) as pool:
         assert await (await pool.request("GET", "/", None, {})).read() == b"answer 1"
         got.set()
         await sent.wait()
         await asyncio.sleep(0.1)  # until it has arrived
         assert await (await pool.request("GET", "/", None, {})).read() == b"answer 2"
         assert pool.opened == 2
-        await pool.close()
 
 
 HINT = b"HTTP/1.1 103 Early Hints\r\nlink: <a>\r\n\r\n"
@@ -59,13 +68,11 @@ async def test_a_server_that_sends_many_answers_is_hung_up_on(flood: bytes) -> N
         left.set()
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(PATIENCE):
-        pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
+    async with pool_to(answer) as pool:
         with pytest.raises(aiohttp.ClientError, match="over 16 answers") if flood is HINT else suppress(Exception):
             await pool.request("GET", "/", None, {})
         await left.wait()
         assert sent < 2**24  # which may have been in the buffers of the kernel
-        await pool.close()
 
 
 async def test_a_few_interim_answers_are_no_flood() -> None:
@@ -76,12 +83,10 @@ async def test_a_few_interim_answers_are_no_flood() -> None:
                 _write(writer, b"answer")
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(PATIENCE):
-        pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
+    async with pool_to(answer) as pool:
         for _ in range(3):
             assert await (await pool.request("GET", "/", None, {})).read() == b"answer"
         assert pool.opened == 1
-        await pool.close()
 
 
 def _write(writer: asyncio.StreamWriter, body: bytes) -> None:

@@ -9,15 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from boundarymorph.caching.known import KnownScores, MemoryScoreCache
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Unusable
 from boundarymorph.retrieval.encoders.remote import parse as parse_encoder
 from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.remote import parse as parse_scorer
-from tests.fakes.scorer import score_of
-from tests.fakes.upstream import edited
-from tests.fakes.wires import Cohere, Jina, Vllm, Wire, running
 
 HUB = "maker/reranker"
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -119,26 +115,6 @@ def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool)
     else:
         with pytest.raises(Unusable, match=f"it serves revision {SHA}, not {wanted}"):
             name(endpoint, tei())
-
-
-@pytest.mark.parametrize("make", [Cohere, Jina, Vllm])
-async def test_two_servers_never_share_what_is_kept(make: type[Wire]) -> None:
-    cache = MemoryScoreCache()
-    async with running(make(), make()) as servers:
-        servers[1].behaviour = edited(  # another model behind the same wire
-            lambda body: {
-                "results": [{**one, "relevance_score": 1 - one["relevance_score"]} for one in body["results"]]
-            }
-        )
-        for server, expected in zip(servers, (score_of("q", "text"), 1 - score_of("q", "text")), strict=True):
-            remote = RemoteScorer([server.endpoint()])
-            await remote.connect()
-            known = KnownScores(remote, cache)
-            for _ in range(2):
-                assert (await known.of_task("q").score(["text"])).tolist() == [pytest.approx(expected)]
-            await known.close()
-            await remote.close()
-            assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -71,16 +71,6 @@ async def test_an_error_ends_the_others() -> None:
     assert not connection.open
 
 
-async def test_results_are_in_order() -> None:
-    async def after(seconds: float) -> float:
-        await asyncio.sleep(seconds)
-        return seconds
-
-    assert await together([after(0.02), after(0.01), after(0)]) == [0.02, 0.01, 0]
-    assert await together([]) == []
-    assert await owned(after(0)) == 0
-
-
 async def test_the_end_is_awaited_and_the_cancellation_kept() -> None:
     connection = Connection()
     task = asyncio.create_task(connection.use())

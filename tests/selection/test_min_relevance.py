@@ -47,15 +47,6 @@ def test_no_more_than_k_and_these_are_the_most_relevant(config: Config) -> None:
     assert session.expected_loss() == plain.expected_loss()
 
 
-def test_nothing_is_returned_where_nothing_reaches_it() -> None:
-    pool, scores = clustered(150, 8, 0)
-    session = reaching(pool, 0.1 * scores, 30, 0.9)
-    assert session.selection().documents.size == 0 and session.spent == 30
-    assert session.expected_loss() < 0.1
-    everything = reaching(pool, 0.5 + 0.4 * scores, 30, 0.2, k=150)
-    assert everything.selection().documents.size == 150
-
-
 def test_what_is_most_in_doubt_is_asked() -> None:
     pool, scores = clustered(300, 12, 3)
     session = reaching(pool, scores, 20, 0.6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boundarymorph.selection import DocumentCapacity, Recall, SelectionSession, TokenCapacity, TrendConfig
+from boundarymorph.selection import DocumentCapacity, Recall, SelectionSession, TrendConfig
 from boundarymorph.selection.outlook import deviation_of_loss, gains_of_a_set, gains_of_doubt, up_to
 from tests.selection.test_quality import question
 
@@ -22,16 +22,6 @@ def test_gains_by_hand() -> None:
     np.testing.assert_allclose(gains, np.cumsum([inside, outside, 0.0, 0.0]), atol=1e-12)
     assert up_to(gains, 0.01) == {10: 0.01, 50: 0.01}
     assert up_to(gains, 1.0, (1, 2)) == pytest.approx({1: inside, 2: inside + outside})
-
-
-def test_tokens_are_weighed_by_their_price() -> None:
-    """With equal lengths they are a count."""
-    rng = np.random.default_rng(0)
-    shares, scores = np.full((5, 30), 0.2), rng.random((5, 30))
-    scored = rng.random(30) < 0.2
-    counted = gains_of_a_set(shares, scores, scored, DocumentCapacity(7), 0.2)
-    weighed = gains_of_a_set(shares, scores, scored, TokenCapacity(np.full(30, 10.0), 70.0), 0.2)
-    np.testing.assert_allclose(counted, weighed, atol=1e-12)
 
 
 def test_the_deviation_of_the_loss_is_that_of_draws() -> None:

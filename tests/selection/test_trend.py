@@ -230,18 +230,6 @@ def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -
     assert best > pool.features["bm25"][:20].mean() and chosen.max() < 200
 
 
-@pytest.mark.parametrize("same", [0.0, 0.3, 1.0])
-def test_equal_scores_are_no_proof_that_all_are_equal(same: float) -> None:
-    """After 25 of them another score is expected near them, lower rather than higher, and its deviation is in
-    proportion to what is not known."""
-    pool, _ = clustered(400, 12, 0)
-    session = run(pool, np.full(400, same), 25, 50, 5)
-    unscored = ~session.belief.scored
-    assert (np.abs(session.belief.mean[unscored] - same) < (0.3 if same == 1.0 else 0.15)).all()
-    assert (session.belief.std[unscored] > 0.02).all()
-    assert (session.belief.std[unscored] < 0.35).all()
-
-
 def test_fantasies_leave_no_trace() -> None:
     pool, scores = clustered(60, 8, 0)
     posterior = TrendPosterior(with_bm25(pool), VonMisesFisher(3.0), 20)

@@ -12,15 +12,12 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.inference.concurrency import descriptors
 from boundarymorph.retrieval.build import OF_INDEX, OF_PROCESS, most_open
 from boundarymorph.server.app import create_app
 from boundarymorph.server.protocol import (
     ROOM,
     Connections,
     ProblemProtocol,
-    check_connections,
     most_connections,
 )
 from boundarymorph.settings import Limits, Settings
@@ -56,14 +53,6 @@ async def test_a_head_that_does_not_end(tmp_path: Path, sent: bytes) -> None:
         writer.write(sent)
         read = await rest(reader)
         assert read.startswith(b"HTTP/1.1 200 ") if b"livez" in sent else read == b""
-
-
-async def test_a_head_in_time(tmp_path: Path) -> None:
-    async with served(tmp_path, head_seconds=SECONDS) as (url, _), connected(url) as (reader, writer):
-        for byte in b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n":
-            writer.write(bytes([byte]))
-            await asyncio.sleep(0.001)
-        assert b'{"status":"ok"' in await rest(reader)
 
 
 async def test_the_bytes_of_a_head(tmp_path: Path) -> None:
@@ -151,21 +140,6 @@ async def test_an_answer_that_is_not_read(tmp_path: Path) -> None:
         answer(await client.post("/select", json=SELECT))
 
 
-async def test_who_reads_slowly_is_not_hung_up_on(tmp_path: Path) -> None:
-    pool = [{"id": f"{number}", "text": "text"} for number in range(1_000)]
-    body = orjson.dumps({"query": "q", "pool": pool, "budget": 0, "k": 1_000})
-    async with (
-        served(tmp_path, event_seconds=0.5) as (url, _),
-        connected(url, receive_buffer=4_096) as (reader, writer),
-        asyncio.timeout(SECONDS),
-    ):
-        writer.write(head(len(body)) + body)
-        read = b""
-        while b'"total"' not in read:
-            read += await reader.read(8_192)
-            await asyncio.sleep(0.02)
-
-
 def test_a_new_one_is_closed_if_all_others_work() -> None:
     connections = Connections(1)
     for _ in range(1 + ROOM):
@@ -176,14 +150,6 @@ def test_a_new_one_is_closed_if_all_others_work() -> None:
     connections.opened(new)
     new.abort.assert_called_once_with("full")
     working.abort.assert_not_called()
-
-
-def test_the_limit_follows_the_descriptors() -> None:
-    assert most_connections(7) == 7
-    assert 1 <= most_connections(None) <= max(1, descriptors() // 2)
-    check_connections(None)
-    with pytest.raises(InvalidConfiguration, match=r"limits\.connections is .*ulimit -n"):
-        check_connections(descriptors() - ROOM)
 
 
 @pytest.mark.strangers
@@ -238,10 +204,3 @@ async def test_a_body_is_no_request(tmp_path: Path) -> None:
         writer.write(body + LAST)
         read = await rest(reader)
         assert read.count(b"HTTP/1.1 400 ") == 1 and read.count(b"HTTP/1.1 200 ") == 1
-
-
-async def test_no_tunnel(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
-        writer.write(b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n" + LAST)
-        read = await rest(reader)
-        assert read.startswith(b"HTTP/1.1 400 ") and read.count(b"HTTP/1.1") == 1

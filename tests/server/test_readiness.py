@@ -3,28 +3,21 @@
 import asyncio
 import re
 import threading
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.api.schemas import PartHealth
 from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
 from boundarymorph.retrieval.interfaces import IndexTotals
-from boundarymorph.server.app import create_app
 from boundarymorph.server.composition import build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.clocks import Clock
-from tests.fakes.service import answer, client_of, fake_retrieval, on_socket, ready, texts
 from tests.metrics import sample
 from tests.patience import PATIENCE, until_async
-from tests.ports import free_port
-from tests.system.service import retriever, scorer, service
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -67,14 +60,6 @@ async def test_since_when_and_why() -> None:
         assert followed.missing == missing
         assert followed.parts["scorer"].since == EPOCH + timedelta(seconds=since)
         assert followed.parts["retriever"] == PartHealth(status="ok", since=EPOCH)
-
-
-async def test_all_that_are_away_are_named() -> None:
-    parts = {"retriever": Part(), "scorer": Part()}
-    followed = Readiness(parts, interval=10, timeout=5)
-    parts["retriever"].trouble, parts["scorer"].trouble = ScorerUnavailable("one"), ScorerUnavailable("other")
-    await followed.ask()
-    assert followed.missing == "retriever: one; scorer: other"
 
 
 async def test_one_that_hangs_is_away_and_never_asked_twice_at_a_time() -> None:
@@ -163,82 +148,9 @@ async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:
     await retrieval.close()
 
 
-async def test_without_parts_there_is_nothing_to_follow() -> None:
-    followed = Readiness({}, interval=10, timeout=5)
-    await followed.follow()
-    assert followed.missing is None
-
-
 @pytest.mark.parametrize("url", ["cohere://?model=rerank-v3.5", "jina://?model=jina-reranker-v2"])
 async def test_what_is_paid_by_the_request_is_not_asked(url: str) -> None:
     paid = Settings(retriever=RetrieverSettings(url="http://127.0.0.1:1"), scorer=ScorerSettings(url=(url,)))
     gateway = build_gateway(paid)
     assert set(gateway.probes) == {"retriever"}
     await gateway.close()
-
-
-@pytest.mark.slow
-async def test_a_retriever_whose_own_part_is_away(tmp_path: Path) -> None:
-    """It answers the gateway, but says itself that it is not ready."""
-    encoder = Part()
-
-    def build(settings: Settings, on_lost: Callable[[], None]) -> Any:
-        return replace(fake_retrieval(settings), probes={"encoder": encoder})
-
-    from boundarymorph.server.app import create_retriever_app
-
-    behind = create_retriever_app(Settings(data_directory=tmp_path, ready_interval_seconds=0.01), build=build)
-    async with on_socket(behind) as url, httpx.AsyncClient(base_url=url) as direct:
-        await ready(direct)
-        settings = Settings(
-            retriever=RetrieverSettings(url=url), cache=CacheSettings(enabled=False), ready_interval_seconds=0.01
-        )
-
-        async with client_of(create_app(settings, build=build_gateway)) as front:
-            await ready(front)
-            encoder.trouble = ScorerUnavailable("the encoder's server is gone")
-
-            async with asyncio.timeout(PATIENCE):
-                while (response := await front.get("/readyz")).status_code != 503:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
-            body = response.json()
-            assert body["status"] == "unready"
-            assert body["parts"]["retriever"]["status"] == "away"
-            assert "the encoder's server is gone" in body["detail"] and body["detail"].startswith("retriever: ")
-            assert body["parts"]["scorer"]["status"] == "ok"
-            # What does not need the part goes on.
-            assert answer(await front.get("/indexes")) == {"indexes": [], "unreadable": []}
-            encoder.trouble = None
-            await ready(front)
-
-
-@pytest.mark.slow
-def test_the_scorer_of_a_gateway_is_killed_and_comes_back(tmp_path: Path) -> None:
-    (tmp_path / "boundarymorph.toml").write_text("ready_interval_seconds = 0.2")
-    port = free_port()
-    request = {"query": "numbers", "pool": texts(5), "k": 2, "budget": 2, "reuse": False}
-    with retriever(tmp_path / "data") as pools:
-        options = ("--scorer-url", f"http://127.0.0.1:{port}", "--retriever-url", pools.url)
-        with scorer(tmp_path / "scorer.log", port=port) as scores, service(tmp_path / "front", *options) as front:
-            well = front.client.get("/readyz").json()
-            assert (well["status"], set(well["parts"])) == ("ok", {"retriever", "scorer"})
-            assert front.client.post("/select", json=request).json()["status"] == "complete"
-            calls = front.metric("boundarymorph_cross_encoder_calls_total")
-            scores.process.kill()
-            scores.process.wait()
-            while front.client.get("/readyz").status_code == 200:
-                pass
-            body = front.client.get("/readyz").json()
-            assert body["status"] == "unready" and body["detail"].startswith("scorer: ")
-            assert body["parts"]["retriever"]["status"] == "ok"
-            assert body["parts"]["scorer"]["status"] == "away"
-            assert front.metric('boundarymorph_part_up{part="scorer"}') == 0
-            other = request | {"query": "other numbers"}
-            assert front.client.post("/select", json=other).json()["status"] == "retrieval_only"
-            with scorer(tmp_path / "again.log", port=port):
-                front.await_answer()
-                assert front.client.get("/readyz").json()["parts"]["scorer"]["detail"] is None
-                assert front.metric('boundarymorph_part_up{part="scorer"}') == 1
-                assert front.client.post("/select", json=other).json()["status"] == "complete"
-                assert front.metric("boundarymorph_cross_encoder_calls_total") == calls + 2  # probes are not
-            assert "Traceback" not in front.log

@@ -101,7 +101,8 @@ def keys(path: Path, settings: str = SETTINGS) -> Iterator[tuple[dict[str, str],
 
 
 @pytest.fixture(scope="module")
-def _pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
+    """Callers of one process."""
     folder = tmp_path_factory.mktemp("neighbours")
     with keys(folder) as (environment, callers), service(folder / "data", environment=environment) as running:
         greedy, modest = callers(running)
@@ -116,12 +117,6 @@ def fill(key: Key) -> None:
         assert key.client.put(f"/indexes/{name}", json={"encoder": "none"}).is_success
         sent = key.client.post(f"/indexes/{name}/documents", content=content, headers={"Content-Type": NDJSON})
         assert sent.is_success, sent.text
-
-
-@pytest.fixture
-def pair(_pair: tuple[Key, Key]) -> Iterator[tuple[Key, Key]]:
-    yield _pair
-    _pair[0].leave()
 
 
 def selected(key: Key) -> httpx.Response:
@@ -149,11 +144,14 @@ def stays_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], ta
     """
     greedy, modest = pair
     quiet = max(seconds(ask, modest) for _ in range(3))
-    take(greedy)
-    holding = len(greedy.held)
-    assert seconds(ask, modest) <= max(2 * quiet, PATIENCE / 10)
-    assert len(greedy.held) == holding
-    assert not greedy.answered(), "it gave something back meanwhile"
+    try:
+        take(greedy)
+        holding = len(greedy.held)
+        assert seconds(ask, modest) <= max(2 * quiet, PATIENCE / 10)
+        assert len(greedy.held) == holding
+        assert not greedy.answered(), "it gave something back meanwhile"
+    finally:
+        greedy.leave()
 
 
 UPLOAD = ("POST", "/indexes/mine/documents")
@@ -173,14 +171,14 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
         ),
     ],
 )
-def test_who_takes_all_that_it_can_get(
-    pair: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
+def test_key_leaves_others_their_share(
+    whole: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
 ) -> None:
-    stays_served(ask, pair, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
+    stays_served(ask, whole, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
 
 
 @pytest.fixture(scope="module")
-def _pair_of_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
     """Callers of a gateway whose retriever has few threads."""
     folder = tmp_path_factory.mktemp("gateway")
     (folder / "boundarymorph.toml").write_text("search_threads = 4\n")
@@ -196,20 +194,14 @@ def _pair_of_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
         yield greedy, modest
 
 
-@pytest.fixture
-def pair_of_gateway(_pair_of_gateway: tuple[Key, Key]) -> Iterator[tuple[Key, Key]]:
-    yield _pair_of_gateway
-    _pair_of_gateway[0].leave()
-
-
-def test_connections_of_a_gateway_to_its_retriever(pair_of_gateway: tuple[Key, Key]) -> None:
+def test_key_leaves_others_connections_to_the_retriever(gateway: tuple[Key, Key]) -> None:
     """Forwarded uploads that are silent."""
     begun = (*UPLOAD, 10, b"", NDJSON)
-    stays_served(uploaded, pair_of_gateway, lambda greedy: greedy.takes(3, lambda: greedy.begin(*begun)))
-    stays_served(selected, pair_of_gateway, lambda greedy: None)
+    for ask in (uploaded, selected):
+        stays_served(ask, gateway, lambda greedy: greedy.takes(3, lambda: greedy.begin(*begun)))
 
 
-def test_threads_of_a_retriever_behind_a_gateway(pair_of_gateway: tuple[Key, Key]) -> None:
+def test_key_leaves_others_threads_of_the_retriever(gateway: tuple[Key, Key]) -> None:
     """It is told on whose behalf it searches: three of its threads are for filters that take seconds."""
 
     def take(greedy: Key) -> None:
@@ -217,4 +209,4 @@ def test_threads_of_a_retriever_behind_a_gateway(pair_of_gateway: tuple[Key, Key
             greedy.begin("POST", "/select", len(SLOW), SLOW)
         until(lambda: "boundarymorph_select_running 3.0" in greedy.client.get("/metrics").text)
 
-    stays_served(selected, pair_of_gateway, take)
+    stays_served(selected, gateway, take)

@@ -38,6 +38,7 @@ def configured(folder: Path, collector: Collector, more: str = "") -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_trace_over_three_processes(tmp_path: Path) -> None:
     with collecting() as collector:
         folder = configured(tmp_path / "all", collector, "ready_interval_seconds = 0.1")

@@ -1,4 +1,4 @@
-"""What a language model's answer says once its thinking is removed, and when it is cut off or rounded."""
+"""Which relevance is read in a language model's answer: without its thinking, cut off, or rounded."""
 
 from __future__ import annotations
 
@@ -6,38 +6,82 @@ import math
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
-from boundarymorph.errors import ScorerFailed
-from boundarymorph.scoring.chat import expected_grade
+from boundarymorph.remote.wire import Unusable
+from boundarymorph.scoring.chat import Chat, expected_grade
 from boundarymorph.settings import JudgeSettings
-from tests.scoring.chat.scripted import logprobs
-from tests.scoring.chat.test_chat import grading, relevance_of, says
+from tests.scoring.chat.scripted import completion, logprobs, many_graded
 
 pytestmark = pytest.mark.strangers
-
+NAN = math.nan
 OPENED = "<think>\nOkay, the user asks me to grade 1 passage. Let me read it. "
+THOUGHT = "<think>\nThe answer must be a digit such as 0. Is it 1 or 2?\n</think>\n\n"
+PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Is it 0 or 1?"}]}, {"type": "text", "text": "3"}]
 
 
-def tokens(*pieces: str, last: float = -0.1) -> dict[str, Any]:
+def tokens(*pieces: str) -> dict[str, Any]:
     """Return log-probabilities of an answer in these pieces, each a token of its own."""
-    return {"content": [{"token": piece, "logprob": last, "top_logprobs": []} for piece in pieces]}
+    return {"content": [{"token": piece, "logprob": -0.1, "top_logprobs": []} for piece in pieces]}
 
 
-@pytest.mark.parametrize(
-    "spellings",
-    [pytest.param(("3",), id="3"), pytest.param(("3", " 3"), id="3 and a blank 3"), pytest.param(("0",), id="0")],
-)
-def test_expected_grade_stays_within_the_grades(spellings: tuple[str, ...]) -> None:
-    random = np.random.default_rng(0)
-    for _ in range(5_000):
-        likeliest = [(spelling, math.exp(-random.exponential())) for spelling in spellings]
-        grade = expected_grade(logprobs(*likeliest)["content"][0])
-        assert grade is not None and 0 <= grade <= 3
+def after(words: str) -> dict[str, Any]:
+    """Return log-probabilities of an answer that ends in a grade: 1, with one chance in four of 2."""
+    plain = [{"token": piece, "logprob": -0.1} for piece in words]
+    return {"content": [*plain, *logprobs(("1", 0.75), ("2", 0.25))["content"], {"token": "}", "logprob": -0.1}]}
 
 
-async def test_a_sure_grade_3_is_exactly_1() -> None:
-    assert await relevance_of(says("3", logprobs=tokens("3"))) == 1.0
+CUT = {"finish_reason": "length"}
+ANSWERS: list[tuple[Any, dict[str, Any], float]] = [
+    # The expected grade by the probabilities, of which some may be missing.
+    ("2", {"logprobs": logprobs(("2", 0.6), ("3", 0.2), ("The", 0.1))}, (2 * 0.6 + 3 * 0.2) / 0.8 / 3),
+    (" 1", {"logprobs": logprobs((" 1", 0.5), ("1", 0.25), ("0", 0.25))}, 0.75 / 3),
+    ("2", {"logprobs": logprobs(("2", 0.5), ("1", None))}, 2 / 3),
+    ("3", {"logprobs": logprobs(("3", 1.0), ("9", 0.1))}, 1.0),
+    ("3", {"logprobs": tokens("3")}, 1.0),
+    # The digit, where there are no usable probabilities.
+    ("2", {"logprobs": None}, 2 / 3),
+    ("2", {"logprobs": {"content": None}}, 2 / 3),
+    ("2", {"logprobs": {"content": ["2"]}}, 2 / 3),
+    ("2", {"logprobs": {"content": [{"token": "2", "logprob": None}]}}, 2 / 3),
+    # Other words before the grade.
+    ("Grade: 1", {"logprobs": after("Grade: ")}, 1.25 / 3),
+    ("Grade:1", {"logprobs": after("Grade:")}, 1.25 / 3),
+    ('{"grade": 1}', {"logprobs": after('{"grade": ')}, 1.25 / 3),
+    # What follows the thinking.
+    (f"{THOUGHT}3", {}, 1.0),
+    (f'{THOUGHT}{{"grade": 3}}', {}, 1.0),
+    ("It is a 1.\n</think>\n3", {}, 1.0),
+    ("<think>I close with </think> later. 1?</think>3", {}, 1.0),
+    ("<seed:think>0 or 1?</seed:think>3", {}, 1.0),
+    ("[THINK]0 or 1?[/THINK]3", {}, 1.0),
+    (PARTS, {}, 1.0),
+    ([{"type": "text", "text": "Grade"}, {"type": "text", "text": ": 3"}], {}, 1.0),
+    ("<think>1?</think>3", {"logprobs": tokens("<think>", "1", "?", "</think>", "3")}, 1.0),
+    ("3", {"logprobs": tokens("<think>", "1", "?", "</think>", "3")}, 1.0),
+    ("<think>1?</think>3", {"logprobs": tokens("<think>", "1", "?</th", "ink>3")}, 1.0),
+    ("3", {"logprobs": tokens("maybe", " 1", "?", "3")}, 1.0),
+    # A bare grade counts although the answer was cut off.
+    ("2", CUT, 2 / 3),
+    (f"{OPENED}\n</think>\n\n2\n", CUT, 2 / 3),
+    # No grade.
+    ("7", {}, NAN),
+    ("10", {"logprobs": logprobs(("1", 1.0))}, NAN),
+    ("2.5", {}, NAN),
+    ("between 1 and 2", {}, NAN),
+    ("relevant", {}, NAN),
+    (None, {}, NAN),
+    (None, {"refusal": "I cannot help with that."}, NAN),
+    ("2", {"finish_reason": "content_filter"}, NAN),
+]
+
+
+@pytest.mark.parametrize(("content", "more", "relevance"), ANSWERS)
+def test_read_gives_the_relevance_of_an_answer(content: Any, more: dict[str, Any], relevance: float) -> None:
+    (read,) = Chat().read(orjson.dumps(completion(content, **more)), 1).values
+    assert read == pytest.approx(relevance, nan_ok=True)
+    assert relevance != 1.0 or read == 1.0
 
 
 @pytest.mark.parametrize(
@@ -52,66 +96,52 @@ async def test_a_sure_grade_3_is_exactly_1() -> None:
         pytest.param(None, id="null"),
     ],
 )
-async def test_an_answer_that_was_cut_off_gives_no_grade(content: str | None, caplog: pytest.LogCaptureFixture) -> None:
-    assert math.isnan(await relevance_of(says(content, finish_reason="length")))
+def test_read_finds_no_grade_in_an_answer_that_was_cut_off(
+    content: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    (read,) = Chat().read(orjson.dumps(completion(content, **CUT)), 1).values
+    assert math.isnan(read)
     assert "cut off at 32 tokens" in caplog.text and "raise scorer.judge.answer_tokens" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "content",
-    [pytest.param("2", id="a digit"), pytest.param(f"{OPENED}\n</think>\n\n2\n", id="a digit after the thinking")],
-)
-async def test_a_bare_grade_counts_at_the_limit_of_the_length(content: str) -> None:
-    assert await relevance_of(says(content, finish_reason="length")) == pytest.approx(2 / 3)
-
-
-THOUGHT = "<think>\nThe answer must be a digit such as 0. Is it 1 or 2?\n</think>\n\n"
-PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Is it 0 or 1?"}]}, {"type": "text", "text": "3"}]
-
-
-@pytest.mark.parametrize(
-    "content",
+    ("answered", "grades"),
     [
-        pytest.param(f"{THOUGHT}3", id="a digit after the thinking"),
-        pytest.param(f'{THOUGHT}{{"grade": 3}}', id="an object where a digit was asked for"),
-        pytest.param("It is a 1.\n</think>\n3", id="an opening tag that the template wrote"),
-        pytest.param("<think>I close with </think> later. 1?</think>3", id="a tag within the thinking"),
-        pytest.param("<seed:think>0 or 1?</seed:think>3", id="a tag with a name of its own"),
-        pytest.param("[THINK]0 or 1?[/THINK]3", id="Mistral's tags"),
-        pytest.param("<think></think>3", id="no thought"),
-        pytest.param(PARTS, id="parts"),
-        pytest.param([{"type": "text", "text": "Grade"}, {"type": "text", "text": ": 3"}], id="two parts"),
+        ("1: 3\n2: 0\n3: 1", [3, 0, 1]),
+        ("Here they are:\n\n**1**: 3\n- 2: 0\n[3]: 1.\nThat is all.", [3, 0, 1]),
+        ("Passage 3: 1\nPassage 2: 0\nPassage 1: 3", [3, 0, 1]),
+        ("1: 3\n2: 0\n3: 1\n4: 2\n0: 2", [3, 0, 1]),  # two that are not there
+        ("1: 3\n3: 1", [3, NAN, 1]),
+        ("1: 3\n2: 7\n3: 1", [3, NAN, 1]),
+        ("1: 3\n2: 1.5\n3: 1", [3, NAN, 1]),
+        ("1: 3\n2: 0\n2: 2\n3: 1", [3, NAN, 1]),  # two grades of one
+        ("1: 3\n2:\n3: 1", [3, NAN, 1]),
+        ("Let me see.\n1: 3\n2: 0 would be", [3, NAN, NAN]),  # cut off
+        ("3\n0\n1", [NAN] * 3),
+        ("", [NAN] * 3),
     ],
 )
-async def test_only_what_follows_the_thinking_is_read(content: Any) -> None:
-    assert await relevance_of(says(content)) == 1.0
+def test_read_gives_each_passage_the_grade_of_its_own_line(answered: str, grades: list[float]) -> None:
+    chat = Chat(JudgeSettings(documents_per_request=20))
+    read = chat.read(orjson.dumps(completion(answered, finish_reason="length")), 3).values
+    np.testing.assert_allclose(read, np.array(grades) / 3, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("content", "pieces"),
-    [
-        pytest.param("<think>1?</think>3", ("<think>", "1", "?", "</think>", "3"), id="thinking in the content"),
-        pytest.param("3", ("<think>", "1", "?", "</think>", "3"), id="thinking in the tokens alone"),
-        pytest.param("<think>1?</think>3", ("<think>", "1", "?</th", "ink>3"), id="a tag in several tokens"),
-        pytest.param("3", ("maybe", " 1", "?", "3"), id="tokens that do not spell the answer"),
-    ],
-)
-async def test_log_probabilities_are_those_of_the_answer(content: str, pieces: tuple[str, ...]) -> None:
-    assert await relevance_of(says(content, logprobs=tokens(*pieces))) == 1.0
+def test_read_gives_each_line_the_probabilities_of_its_own_grade() -> None:
+    chat = Chat(JudgeSettings(documents_per_request=20))
+    np.testing.assert_allclose(chat.read(orjson.dumps(many_graded([0.9, 0.1, 0.5])), 3).values, [0.9, 0.1, 0.5])
 
 
-@pytest.mark.parametrize(
-    "content", [pytest.param([{"type": "text", "text": 3}], id="a number"), pytest.param(["3"], id="no object")]
-)
-async def test_parts_of_another_form_are_unusable(content: Any) -> None:
-    async with grading() as (scorer, (server,)):
-        server.behaviour = says(content)
-        with pytest.raises(ScorerFailed):
-            await scorer.score("q", ["text"])
+@pytest.mark.parametrize("content", [[{"type": "text", "text": 3}], ["3"], 2])
+def test_read_refuses_content_of_another_form(content: Any) -> None:
+    with pytest.raises(Unusable):
+        Chat().read(orjson.dumps(completion(content)), 1)
 
 
-async def test_of_lines_that_were_cut_off_the_complete_ones_count() -> None:
-    async with grading(settings=JudgeSettings(documents_per_request=20)) as (scorer, (server,)):
-        server.script = [says("Let me see.\n1: 3\n2: 0 would be", finish_reason="length")]
-        values = (await scorer.score("q", ["a", "b", "c"])).values
-        np.testing.assert_array_equal(values, [1.0, np.nan, np.nan])
+@pytest.mark.parametrize("spellings", [("3",), ("3", " 3"), ("0",)])
+def test_expected_grade_stays_within_the_grades(spellings: tuple[str, ...]) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(5_000):
+        likeliest = [(spelling, math.exp(-random.exponential())) for spelling in spellings]
+        grade = expected_grade(logprobs(*likeliest)["content"][0])
+        assert grade is not None and 0 <= grade <= 3

@@ -385,11 +385,13 @@ class PartHealth(Answer):
 
 
 class Ready(Answer):
-    """Whether the service can serve: `status` is `ok`, or else says why not, with `detail` and `parts`."""
+    """Whether the service can serve: `status` is `ok`, or else says why not, with `detail` and `parts`. `scorer`: for
+    callers that may read details."""
 
     status: str
     detail: str | None = None
     parts: dict[str, PartHealth] = {}
+    scorer: ScorerInUse | None = None
 
 
 class Problem(Answer):
