@@ -8,7 +8,7 @@ import pytest
 
 from boundarymorph.calibration.learning import JudgedQuery, learn
 from boundarymorph.calibration.trust import CHOICES, FEWEST, Choice, MeasuredTrust, Ordered, pairs_in_order
-from boundarymorph.selection.methods import Trust
+from boundarymorph.selection.pool import Trust
 
 
 def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: float) -> list[Ordered]:

@@ -4,7 +4,7 @@ import pytest
 
 from boundarymorph.scoring.build import declared_trust
 from boundarymorph.scoring.trust import trust_of
-from boundarymorph.selection.methods import Trust
+from boundarymorph.selection.pool import Trust
 from boundarymorph.settings import ScorerSettings
 
 

@@ -13,7 +13,7 @@ from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, R
 from boundarymorph.calibration.trust import Choice, MeasuredTrust, Ordered, pairs_in_order
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import counted
-from boundarymorph.selection.methods import Trust
+from boundarymorph.selection.pool import Trust
 
 FEWEST_QUERIES = 3
 FOLDS = 20

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.reading import counted
-from boundarymorph.selection.methods import Trust
+from boundarymorph.selection.pool import Trust
 
 Choice = Literal["none", Trust]  # none: make no calls
 CHOICES: tuple[Choice, ...] = ("none", *get_args(Trust))

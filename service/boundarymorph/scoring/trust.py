@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from boundarymorph.selection.methods import Trust
+from boundarymorph.selection.pool import Trust
 
 # By the name that a scorer reports, without its revision and precision. Other scorers are normal.
 KNOWN_MODELS: Mapping[str, Trust] = {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,9 +126,6 @@ class TrendConfig:
         return worth
 
 
-Trust = Literal["weak", "normal", "strong"]  # in a scorer, to find what people find relevant
-# The weight of the signals beside a scorer, by the trust in it. docs/evaluation.md says how these were chosen.
-SIGNAL_WEIGHTS: Mapping[Trust, float] = {"weak": 1.0, "normal": 0.5, "strong": SIGNAL_WEIGHT}
 PAPER = "boundarymorph"
 PEOPLE = "people"  # the name, in evaluations, of the default method where relevance is what people find
 DEFAULT = "trend"

@@ -14,7 +14,7 @@ from boundarymorph.calibration.trust import CHOICES, Choice
 from boundarymorph.inference.concurrency import NEVER
 from boundarymorph.retrieval.document import Document, Retriever, VectorSource, in_awaited_pieces
 from boundarymorph.scoring.scorer import Scorer, of_content
-from boundarymorph.selection.methods import Trust
+from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 

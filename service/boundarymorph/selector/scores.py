@@ -14,7 +14,8 @@ from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import Observation
-from boundarymorph.selection.methods import METHODS, SIGNAL_WEIGHTS, TO_PEOPLE, Config, Trust
+from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
+from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selector.task import SelectionTask
 
 WORDS = "words"  # in place of an encoder's name, for vectors that were made from words

@@ -11,7 +11,7 @@ from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.trust import trust_of
-from boundarymorph.selection.methods import Trust
+from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.queries import parts_of, select_for_all
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask

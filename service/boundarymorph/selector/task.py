@@ -34,7 +34,8 @@ from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
-from boundarymorph.selection.methods import DEFAULT, Trust
+from boundarymorph.selection.methods import DEFAULT
+from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, tracing
 

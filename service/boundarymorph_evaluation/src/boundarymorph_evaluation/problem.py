@@ -15,7 +15,8 @@ from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import Pool, TrendConfig
-from boundarymorph.selection.methods import SIGNAL_WEIGHTS, Config
+from boundarymorph.selection.methods import Config
+from boundarymorph.selection.pool import SIGNAL_WEIGHTS
 from boundarymorph_evaluation.neighbours import Neighbourhood
 
 Ranking = NDArray[np.intp]
