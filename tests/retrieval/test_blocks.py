@@ -3,13 +3,11 @@ what a start reads, and that all find the same."""
 
 import json
 import random
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -179,20 +177,6 @@ def test_block_is_made_by_one_process_at_a_time(open_index: Open) -> None:
     assert make(index)
 
 
-def test_block_is_not_made_on_a_disk_without_room_for_two(
-    open_index: Open, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    size = 2 * DIMENSION * 200
-    for free in (2 * size - 1, 2 * size):
-        monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
-        index = open_index(EAGER)
-        put(index, names(200))
-        index.settle()
-        assert rows(open_index()) == (200 if free == 2 * size else 0)
-        index.close()  # and with it any further attempt
-    assert f"needs {size:,} bytes" in caplog.text
-
-
 @pytest.mark.parametrize("damage", ["a bit", "the end", "another store", "a later format", "a missing file"])
 def test_damaged_block_is_named_and_made_again(
     open_index: Open, path: Path, damage: str, caplog: pytest.LogCaptureFixture
@@ -225,21 +209,6 @@ def test_damaged_block_is_named_and_made_again(
     assert make(other)
     assert rows(other) == 300
     other.close()
-
-
-def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    index = open_index()
-    put(index, names(200))
-    index.close()
-    copy = path.read_bytes()
-    index = open_index()
-    put(index, names(100, 200))
-    make(index)
-    index.close()
-    path.write_bytes(copy)
-    path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
-    assert sorted(nearest(open_index(), QUERY, 10**6).ids) == sorted(names(200))
-    assert "newer than its store" in caplog.text
 
 
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:

@@ -14,12 +14,11 @@ from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
 
-from boundarymorph.database import bytes_of
 from boundarymorph.errors import (
     CorruptIndex,
     EmptyIndex,
@@ -29,7 +28,6 @@ from boundarymorph.errors import (
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import UNREADABLE, IndexTotals, UnreadableIndex
-from boundarymorph.retrieval.local import catalog as module
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog, LocalIndex
 from tests.retrieval.fakes import nearest, vector_of
 
@@ -239,20 +237,6 @@ def test_index_in_use_stays_open(many: LocalCatalog) -> None:
     assert list(nearest(get(many, "i0"), QUERY, 2).ids) == ["new", "i0"]
 
 
-def test_catalog_serves_many_threads_with_few_files(many: LocalCatalog) -> None:
-    def use(seed: int) -> None:
-        rng = random.Random(seed)
-        for _ in range(30):
-            name = rng.choice(MANY)
-            index = get(many, name, rng.choice("ab"))
-            assert list(nearest(index, QUERY, 1).ids) == [name]
-            assert index.documents([name])[name].text == f"text of {name}"
-
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(use, range(6)))
-    assert len(files(many)) <= MOST_OPEN
-
-
 NAMES = ["a", "b", "c", "d", "e"]
 
 
@@ -302,8 +286,8 @@ def test_totals_follow_what_any_process_writes(tmp_path: Path) -> None:
 def test_totals_count_what_cannot_be_read(catalog: LocalCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog.create("a", encoder=None, dimension=1)
     size = sizes(catalog)["flat"]
-    with monkeypatch.context() as patch:
-        patch.setattr(catalog, "describe", Mock(side_effect=StorageUnavailable("the disk does not answer")))
+    with monkeypatch.context() as broken:
+        broken.setattr(catalog, "describe", Mock(side_effect=StorageUnavailable("the disk does not answer")))
         assert catalog.totals()[UNREADABLE] == IndexTotals(1, 0, size)
     assert catalog.totals()["flat"] == IndexTotals(1, 0, size)
     catalog.delete("a")
@@ -311,42 +295,21 @@ def test_totals_count_what_cannot_be_read(catalog: LocalCatalog, monkeypatch: py
 
 
 @pytest.mark.strangers
-def test_description_of_an_index_that_is_deleted_meanwhile(
-    catalog: LocalCatalog, other: LocalCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = catalog.create("texts", encoder=None, dimension=2).path.parent
-
-    def deleted_first(folder: Path) -> Any:
-        other.delete("texts")
-        return bytes_of(folder)
-
-    monkeypatch.setattr(module, "bytes_of", deleted_first)
-    with pytest.raises(UnknownIndex):
-        catalog.describe("texts")
-    assert bytes_of(folder) == 0
-
-
-@pytest.mark.strangers
 @pytest.mark.parametrize(
     ("owner", "moment"), [(os, "open"), (Path, "read_bytes"), (Path, "open"), (os, "fsync"), (Path, "replace")]
 )
-def test_artifacts_that_change_while_their_index_is_deleted(
-    catalog: LocalCatalog, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
-) -> None:
+def test_artifacts_that_change_while_their_index_is_deleted(catalog: LocalCatalog, owner: Any, moment: str) -> None:
     """There is no such index, whenever it went away; the disk is not to blame."""
     catalog.create("a", encoder=None, dimension=8)
     held = catalog.artifacts("a")
     held.change(description="before")
-    call, deleted = getattr(owner, moment), False
+    call, deletions = getattr(owner, moment), iter([catalog.delete])
 
     def deleted_before(*arguments: Any, **options: Any) -> Any:
-        nonlocal deleted
-        if not deleted:
-            deleted = True
-            catalog.delete("a")
+        for delete in deletions:
+            delete("a")
         return call(*arguments, **options)
 
-    monkeypatch.setattr(owner, moment, deleted_before)
-    with pytest.raises(UnknownIndex, match="there is no index 'a'"):
+    with patch.object(owner, moment, deleted_before), pytest.raises(UnknownIndex, match="there is no index 'a'"):
         held.change(description="after")
     assert not catalog.exists("a")

@@ -133,7 +133,6 @@ def test_directions_change_nothing_but_the_vectors(tmp_path: Path, kind: str, hy
     ("writes", "dimension", "lexical", "reduced"),
     [
         (FEWEST - 1, DIMENSION, True, False),
-        (FEWEST, DIMENSION, True, True),
         (FEWEST, 2 * COUNT, True, True),
         (FEWEST, 2 * COUNT - 1, True, False),
         (FEWEST, DIMENSION, False, False),  # how a scorer weighs the dimensions of a query needs all of them

@@ -29,7 +29,6 @@ from boundarymorph.retrieval.frame import (
     encode_pool,
 )
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.ranking import unit_from_halves
 from boundarymorph.selection.pool import Pool, unit_rows
 from tests.stateful.profile import times
 
@@ -118,15 +117,6 @@ def test_rows_of_a_store_travel_as_float16(tmp_path: Path, dimension: int) -> No
         frame = encode_pool(Retrieved(each))
         same(each, decode_pool(frame).pool)
         assert dimension <= 8 or header_of(frame)["vectors"]["dtype"] == dtype
-
-
-def test_rows_known_in_float16_travel_as_those() -> None:
-    rows = np.random.default_rng(1).standard_normal((10, 64))
-    halves = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype("<f2")
-    pool = pool_of(unit_from_halves(halves))
-    frame = encode_pool(Retrieved(pool, halves=halves))
-    np.testing.assert_array_equal(load(frame)["vectors"], halves)
-    same(pool, decode_pool(frame).pool)
 
 
 def test_documents_and_artifacts_travel_with_their_pool() -> None:
@@ -237,15 +227,6 @@ def test_damaged_frame_is_refused_or_gives_a_sound_pool(tensors: dict[str, NDArr
     np.testing.assert_allclose(np.linalg.norm(pool.embeddings, axis=1), 1, atol=2e-3)
     assert np.isfinite(pool.scores).all() and all(one >= next for one, next in pairwise(pool.scores))
     same(pool, decode_pool(encode_pool(found)).pool)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.binary(max_size=200))
-def test_decode_refuses_any_bytes(frame: bytes) -> None:
-    with pytest.raises(MalformedFrame):
-        decode_pool(frame)
-    with pytest.raises(MalformedFrame):
-        decode_embeddings(frame, 1)
 
 
 def test_decode_refuses_a_frame_that_is_cut_off(tensors: dict[str, NDArray[Any]]) -> None:

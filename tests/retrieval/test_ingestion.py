@@ -18,12 +18,10 @@ from boundarymorph.retrieval.uploads import (
     BadLine,
     IngestReport,
     ParsedDocument,
-    ingest,
-    ingesting,
     parse_array,
     parse_ndjson,
 )
-from tests.retrieval.fakes import SeededEncoder, nearest, vector_of
+from tests.retrieval.fakes import SeededEncoder, ingest, nearest, vector_of
 
 MANY = b"[" + b"{}," * 1_500_000 + b"{}]"  # objects that take far more memory than their text
 
@@ -227,35 +225,12 @@ class TestIngesting:
         small = [{"id": f"s{i}", "text": "y", "embedding": vector} for i in range(WRITTEN_AT_A_TIME + 1)]
         assert [told for told, _ in await uploaded(*small)] == [WRITTEN_AT_A_TIME, WRITTEN_AT_A_TIME + 1]
 
-    async def test_how_far_it_is(self, index: LocalIndex) -> None:
-        records: list[dict[str, Any]] = [{"id": i, "text": str(i)} for i in range(70)]
-        body = b"\n".join(map(orjson.dumps, [*records, {"id": "bad"}, records[0]]))
-        seen = []
-        async for report in ingesting(index, SeededEncoder(), parse_ndjson(stream(body), 32)):
-            seen.append((report.documents, report.position))
-        assert [documents for documents, _ in seen] == [32, 64, 72]
-        assert seen[-1][1] == len(body)
-        line_32 = len(b"\n".join(map(orjson.dumps, records[:32]))) + 1
-        assert seen[0][1] == line_32
-
     @pytest.mark.usefixtures("full_disk")
     async def test_a_full_disk_while_an_upload_is_checked(self, own: LocalIndex) -> None:
         records = ({"id": i, "text": "x", "embedding": vector_of("v").tolist()} for i in range(10))
         with pytest.raises(StorageFull, match="cannot be stored"):
             await ingest(own, None, upload(*records), strict=True)
         assert own.count() == 0
-
-    async def test_an_upload_that_failed_halfway_is_sent_again(self, index: LocalIndex) -> None:
-        async def broken() -> AsyncIterator[ParsedDocument | BadLine]:
-            async for entry in upload(*({"id": i, "text": str(i)} for i in range(10))):
-                yield entry
-            raise ConnectionResetError
-
-        with pytest.raises(ConnectionResetError):
-            await ingest(index, SeededEncoder(), broken(), batch_size=4)
-        assert index.count() == 8
-        report = await ingest(index, SeededEncoder(), upload(*({"id": i, "text": str(i)} for i in range(10))))
-        assert report == IngestReport(added=2, unchanged=8)
 
 
 class TestArrays:

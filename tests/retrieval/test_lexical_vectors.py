@@ -1,15 +1,11 @@
 """Vectors made of the words of a pool."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.lexical_vectors import DIMENSIONS, LexicalVectors, lexical_vectors
 from boundarymorph.retrieval.words import PoolWords
-from tests.patience import PATIENCE
 
 TOPICS = (
     "tram line rails stop driver ticket",
@@ -111,31 +107,3 @@ def test_what_128_dimensions_hold_is_held_exactly() -> None:
     np.testing.assert_allclose(vectors.documents @ vectors.documents.T, expected[:-1, :-1], atol=1e-4)
     alone = of([f"a{kind} b{kind}" for kind in range(100)] * 4, "a7").documents
     np.testing.assert_allclose(alone @ alone.T, np.tile(np.eye(100), (4, 4)), atol=1e-4)
-
-
-@pytest.mark.slow
-def test_vectors_without_memory_end_with_an_error() -> None:
-    """Of the working memory of BLAS, OpenBLAS tries to get what is missing for ever."""
-    program = """
-import resource
-from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-
-texts = [" ".join(f"w{(text * 7919 + place * 104729) % 9973}" for place in range(20)) for text in range(4_000)]
-words = PoolWords.of(texts)
-with open("/proc/self/status") as status:
-    (used,) = (int(line.split()[1]) for line in status if line.startswith("VmSize"))
-most = used * 1024 + MEGABYTES * 2**20
-resource.setrlimit(resource.RLIMIT_AS, (most, most))
-try:
-    lexical_vectors(words, "w1")
-except MemoryError:
-    pass
-print("ended")
-"""
-    for megabytes in (20, 40, 60):
-        text = program.replace("MEGABYTES", str(megabytes))
-        ran = subprocess.run(
-            [sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        assert ran.stdout == "ended\n", ran.stderr

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def document(number: int, characters: int) -> Document:
 
 
 @pytest.mark.parametrize("characters", [1, LARGE])
-async def test_all_are_read_in_order_without_the_unknown_ones(characters: int, tmp_path: Path) -> None:
+async def test_pieces_have_all_documents_in_order(characters: int, tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path)
     index = catalog.create("i", encoder=None, dimension=2, lexical=False)
     index.upsert([document(number, characters) for number in range(12)], np.ones((12, 2)))
@@ -40,26 +41,21 @@ async def test_all_are_read_in_order_without_the_unknown_ones(characters: int, t
     catalog.close()
 
 
-def test_a_retriever_that_returns_everything_at_once_is_asked_again_only_for_what_it_lacks() -> None:
+def test_retriever_that_returns_everything_is_asked_again_only_for_the_rest() -> None:
     there = {f"{number:03}": document(number, LARGE) for number in range(6)}
-    asked: list[list[str]] = []
-
-    def read(left: Sequence[str]) -> Mapping[str, Document]:
-        asked.append(list(left))
-        return {id: there[id] for id in left if id in there}
-
+    read = Mock(side_effect=lambda left: {id: there[id] for id in left if id in there})
     assert [list(piece) for piece in in_pieces(read, [*there, "gone"])] == [list(there), []]
-    assert asked[1:] == [["gone"]]
+    assert [list(call.args[0]) for call in read.call_args_list[1:]] == [["gone"]]
 
 
-def test_the_size_of_a_document_is_that_of_its_texts_and_metadata() -> None:
+def test_size_of_counts_texts_and_metadata() -> None:
     assert size_of(Document("a", "t" * 10, "title")) == 15
     assert size_of(Document("a", "ä" * 10)) == 40
     assert size_of(Document("a", "", metadata={"a": "b" * 100})) > 100
     assert size_of(Document("a", "", metadata={"a": 2**70})) > 0
 
 
-def test_beginnings_have_no_more_than_is_allowed_in_all() -> None:
+def test_beginnings_are_bounded_in_all() -> None:
     texts = ["a" * 10, "b" * 100, "c" * 50]
     assert beginnings(texts, 3, most=160) == texts
     assert beginnings(texts, 3, most=159) == ["a" * 10, "b" * 53, "c" * 50]

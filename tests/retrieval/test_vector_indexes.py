@@ -172,15 +172,6 @@ def test_measured_recall_is_what_other_queries_see(removed: bool) -> None:
         assert found / (depth * 50) > recall - 0.03
 
 
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_clusters_of_very_few_vectors(count: int) -> None:
-    vectors = unit(count, 4)
-    inverted, exact = trained(vectors, clusters_of(count), 0, NEVER), blocks._vectors_of(4)
-    for each in (inverted, exact):
-        each.add(vectors)
-    assert measured(inverted, exact, vectors, NEVER).probes(1) == 1
-
-
 @pytest.mark.parametrize(
     ("probes", "depth", "of_clusters", "of_all"),
     [(3, 10, [(74, 3)], []), (30, 10, [], [(74, 0)]), (3, 640, [], [(714, 0)]), (1, 250, None, [])],
@@ -233,31 +224,6 @@ def mirror(dimension: int, most: int, shards: int = 4) -> FaissMirror:
 
 def simulated(dimension: int, most: int, shards: int = 4) -> VectorIndex:
     return VectorIndex(dimension, make_mirror=lambda dimension: mirror(dimension, most, shards))
-
-
-def test_shard_that_holds_more_than_its_share_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the nearest are in one shard, and the others are asked once."""
-    vectors = unit(4000, 8)
-    vectors[:, 0] = -np.abs(vectors[:, 0])
-    near = unit(400, 8, seed=7) / 10
-    near[:, 0] += 1
-    near = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
-    shards = FaissMirror._shards_of
-    monkeypatch.setattr(
-        FaissMirror, "_shards_of", lambda mirror, n: np.zeros(n, np.int64) if n == 400 else shards(mirror, n)
-    )
-    index, plain = simulated(8, 2_000), VectorIndex(8)
-    for each in (index, plain):
-        each.upsert(names(400), near)
-        each.upsert(names(4000, 400), vectors)
-    query = np.eye(8, dtype=np.float32)[0]
-    found, expected = index.view().search(query, 390), plain.view().search(query, 390)
-    assert (found.ids, found.warnings) == (expected.ids, ())
-    used = index.view().mirror
-    assert isinstance(used, FaissMirror)
-    asked = [shard.index.asked for shard in used.shards]
-    assert len(asked[0]) > 1 and asked[0] == sorted(asked[0])
-    assert [len(each) for each in asked[1:]] == [1, 1, 1]
 
 
 def test_cpu_answers_beyond_what_the_shards_return() -> None:

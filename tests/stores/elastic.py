@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
 from osmem_server import resolve_binary
+
+from tests.fakes.upstream import Reply, Upstream, in_a_thread
+from tests.fakes.upstream import Request as HttpRequest
 
 MOST = 10_000
 
@@ -41,24 +41,28 @@ def nested(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return dict(metadata)
 
 
-class Cluster(ThreadingHTTPServer):
-    """bodies: of the searches that it got. down: the status that it answers everything with; pause: seconds before."""
-
-    daemon_threads = True
+class Cluster(Upstream):
+    """bodies: of the searches that it got."""
 
     def __init__(self, behind: str, *, opensearch: bool) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(self._replied_by)
         self.behind, self.opensearch = behind, opensearch
         self.bodies: list[Any] = []
-        self.down: int | None = None
-        self.pause = 0.0
         self.scrolls: dict[str, list[Any]] = {}
         self.about: dict[str, Any] = {}  # the `_meta` of mappings, which osmem does not keep
         self._kept: dict[str, Mapping[str, Mapping[str, Any]]] = {}
 
     @property
     def url(self) -> str:
-        return f"{'opensearch' if self.opensearch else 'elasticsearch'}://127.0.0.1:{self.server_port}"
+        return f"{'opensearch' if self.opensearch else 'elasticsearch'}://127.0.0.1:{self.port}"
+
+    def _replied_by(self, request: HttpRequest) -> Reply:
+        lines = [json.loads(line) for line in request.body.splitlines()]
+        body = lines if request.path.startswith("/_bulk") else next(iter(lines), None)
+        try:
+            return Reply(self.answer(request.method, request.path, body))
+        except HTTPError as error:
+            return Reply(json.load(error), error.code)
 
     def answer(self, method: str, path: str, body: Any) -> Any:
         place, _, parameters = path.partition("?")
@@ -160,52 +164,14 @@ class Cluster(ThreadingHTTPServer):
         return {"hits": {"hits": hits[:size]}, "_scroll_id": identity}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Cluster
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def _do(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status = 200
-        time.sleep(self.server.pause)
-        try:
-            if self.server.down is not None:
-                status, answer = self.server.down, {"error": "down"}
-            else:
-                lines = [json.loads(line) for line in content.splitlines()]
-                bulk = self.path.startswith("/_bulk")
-                answer = self.server.answer(self.command, self.path, lines if bulk else next(iter(lines), None))
-        except HTTPError as error:
-            status, answer = error.code, json.load(error)
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
 def cluster(*, opensearch: bool) -> Iterator[Cluster]:
     command = [resolve_binary(), "--no-ja"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as behind:
         assert behind.stdout is not None
         url = json.loads(behind.stdout.readline())["url"]  # it ends when its input does
-        server = Cluster(url, opensearch=opensearch)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
+        with in_a_thread(Cluster(url, opensearch=opensearch)) as server:
             yield server
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
 
 def fill(url: str, name: str, properties: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> None:

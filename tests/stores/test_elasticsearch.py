@@ -14,6 +14,7 @@ from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.settings import Attached, StoreSettings
 from boundarymorph_stores.elasticsearch import ElasticsearchStore
 from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, QUERIES, VECTORS, ReadOnly, StoreContract
+from tests.fakes.upstream import answer, slow, well
 from tests.ports import free_port
 from tests.stores.elastic import Cluster, asked, cluster, fill, nested
 
@@ -141,13 +142,13 @@ def test_mistakes_in_a_description_are_named(server: Cluster, small: str) -> Non
     with pytest.raises(RetrieverUnavailable, match="OpenSearch does not work now"):
         list(ElasticsearchStore.connect(settings).columns())
     for status, kind in ((401, RetrieverFailed), (429, RetrieverUnavailable), (503, RetrieverUnavailable)):
-        server.down = status
+        server.behaviour = answer({"error": "down"}, status)
         with pytest.raises(kind, match=f"answered {status}"):
             index.retrieve(Search("", 5, QUERIES[0]))
-    server.down, server.pause = None, 0.5
+    server.behaviour = slow(0.5)
     with pytest.raises(RetrieverUnavailable, match="ReadTimeout"):
         list(store(server, timeout_seconds=0.1).columns())
-    server.pause = 0.0
+    server.behaviour = well
     asked(server.behind, "DELETE", f"/{small}")
     for call in (lambda: index.retrieve(Search("", 5, QUERIES[0])), lambda: catalog.get("mine")):
         with pytest.raises(UnknownIndex):

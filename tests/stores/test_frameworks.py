@@ -3,21 +3,19 @@
 FRAMEWORKS_PYTHON: of an environment with the packages of LlamaIndex that ours lacks (`make test-stores`).
 """
 
-import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import zlib
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
 
+from tests.fakes.upstream import Reply, Request, Upstream, in_a_thread
 from tests.ports import free_port
 from tests.stores import postgres
 from tests.system.service import REPOSITORY, service
@@ -34,36 +32,22 @@ if "FRAMEWORKS_PYTHON" in os.environ:
     PROGRAMS["llamaindex"] = (os.environ["FRAMEWORKS_PYTHON"], {"pages": "lancedb", "leaves": "pgvector"})
 
 
-class _Embeddings(BaseHTTPRequestHandler):
+def embedded(request: Request) -> Reply:
     """OpenAI's API over hashed words."""
-
-    def do_POST(self) -> None:
-        given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
-        rows = np.full((1 if isinstance(given, str) else len(given), 64), 0.01)
-        for row, text in zip(rows, [given] if isinstance(given, str) else given, strict=True):
-            for word in re.findall(r"\w+", text.lower()):
-                row[zlib.crc32(word.encode()) % 64] += 1
-        data = [{"object": "embedding", "index": n, "embedding": row.tolist()} for n, row in enumerate(rows)]
-        usage = {"prompt_tokens": 1, "total_tokens": 1}
-        answer = json.dumps({"object": "list", "model": "words", "data": data, "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    given = request.json()["input"]
+    rows = np.full((1 if isinstance(given, str) else len(given), 64), 0.01)
+    for row, text in zip(rows, [given] if isinstance(given, str) else given, strict=True):
+        for word in re.findall(r"\w+", text.lower()):
+            row[zlib.crc32(word.encode()) % 64] += 1
+    data = [{"object": "embedding", "index": n, "embedding": row.tolist()} for n, row in enumerate(rows)]
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    return Reply({"object": "list", "model": "words", "data": data, "usage": usage})
 
 
 @pytest.fixture
 def embeddings() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Embeddings) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with in_a_thread(Upstream(embedded)) as server:
+        yield server.url
 
 
 def run(interpreter: str, program: str, *arguments: str, variables: Mapping[str, str]) -> str:

@@ -138,24 +138,6 @@ class TestFlaws(Flaws):
         return only(tmp_path, {"id": ids, "text": texts, "vector": pairs(list(vectors))})
 
 
-@pytest.mark.strangers
-@pytest.mark.parametrize("type", [arrow.float16(), arrow.float32()], ids=str)
-@pytest.mark.parametrize("distance", ["cosine", "l2", "inner product"])
-def test_vectors_without_a_direction_are_left_out(tmp_path: Path, type: Any, distance: Any) -> None:
-    huge = float(np.finfo(type.to_pandas_dtype()).max)
-    rows = [[1.0, 0.5], [float("inf"), 1.0], [0.0, 0.0], [huge, huge]]
-    vectors = arrow.array(np.array(rows, type.to_pandas_dtype()).tolist(), arrow.list_(type, 2))
-    columns = {"id": ["good", "infinite", "zero", "huge"], "text": ["tram"] * 4, "vector": vectors}
-    lancedb.connect(tmp_path).create_table("t", arrow.table(columns))
-    attached = Attached(table="t", distance=distance)
-    found = StoreCatalog(LanceStore(str(tmp_path)), {"t": attached}).get("t").retrieve(Search("", 9, [1.0, 0.5]))
-    left = {"good", "huge"} if type == arrow.float16() else {"good"}
-    assert left - {"huge"} <= set(found.pool.ids) <= left
-    assert all("left out" in warning for warning in found.warnings)
-    told = sum(int(warning.partition(" ")[0]) for warning in found.warnings)
-    assert told + len(found.pool) == len(rows)
-
-
 def test_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(3_000, DIMENSION)).astype(np.float32)

@@ -1,12 +1,10 @@
 """Tables of PostgreSQL with pgvector as indexes, over a real server."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import orjson
-import psutil
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -238,22 +236,3 @@ def test_server_that_is_away_slow_or_restarted() -> None:
         with postgres.running(folder, port):
             assert index.retrieve(search).pool.ids == before.ids
     store.close()
-
-
-def test_server_that_stops_in_the_middle() -> None:
-    """It neither answers nor ends the connection: the call is cut off here."""
-    with postgres.folder() as folder, postgres.running(folder, port := free_port()) as server:
-        store = PgvectorStore(postgres.url(port), timeout=0.5)
-        with ThreadPoolExecutor(3) as pool:
-            assert len(list(pool.map(lambda _: store.read("SELECT pg_sleep(0.2)", ()), range(3)))) == 3
-        assert len(store._idle) == 3
-        processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children()]
-        for process in processes:
-            process.suspend()
-        with pytest.raises(RetrieverUnavailable):
-            store.read("SELECT 1", ())
-        assert len(store._idle) == 2  # the others are not tried after it, each for as long
-        for process in processes:
-            process.resume()
-        assert store.read("SELECT 1", ()) == [(1,)]
-        store.close()
