@@ -31,9 +31,7 @@ def test_defaults() -> None:
     assert settings.limits == Limits()
 
 
-def test_overrides_win_over_the_environment_and_it_over_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_win_over_the_environment_and_it_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.toml", "port = 1\nbudget = 1\nk = 1\n[limits]\nbudget = 10\nk = 10", monkeypatch)
     monkeypatch.setenv("BOUNDARYMORPH_BUDGET", "2")
     monkeypatch.setenv("BOUNDARYMORPH_K", "2")
@@ -51,34 +49,39 @@ def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
     assert Settings.load().port == 8
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ('port = "x"', "port"),
-        ("prot = 1", "prot"),
-        ("[limits]\npools = 5", "limits.pools"),
-        ("[limits]\ndeadline_seconds = inf", "limits.deadline_seconds"),
-        ("[limits]\nbudget = 20", "budget is 50, over limits.budget, which is 20"),
-        ("[limits]\npool = 500", "depth is 10,000, over limits.pool, which is 500"),
-        ("max_length = 513", "max_length"),
-        ('[scorer]\ndevice = "cuda:x"', "scorer.device"),
-        ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
-        ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
-        ('[scorer]\nurl = "http://a"\nprecision = "fp32"', "precision: only of a model with a name"),
-        *((f"[{part}]\n{option}", "only of a model with a name") for part in ("encoder", "scorer") for option in NAMED),
-        *((f'[encoder]\nurl = "tei://a"\n{option}', "only of a model with a name") for option in NAMED),
-        ('[encoder]\npooling = "cls"', "pooling: only of a model with a name"),
-        ('[encoder]\nurl = "tei://a"\npooling = "cls"', "pooling: only of a model with a name"),
-        *((f"[encoder]\n{option}", "only of a model with a name or a url") for option in CHOSEN),
-        ('allowed_hosts = ["a b"]', "allowed_hosts.0: must be the name of a host"),
-        ("[stores.My]", "stores.My.[key]: must have 1 to 64 of a-z"),
-        ('[scorer]\ndevice = "tpu"', "scorer.device: must be auto, cpu, cuda or cuda:N"),
-        ('[traces]\nurl = "collector"', "traces.url: must begin with http:// or https://"),
-        ("port = ", "a.toml"),
-        ("port = 1\nport = 2", "a.toml"),
-    ],
-)
-def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: str) -> None:
+REFUSED: list[tuple[str, str]] = [  # files, and what the refusal names
+    ('port = "x"', "port"),
+    ("prot = 1", "prot"),
+    ("port = ", "a.toml"),
+    ("port = 1\nport = 2", "a.toml"),
+    ("port = -1\nk = 0\n[limits]\nk = 0", "k: Input should be greater than or equal to 1; limits.k: "),
+    ("[limits]\npools = 5", "limits.pools"),
+    ("[limits]\ndeadline_seconds = inf", "limits.deadline_seconds"),
+    ("[limits]\nbudget = 20", "budget is 50, over limits.budget, which is 20"),
+    ("[limits]\npool = 500", "depth is 10,000, over limits.pool, which is 500"),
+    ("max_length = 513", "max_length"),
+    ('allowed_hosts = ["a b"]', "allowed_hosts.0: must be the name of a host"),
+    ("[stores.My]", "stores.My.[key]: must have 1 to 64 of a-z"),
+    ('[traces]\nurl = "collector"', "traces.url: must begin with http:// or https://"),
+    *(
+        (f'[scorer]\ndevice = "{device}"', "scorer.device: must be auto, cpu, cuda or cuda:N")
+        for device in ("cuda:x", "tpu")
+    ),
+    ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
+    ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
+    *((f"[{part}]\n{option}", "only of a model with a name") for part in ("encoder", "scorer") for option in NAMED),
+    *(
+        (f'[encoder]\nurl = "tei://a"\n{option}', "only of a model with a name")
+        for option in (*NAMED, 'pooling = "cls"')
+    ),
+    *((f"[encoder]\n{option}", "only of a model with a name or a url") for option in CHOSEN),
+]
+
+
+@pytest.mark.parametrize(("text", "named"), REFUSED)
+def test_file_with_a_mistake_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: str
+) -> None:
     write(tmp_path / "a.toml", text, monkeypatch)
     with pytest.raises(InvalidConfiguration) as raised:
         Settings.load()
@@ -88,7 +91,7 @@ def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, n
 
 
 @pytest.mark.strangers
-def test_a_file_of_other_editors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_another_editor_is_read_or_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.toml"
     write(path, "", monkeypatch)
     path.write_bytes(b"\xef\xbb\xbfk = 7\r\n[cache]\r\nenabled = false\r\n")
@@ -106,80 +109,72 @@ def test_a_file_of_other_editors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"),
+    ("name", "value"),
     [
-        ("BOUNDARYMORPH_PORT", "x"),
-        ("BOUNDARYMORPH_LIMITS", "{"),
-        ("BOUNDARYMORPH_LIMITS__NONE", "1"),
-        ("BOUNDARYMORPH_SCORER__URL", "["),
-        ("BOUNDARYMORPH_CONFIG", "missing.toml"),
-        ("BOUNDARYMORPH_CONFIG", "/proc/self/mem"),  # a file that cannot be read
+        ("PORT", "x"), ("LIMITS", "{"), ("LIMITS__NONE", "1"), ("SCORER__URL", "["), ("CONFIG", "missing.toml"),
+        ("CONFIG", "/proc/self/mem"), ("KEYS", "["), ("KEYS", "[1]"),
     ],
-)
-def test_bad_environment(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
-    monkeypatch.setenv(variable, value)
+)  # fmt: skip
+def test_variable_with_a_mistake_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
     with pytest.raises(InvalidConfiguration):
         Settings.load()
 
 
-class TestVariablesThatAreNoSettings:
-    @pytest.mark.parametrize(
-        ("variable", "near"),
-        [
-            ("BOUNDARYMORPH_KEY", "BOUNDARYMORPH_KEYS"),
-            ("boundarymorph_key", "BOUNDARYMORPH_KEYS"),
-            ("BOUNDARYMORPH_LIMITS__BUDGTE", "BOUNDARYMORPH_LIMITS__BUDGET"),
-            ("BOUNDARYMORPH_LIMITS_BUDGET", "BOUNDARYMORPH_LIMITS__BUDGET"),
-            ("BOUNDARYMORPH_SCORER__APIKEY", "BOUNDARYMORPH_SCORER__API_KEY"),
-            ("BOUNDARYMORPH_CONFG", "`boundarymorph config`"),
-            ("BOUNDARYMORPH_PORT__X", "BOUNDARYMORPH_PORT"),
-            ("BOUNDARYMORPH_", "`boundarymorph config`"),
-        ],
-    )
-    def test_are_refused(self, monkeypatch: pytest.MonkeyPatch, variable: str, near: str) -> None:
-        monkeypatch.setenv(variable, "1")
-        with pytest.raises(InvalidConfiguration, match=f"there is no setting {variable}; .*{near}"):
-            Settings.load()
-
-    @pytest.mark.parametrize(
-        ("variable", "value"),
-        [
-            ("BOUNDARYMORPH_RATE_LIMITS__KEYS__RAG", "1/second"),
-            ("BOUNDARYMORPH_RATE_LIMITS__KEYS", '{"rag": "1/second"}'),
-            ("BOUNDARYMORPH_STORES__MILVUS__INDEXES__PAPERS__COLLECTION", "Papers"),
-            ("BOUNDARYMORPH_SCORER_SERVICE_HOST", "10.0.0.1"),  # these are of Kubernetes
-            ("BOUNDARYMORPH_SCORER_SERVICE_PORT_HTTP", "80"),
-            ("BOUNDARYMORPH_SCORER_PORT", "tcp://10.0.0.1:80"),
-            ("BOUNDARYMORPH_SCORER_PORT_80_TCP_ADDR", "10.0.0.1"),
-        ],
-    )
-    def test_others_are_not(self, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
-        monkeypatch.setenv(variable, value)
+@pytest.mark.parametrize(
+    ("variable", "near"),
+    [
+        ("BOUNDARYMORPH_KEY", "BOUNDARYMORPH_KEYS"),
+        ("boundarymorph_key", "BOUNDARYMORPH_KEYS"),
+        ("BOUNDARYMORPH_LIMITS__BUDGTE", "BOUNDARYMORPH_LIMITS__BUDGET"),
+        ("BOUNDARYMORPH_LIMITS_BUDGET", "BOUNDARYMORPH_LIMITS__BUDGET"),
+        ("BOUNDARYMORPH_SCORER__APIKEY", "BOUNDARYMORPH_SCORER__API_KEY"),
+        ("BOUNDARYMORPH_CONFG", "`boundarymorph config`"),
+        ("BOUNDARYMORPH_PORT__X", "BOUNDARYMORPH_PORT"),
+    ],
+)
+def test_variable_that_is_no_setting_is_refused_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, variable: str, near: str
+) -> None:
+    monkeypatch.setenv(variable, "secret")
+    with pytest.raises(InvalidConfiguration, match=f"there is no setting {variable}; .*{near}") as raised:
         Settings.load()
+    assert "secret" not in str(raised.value)
 
 
-class TestKeys:
-    ONE, TWO = f"rag:select,write:{'0f' * 32}", f"ops:admin:{'a' * 64}:photos,team-*"
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("RATE_LIMITS__KEYS__RAG", "1/second"),
+        ("RATE_LIMITS__KEYS", '{"rag": "1/second"}'),
+        ("STORES__MILVUS__INDEXES__PAPERS__COLLECTION", "Papers"),
+        ("SCORER_SERVICE_HOST", "10.0.0.1"),  # these are of Kubernetes
+        ("SCORER_SERVICE_PORT_HTTP", "80"),
+        ("SCORER_PORT", "tcp://10.0.0.1:80"),
+        ("SCORER_PORT_80_TCP_ADDR", "10.0.0.1"),
+    ],
+)
+def test_variable_of_a_map_or_of_kubernetes_is_taken(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(f"BOUNDARYMORPH_{variable}", value)
+    Settings.load()
 
-    @pytest.mark.parametrize("between", [" ", "\n", ", "])
-    def test_as_a_plain_list(self, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
-        for first, second in ((self.ONE, self.TWO), (self.TWO, self.ONE)):
-            monkeypatch.setenv("BOUNDARYMORPH_KEYS", f"{first}{between}{second}\n")
-            assert Settings.load().keys == (first, second)
 
-    @pytest.mark.parametrize(
-        ("text", "keys"),
-        [("", ()), (ONE, (ONE,)), (f'["{ONE}", "{TWO}"]', (ONE, TWO)), ("[]", ()), ("nonsense", ("nonsense",))],
-    )
-    def test_alone_or_as_json(self, monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]) -> None:
-        monkeypatch.setenv("BOUNDARYMORPH_KEYS", text)
-        assert Settings.load().keys == keys
+ONE, TWO = f"rag:select,write:{'0f' * 32}", f"ops:admin:{'a' * 64}:photos,team-*"
 
-    @pytest.mark.parametrize("text", ["[", "[1]"])
-    def test_what_is_no_list(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-        monkeypatch.setenv("BOUNDARYMORPH_KEYS", text)
-        with pytest.raises(InvalidConfiguration, match="keys"):
-            Settings.load()
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        *((f"{first}{between}{second}\n", (first, second))
+          for between in (" ", "\n", ", ") for first, second in ((ONE, TWO), (TWO, ONE))),
+        ("", ()), (ONE, (ONE,)), (f'["{ONE}", "{TWO}"]', (ONE, TWO)), ("[]", ()), ("nonsense", ("nonsense",)),
+    ],
+)  # fmt: skip
+def test_keys_may_be_a_plain_list_or_json(monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]) -> None:
+    monkeypatch.setenv("BOUNDARYMORPH_KEYS", text)
+    assert Settings.load().keys == keys
 
 
 def shown(settings: Settings) -> dict[str, Any]:
@@ -212,7 +207,7 @@ def test_all_settings_are_shown() -> None:
         ("http://b?model=c&api_key=hunter2", False),
     ],
 )
-def test_a_url_is_a_secret_if_it_holds_one(url: str, open: bool) -> None:
+def test_url_is_shown_unless_it_holds_a_secret(url: str, open: bool) -> None:
     assert shown(Settings.load(scorer={"url": url}))["scorer"]["url"] == [url if open else MASKED]
 
 
@@ -225,7 +220,7 @@ def test_a_url_is_a_secret_if_it_holds_one(url: str, open: bool) -> None:
         ({"threads": 2, "limits": {"sessions": 3}}, 3),
     ],
 )
-def test_sessions_at_a_time_go_by_where_the_cross_encoder_is(given: dict[str, Any], sessions: int) -> None:
+def test_sessions_depend_on_where_the_cross_encoder_is(given: dict[str, Any], sessions: int) -> None:
     assert Settings.load(**given).sessions == sessions
 
 

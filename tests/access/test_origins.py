@@ -18,35 +18,32 @@ REBOUND = {"host": "rebind.evil.example", "origin": "http://rebind.evil.example"
 SECRET, KEY = callers.make_key("all", list(Scope))
 
 
+HOSTS = (
+    "LOCALHOST.", "[::1]:8080", "10.2.3.4:8080", "gateway:8080", "gateway.search.svc.cluster.local:8080",
+    "Search.Example.Org:443", "a.b.example.com",
+)  # fmt: skip
+OTHER_HOSTS = (
+    "example.com", "search.example.org.evil.example", "evil.example#localhost", "localhost@evil.example",
+    "127.0.0.1.evil.example", "[::1", "",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("headers", "refused"),
     [
         ({}, None),
-        ({"host": "LOCALHOST."}, None),
-        ({"host": "[::1]:8080"}, None),
-        ({"host": "10.2.3.4:8080"}, None),  # a probe of Kubernetes
-        ({"host": "gateway:8080"}, None),  # a service of compose
-        ({"host": "gateway.search.svc.cluster.local:8080"}, None),
-        ({"host": "Search.Example.Org:443"}, None),
-        ({"host": "a.b.example.com"}, None),
-        ({"host": "example.com"}, "host"),
-        ({"host": "search.example.org.evil.example"}, "host"),
-        ({"host": "evil.example#localhost"}, "host"),
-        ({"host": "localhost@evil.example"}, "host"),
-        ({"host": "127.0.0.1.evil.example"}, "host"),
-        ({"host": "[::1"}, "host"),
-        ({"host": ""}, "host"),
-        ({"origin": "http://localhost:3000"}, None),
-        ({"origin": "https://search.example.org"}, None),
+        *(({"host": host}, None) for host in HOSTS),
+        *(({"host": host}, "host") for host in OTHER_HOSTS),
+        *(({"origin": origin}, None) for origin in ("http://localhost:3000", "https://search.example.org")),
+        *(({"origin": origin}, "pages") for origin in ("https://e.example", "http://localhost.e.example", "null")),
         ({"host": "10.2.3.4:8080", "origin": "http://10.2.3.4:8080"}, None),  # the playground
         ({"host": "10.2.3.4:8080", "origin": "http://1.2.3.4"}, "pages"),
-        ({"origin": "https://evil.example"}, "pages"),
-        ({"origin": "http://localhost.evil.example"}, "pages"),
-        ({"origin": "null"}, "pages"),
         (REBOUND, "host"),
     ],
 )
-async def test_without_keys(tmp_path: Path, headers: dict[str, str], refused: str | None) -> None:
+async def test_request_without_a_key_needs_an_allowed_host_and_origin(
+    tmp_path: Path, headers: dict[str, str], refused: str | None
+) -> None:
     async with serving(Settings(data_directory=tmp_path, allowed_hosts=ALLOWED)) as client:
         for method, path, body in (("GET", "/indexes", None), ("POST", "/select", SELECT), ("GET", "/livez", None)):
             response = await client.request(method, path, json=body, headers=headers)
@@ -58,7 +55,7 @@ async def test_without_keys(tmp_path: Path, headers: dict[str, str], refused: st
 
 
 @pytest.mark.parametrize("role", ["whole", "retriever", "scorer"])
-async def test_on_every_route(tmp_path: Path, role: str) -> None:
+async def test_every_route_checks_the_host(tmp_path: Path, role: str) -> None:
     app = application(role, Settings(data_directory=tmp_path))
     async with client_of(app) as client:
         for path, operations in app.openapi()["paths"].items():
@@ -70,7 +67,9 @@ async def test_on_every_route(tmp_path: Path, role: str) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "status"), [((), 200), (ALLOWED, 403), (("*",), 200), ((*ALLOWED, "*"), 200)])
-async def test_with_keys(tmp_path: Path, allowed: tuple[str, ...], status: int) -> None:
+async def test_key_replaces_the_check_unless_hosts_are_set(
+    tmp_path: Path, allowed: tuple[str, ...], status: int
+) -> None:
     settings = Settings(data_directory=tmp_path, keys=(str(KEY),), allowed_hosts=allowed)
     async with serving(settings) as client:
         headers = {"authorization": f"Bearer {SECRET}"}
@@ -78,7 +77,7 @@ async def test_with_keys(tmp_path: Path, allowed: tuple[str, ...], status: int) 
         assert (await client.get("/indexes", headers=headers | REBOUND)).status_code == status
 
 
-async def test_a_probe_of_before_hosts(tmp_path: Path) -> None:
+async def test_probe_without_a_host_is_answered(tmp_path: Path) -> None:
     """As HAProxy sends them: HTTP/1.0, without a Host."""
     async with serving(Settings(data_directory=tmp_path)) as client:
         request = client.build_request("GET", "/readyz")
@@ -105,7 +104,9 @@ PAGE = {"origin": "http://localhost:3000"}
     ],
 )
 @pytest.mark.parametrize("with_keys", [False, True])
-async def test_content_types(tmp_path: Path, headers: dict[str, str], accepted: bool, with_keys: bool) -> None:
+async def test_body_from_a_page_must_be_json(
+    tmp_path: Path, headers: dict[str, str], accepted: bool, with_keys: bool
+) -> None:
     settings = Settings(data_directory=tmp_path, keys=(str(KEY),) if with_keys else ())
     key = {"authorization": f"Bearer {SECRET}"} if with_keys else {}
     async with serving(settings) as client:
@@ -124,7 +125,7 @@ async def test_content_types(tmp_path: Path, headers: dict[str, str], accepted: 
 @pytest.mark.parametrize(
     "name", ["https://search.example.org", "search.example.org:80", "a/b", "", "*.", "a.*.b", " a"]
 )
-def test_names_that_are_none(name: str) -> None:
+def test_malformed_allowed_host_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="allowed_hosts"):
         Settings(allowed_hosts=(name,))
 

@@ -14,7 +14,6 @@ from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
-from tests.agents import rpc
 from tests.fakes.scorer import SeededScorer
 from tests.fakes.service import answer, problem, serving
 from tests.retrieval.fakes import SeededEncoder
@@ -50,9 +49,3 @@ async def test_both_names_are_one_index(attached: httpx.AsyncClient) -> None:
     for name, said in (("notes", "Apples."), ("store%2Fnotes", "Apples and no pears.")):
         assert (await attached.put(f"/indexes/{name}/description", json={"description": said})).status_code == 204
         assert [index["description"] for index in answer(await attached.get("/indexes"))["indexes"]] == [said]
-
-
-async def test_tools_take_the_ids_that_they_give(attached: httpx.AsyncClient) -> None:
-    for id in ("notes/1", "store/notes/1"):
-        assert (await rpc.call(attached, "fetch", id=id))["structuredContent"]["text"] == "apple 1"
-    assert (await rpc.call(attached, "fetch", id="store/other/1"))["isError"]

@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.known import MemoryScoreCache
-from boundarymorph.scoring.remote import RemoteScorer
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import SeededScorer
 from tests.fakes.service import answer as body_of
 from tests.fakes.service import faked, problem, select, serving
-from tests.fakes.upstream import answer
-from tests.fakes.wires import Ours, running
 
 pytestmark = pytest.mark.strangers
 
@@ -97,28 +94,6 @@ async def test_an_unusable_answer_is_a_failure_of_the_scorer(
         assert (degraded["status"], degraded["stop_reason"]) == ("retrieval_only", "scorer_failed")
         for route, status in (("/v1/rerank", 502), ("/v2/rerank", 502), ("/rerank", 424)):  # TEI's for its backend
             assert (await client.post(route, json=ROUTES[route])).status_code == status
-
-
-async def test_scores_of_other_requests_are_kept_when_one_fails(tmp_path: Path) -> None:
-    """A server that takes two texts per request refuses one of them, as it may refuse a text that is too long."""
-    async with running(Ours(most=2)) as (server,):
-        scorer = RemoteScorer([server.endpoint()])
-        async with serving(Settings(data_directory=tmp_path), faked(scorer, cache=MemoryScoreCache())) as client:
-            await scorer.connect()
-            server.asked.clear()
-            server.script = [answer("too long", 413)]
-            request = ROUTES["/select"] | {"rounds": 1}
-            problem(await client.post("/select", json=request | {"on_failure": "error"}), 502, "scorer-failed")
-            assert sorted(server.batches) == [2, 2]
-            server.asked.clear()
-            server.script = [answer("too long", 413)]
-            degraded = await select(client, **request | {"on_failure": "degrade"})
-            assert (degraded["status"], degraded["usage"]["reused_scores"]) == ("partial", 2)
-            assert "not all of the budget was spent" in str(degraded["warnings"])
-            again = body_of(await client.post("/v1/rerank", json=ROUTES["/v1/rerank"]))
-            assert again["boundarymorph"]["status"] == "complete"
-            assert server.batches == [2, 2], "what is known is not asked for again"
-        await scorer.close()
 
 
 @pytest.mark.parametrize("score", [1.0000001, -1e-7])

@@ -57,7 +57,7 @@ async def select(client: httpx.AsyncClient, **request: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("reuse", [True, False])
-async def test_copies_are_one_call(client: httpx.AsyncClient, source: dict[str, Any], reuse: bool) -> None:
+async def test_distinct_copies_cost_one_call(client: httpx.AsyncClient, source: dict[str, Any], reuse: bool) -> None:
     body = await select(client, **source, k=COUNT, reuse=reuse)
     assert body["usage"]["cross_encoder_calls"] == len(set(TEXTS.values())) == 46
     found = {document["id"]: document["cross_encoder_score"] for document in body["documents"]}
@@ -75,7 +75,7 @@ async def test_copies_are_one_call(client: httpx.AsyncClient, source: dict[str, 
         ({"by": "page.url", "at_most": 2}, PAGES, 2),
     ],
 )
-async def test_no_more_of_a_group(
+async def test_distinct_returns_no_more_of_a_group(
     client: httpx.AsyncClient, source: dict[str, Any], distinct: Any, groups: dict[str, str], at_most: int, budget: int
 ) -> None:
     body = await select(client, **source, k=10, distinct=distinct, budget=budget)
@@ -93,7 +93,7 @@ async def test_no_more_of_a_group(
 @pytest.mark.strangers
 @pytest.mark.parametrize("by", ["text", "page.url"])
 @pytest.mark.parametrize("budget", [0, 12, 100])
-async def test_a_set_that_holds_the_whole_pool_has_one_of_each_text(
+async def test_distinct_holds_where_the_set_could_be_the_whole_pool(
     client: httpx.AsyncClient, source: dict[str, Any], by: str, budget: int
 ) -> None:
     body = await select(client, **source, k=2 * COUNT, spend="set", distinct={"by": by}, budget=budget)
@@ -102,23 +102,15 @@ async def test_a_set_that_holds_the_whole_pool_has_one_of_each_text(
     assert len(found) == len(set(found)) == len(set(groups.values()))
 
 
-async def test_groups_as_k_counts_them(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
-    body = await select(client, **source, k=3, distinct={"by": "page.url", "at_most": 4, "k_counts": "groups"})
-    leaders = list(dict.fromkeys(PAGES[id] for id in BEST))[:3]
-    expected = [[id for id in BEST if PAGES[id] == page][:4] for page in leaders]
-    assert {document["id"] for document in body["documents"]} >= {page[0] for page in expected}
-    assert [d["relevance"] for d in body["documents"]] == sorted(
-        (SCORES[id] for page in expected for id in page), reverse=True
-    )
-
-
-async def test_a_field_that_none_has(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
+async def test_distinct_warns_of_a_field_that_no_document_has(
+    client: httpx.AsyncClient, source: dict[str, Any]
+) -> None:
     body = await select(client, **source, k=10, distinct="pgae")
     assert [document["relevance"] for document in body["documents"]] == best_of({id: id for id in BEST}, 10, 1)
     assert "no candidate has the field 'pgae' in its metadata" in body["warnings"]
 
 
-async def test_no_more_than_k_may_have_in_all(tmp_path: Path) -> None:
+async def test_distinct_is_within_the_limit_of_k(tmp_path: Path) -> None:
     async with filled(Settings(data_directory=tmp_path, k=10, limits={"k": 20})) as client:
         for distinct, k, fits in (
             ({"at_most": 20}, 10, True),
@@ -188,7 +180,7 @@ async def passages(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ({"queries": ["a", "b"], "query": None, "distinct": False}, 30),
     ],
 )
-async def test_an_index_may_say_what_its_selections_are_distinct_by(
+async def test_distinct_may_be_a_default_of_the_index(
     passages: httpx.AsyncClient, given: dict[str, Any], count: int
 ) -> None:
     """Unless the request does."""
@@ -204,9 +196,7 @@ async def test_an_index_may_say_what_its_selections_are_distinct_by(
 @pytest.mark.parametrize("budget", [0, 7])
 @pytest.mark.parametrize("depth", [4, 30])  # with few, the queries find different passages of a file
 @pytest.mark.parametrize("k", [2, 5])
-async def test_several_queries_are_distinct_as_one_is(
-    passages: httpx.AsyncClient, budget: int, depth: int, k: int
-) -> None:
+async def test_distinct_holds_for_several_queries(passages: httpx.AsyncClient, budget: int, depth: int, k: int) -> None:
     asked = {"queries": ["a", "b", "c"], "index": "passages", "budget": budget, "depth": depth, "k": k}
     body = answer(await passages.post("/select", json={**asked, "return_documents": True}))
     groups = [document["group"] for document in body["documents"]]
@@ -216,7 +206,7 @@ async def test_several_queries_are_distinct_as_one_is(
 
 @pytest.mark.strangers
 @pytest.mark.parametrize("budget", [0, 30])
-async def test_find_all_returns_every_passage_that_it_found(passages: httpx.AsyncClient, budget: int) -> None:
+async def test_objective_returns_every_passage_that_it_found(passages: httpx.AsyncClient, budget: int) -> None:
     """The limit of the index is for the best k documents."""
     known = {document["id"]: 1.0 for document in PASSAGES[:20]}
     asked = {"query": QUERY, "index": "passages", "objective": {"find": 0.9}, "budget": budget}

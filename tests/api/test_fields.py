@@ -59,18 +59,6 @@ async def test_min_relevance_returns_exactly_the_relevant_documents(
     assert [document["id"] for document in few] == sorted(SCORES, key=lambda id: -SCORES[id])[:5]
 
 
-@pytest.mark.parametrize("method", ["trend", "boundarymorph"])
-async def test_min_relevance_directs_calls_to_doubtful_documents(client: httpx.AsyncClient, method: str) -> None:
-    request = {"query": QUERY, "pool": POOL, "budget": 30, "k": 50, "reuse": False, "method": method}
-    body = await select(client, **request, min_relevance=LEAST)
-    assert body["usage"]["cross_encoder_calls"] + body["usage"]["cached_scores"] == 30
-    documents = body["documents"]
-    assert len(documents) < 50
-    assert all(found["relevance"] >= LEAST for found in documents if found["source"] == "cross_encoder")
-    plain = await select(client, **request)
-    assert plain["min_relevance"] is None and len(plain["documents"]) == 50
-
-
 def gathered(body: dict[str, object]) -> float:
     """The true scores of a set, summed."""
     chosen = body["documents"]

@@ -50,15 +50,6 @@ async def test_a_person_finds_them_without_a_call(client: httpx.AsyncClient) -> 
     assert found["min_relevance"] == 0.5 and found["k"] is None and found["relevance"] == "scorer"
 
 
-async def test_of_an_index_too(client: httpx.AsyncClient) -> None:
-    answer(await client.put("/indexes/records", json={"encoder": "none"}))
-    answer(await client.post("/indexes/records/documents", json=POOL))
-    source = {"index": "records", "depth": len(POOL), "query": "walls, honey and cargo"}  # words of all topics
-    judged, found = await by_hand(client, source)
-    assert found["pool_size"] == len(POOL) and len(judged) < len(POOL)
-    assert found["stop_reason"] == "found" and len(RELEVANT & {*judged}) >= OBJECTIVE["find"] * len(RELEVANT)
-
-
 async def test_judgements_in_either_form_are_the_same_evidence(client: httpx.AsyncClient) -> None:
     judged = {document["id"]: float(document["id"] in RELEVANT) for document in POOL[::9]}
     with_pool = [

@@ -86,20 +86,6 @@ async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_
     assert await ranked(relevance="people") == human
 
 
-async def test_a_policy_may_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
-    settings = Settings(
-        data_directory=tmp_path, policies={"raw": {"relevance": "scorer"}, "wise": {"relevance": "people"}}
-    )
-    async with filled(settings) as client:
-        request = {"query": QUERY, "pool": POOL, "budget": 10, "k": 5}
-        assert answer(await client.post("/p/raw/select", json=request))["relevance"] == "scorer"
-        documents = {"query": QUERY, "documents": [document["text"] for document in POOL]}
-        wise = answer(await client.post("/p/wise/v2/rerank", json=documents))["results"]
-        plain = answer(await client.post("/v2/rerank", json=documents))["results"]
-        assert [found["index"] for found in wise] != [found["index"] for found in plain]
-
-
 @pytest.mark.parametrize("budget", [0, 20])
 async def test_trust_weighs_the_signals_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int

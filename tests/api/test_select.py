@@ -118,15 +118,6 @@ async def test_query_embedding_takes_the_place_of_the_query(client: httpx.AsyncC
     assert body["documents"][0]["retrieval_score"] == pytest.approx(5 / np.sqrt(26))
 
 
-async def test_given_scores_are_the_retrieval_order(client: httpx.AsyncClient) -> None:
-    scores = [3.0, -1e9, 12, 3.0]
-    given = [document | {"score": score} for document, score in zip(texts(4), scores, strict=True)]
-    body = await select(client, pool=given, k=4)
-    by_id = {document["id"]: document for document in body["documents"]}
-    assert [by_id[f"d{i}"]["retrieval_rank"] for i in range(4)] == [2, 4, 1, 3]
-    assert [by_id[f"d{i}"]["retrieval_score"] for i in range(4)] == scores
-
-
 async def test_depth_bounds_the_pool(client: httpx.AsyncClient) -> None:
     for name in ("depth", "N"):
         body = await select(client, index="texts", k=3, budget=2, **{name: 10})
