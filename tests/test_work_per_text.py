@@ -83,7 +83,7 @@ def passages(name: str, text: str) -> object:
 
 ENTRIES: dict[str, Callable[[str], object]] = {
     "words": words.words,
-    "words of a query": lambda text: words.hashes(text),
+    "words of a query": lambda text: words.PoolWords.of([text], query=True).hashes,
     "words of a pool": words_of_a_pool,
     "vectors of a pool": vectors_of_a_pool,
     "pairs for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, "sea", [text] * 3),

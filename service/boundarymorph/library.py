@@ -1,4 +1,4 @@
-"""Selections in the caller's process, without a server: the request, the answer and the words of `POST /select`."""
+"""Selections in the caller's process, with the request and the answer of `POST /select`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ from pydantic import ValidationError
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.translate import event_of, response_of, task_of
-from boundarymorph.errors import (
-    DeadlineExceeded,
-    InvalidInput,
-    ModelUnavailable,
-    missing_package,
-)
+from boundarymorph.errors import DeadlineExceeded, InvalidInput, ModelUnavailable, missing_package
 from boundarymorph.scoring.scorer import Scores, rounded_into_range
 from boundarymorph.selector import selector
 from boundarymorph.selector.task import Progress
@@ -53,25 +48,20 @@ class InvalidScores(InvalidInput):
 
 
 class Selector:
-    """Chooses the best k of many texts with at most `budget` calls of a function that scores pairs.
+    """Chooses the best k of many texts with at most `budget` calls of a function that scores pairs. It keeps nothing
+    between selections."""
 
-    It needs no server, model or index, and keeps nothing between selections.
-    """
+    def __init__(self, score: Any, *, pairs: bool = False, settings: Settings | None = None, **defaults: Any) -> None:
+        """
+        Args:
+            score: Takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
+                an awaitable of them. One that is no coroutine function is called in a thread. Or a cross-encoder of
+                sentence-transformers, or its name; a Ranker of FlashRank; or "embedded", of the extra `models`.
+            settings: Limits and defaults, by default those of the environment.
+            defaults: Of the fields of a request.
 
-    def __init__(
-        self,
-        score: Any,
-        *,
-        pairs: bool = False,
-        settings: Settings | None = None,
-        **defaults: Any,
-    ) -> None:
-        """score: takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
-        an awaitable of them. One that is no coroutine function is called in a thread. A cross-encoder of
-        sentence-transformers is given itself, or its name, and a Ranker of FlashRank itself; "embedded" is the one that
-        the extra `models` brings.
-        settings: limits and defaults, by default those of the environment. defaults: of the fields of a request. Raises
-        InvalidInput where a package is missing."""
+        Raises InvalidInput where a package is missing.
+        """
         self._settings = settings or Settings.load()
         arguments = {"pairs": pairs, "settings": self._settings, **defaults}
         self._again = partial(type(self), score, **arguments)
@@ -93,7 +83,7 @@ class Selector:
         return self._again, ()
 
     def select(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:
-        """Return the answer of `POST /select`, with the texts. Do not call it in a coroutine; see `aselect`.
+        """Return the answer of `POST /select`, with the texts. In a coroutine call `aselect`.
 
         options: the fields of a request that has a pool, and of the pool `embeddings`, (n, d) numbers, and `features`.
         `query_embedding` has (d,) numbers, and `metadata` n mappings. Raises InvalidInput for what the service refuses
@@ -168,14 +158,10 @@ def extend(
             "a mapping by position"
         )
     for position, score in zip(positions, _checked(known, len(known)).tolist(), strict=True):
-        if (
-            isinstance(position, bool)
-            or not isinstance(position, int | np.integer)
-            or not 0 <= position < len(documents)
-        ):
-            raise InvalidInput(
-                f"scores: there is one for position {position!r}; positions are 0 to {len(documents) - 1}"
-            )
+        whole = isinstance(position, int | np.integer) and not isinstance(position, bool)
+        if not (whole and 0 <= position < len(documents)):
+            last = len(documents) - 1
+            raise InvalidInput(f"scores: there is one for position {position!r}; positions are 0 to {last}")
         documents[position]["cross_encoder_score"] = score
     return Selector(_no_call).select(query, documents, **options | {"budget": 0})
 
@@ -252,9 +238,9 @@ def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
 
 
 def _items(given: Any, name: str, of_table: str) -> list[Any]:
-    """Return the items of a list. Raises InvalidInput for a text, and for what is iterated by names, not by items.
+    """Return the items of a list. of_table: how a data frame gives such a list.
 
-    name: of the argument; of_table: how a data frame gives such a list.
+    Raises InvalidInput for a text, and for what is iterated by names, not by items.
     """
     kind = type(given).__name__
     if isinstance(given, str | bytes):
@@ -305,7 +291,7 @@ class _Scorer:
         self._function, self._pairs, self.name = function, pairs, name
 
     async def check(self) -> None:
-        """Do nothing: the first call shows whether the function works."""
+        """The first call shows whether the function works."""
 
     async def score(
         self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None

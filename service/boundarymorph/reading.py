@@ -31,18 +31,12 @@ _VISIBLE_CATEGORIES = "LNPS"
 
 
 def has_words(text: str) -> bool:
-    """Return whether a text has a letter or digit that is drawn.
-
-    Models are often sure of a text without any, such as a rule of a table: they have not learned from such texts.
-    """
+    """Return whether a text has a letter or digit that is drawn. Models have not learned from texts without any."""
     return _WORDS.search(text) is not None
 
 
 def has_content(text: str) -> bool:
-    """Return whether there is anything to read: a letter, digit, punctuation mark or symbol that is drawn.
-
-    White space, control and format characters, and marks on nothing are no content.
-    """
+    """Return whether there is anything to read: a letter, digit, punctuation mark or symbol that is drawn."""
     return has_words(text) or any(
         unicodedata.category(character)[0] in _VISIBLE_CATEGORIES and character not in _INVISIBLE for character in text
     )
@@ -59,8 +53,8 @@ _MANY_MARKS = re.compile(f"{_MARK}{_MARK}{{{MOST_MARKS},}}")
 def composed(text: str) -> str:
     """Return a text in Unicode's form NFC, in which a run of combining marks has only its first MOST_MARKS.
 
-    Marks are brought into an order, for which `unicodedata.normalize` takes time that grows with the square of a run,
-    and no other thread runs meanwhile. So nothing else may normalize a text.
+    The time of `unicodedata.normalize` grows with the square of a run, and no other thread runs meanwhile. So nothing
+    else may normalize a text.
     """
     return unicodedata.normalize("NFC", _MANY_MARKS.sub(_first_marks, text))
 
@@ -75,7 +69,7 @@ def _first_marks(run: re.Match[str]) -> str:
 
 
 def readable(query: str) -> str:
-    """Return a query that has content. Raises ValueError for any other."""
+    """Return a query. Raises ValueError if it has no content."""
     if not has_content(query):
         raise ValueError("must have something to read, such as a word")
     return query
@@ -87,7 +81,6 @@ def blank(texts: Sequence[str]) -> list[int]:
 
 
 def counted(count: int, one: str, many: str) -> str:
-    """Return a number with the words for one or for many."""
     return f"{count:,} {one if count == 1 else many}"
 
 
@@ -128,7 +121,7 @@ class Record(NamedTuple):
 
 @contextmanager
 def opened(file: BufferedReader) -> Iterator[Stream]:
-    """Yield the content of a file, decompressed if it is gzipped, whatever its name; close it at the end."""
+    """Yield the content of a file, decompressed if it is gzipped, and close it at the end."""
     with file:
         if file.peek(len(GZIP)).startswith(GZIP):
             with gzip.open(file) as unpacked:
@@ -139,7 +132,7 @@ def opened(file: BufferedReader) -> Iterator[Stream]:
 
 @contextmanager
 def opened_path(path: Path) -> Iterator[Stream]:
-    """The same for a path. Raises InvalidInput for what cannot be read, and for a damaged gzip file."""
+    """Do the same for a path. Raises InvalidInput for what cannot be read."""
     try:
         with opened(path.open("rb")) as stream:
             yield stream
@@ -169,9 +162,8 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers.
+    """Yield the lines that are not blank, stripped, with their numbers. name: of the source, for messages.
 
-    Lines end with a line feed, a carriage return, or both; the last one need not. name: of the source, for messages.
     Raises InvalidInput for what is not UTF-8, and for a NUL.
     """
     number = 0
@@ -194,12 +186,12 @@ def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
     if first is None:
         return
     if first[1].startswith("["):
-        every = [first, *numbered]
-        elements = _elements("\n".join(text for _, text in every), name)
+        rest = list(numbered)
+        elements = _elements("\n".join(text for _, text in (first, *rest)), name)
         if elements is not None:
             yield from elements
             return
-        numbered = iter(every[1:])
+        numbered = iter(rest)
     elif is_table(first[1]) and "\t" not in first[1]:
         raise InvalidInput(f"{name}: {AS_LINES}")
     yield _record(*first, name)
@@ -254,11 +246,9 @@ _PIECE = 2**20  # bytes that are handled in one call of a built-in function, whi
 _HEXADECIMAL = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdefABCDEF", np.uint8))
 _FIRST_HALVES = np.isin(np.arange(256), np.frombuffer(b"89abAB", np.uint8))  # by the second digit, of D800 to DBFF
 _SECOND_HALVES = np.isin(np.arange(256), np.frombuffer(b"cdefCDEF", np.uint8))  # of DC00 to DFFF
-
-_NAMED = "must have 1 to 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit"
 ALLOWED = {  # by the `pattern` of a field
     r"\S": "must have a character that is not white space",
-    r"^[a-z0-9][a-z0-9._-]{0,63}$": _NAMED,
+    r"^[a-z0-9][a-z0-9._-]{0,63}$": "must have 1 to 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or digit",
     r"^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-f:]+)$": "must be the name of a host, its address, "
     "'*.' and a domain, or '*' for all",
     r"^[\w./-]{1,128}$": "must have 1 to 128 letters, digits, '.', '_', '-' and '/'",
@@ -268,8 +258,6 @@ ALLOWED = {  # by the `pattern` of a field
     r"^https?://": "must begin with http:// or https://",
     r"^[a-z][a-z0-9_]{0,39}$": "must have 1 to 40 of a-z, 0-9 and '_', and begin with a letter",
 }
-
-
 _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
     "missing": "is missing",
     "model_type": "Input should be an object",
@@ -280,11 +268,8 @@ _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
 
 
 def in_words(mistake: ErrorDetails, model: str) -> str:
-    """Return pydantic's message about a field in words that need no knowledge of it: with JSON's names of types, with
-    what is allowed in place of a regular expression, and with a likely name in place of an unknown one.
-
-    model: the name of the whole, pydantic's `title` of the error.
-    """
+    """Return pydantic's message about a field, with JSON's names of types, what is allowed in place of a regular
+    expression, and a likely name in place of an unknown one. model: pydantic's `title` of the error."""
     if mistake["type"] == "extra_forbidden":
         *path, name = mistake["loc"]
         near = get_close_matches(str(name)[:LONGEST_NAME], _fields_at(model, path), n=1)
@@ -324,11 +309,8 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def parse(body: bytes) -> Any:
-    """Return the value of a JSON body.
-
-    Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would take far more memory than its size,
-    and LimitExceeded for more values than are parsed in one call.
-    """
+    """Return the value of a JSON body. Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would
+    take far more memory than its size, and LimitExceeded for too many values."""
     body = without_mark(body, "the body")
     check_memory(body)
     many = body.count(b",") > MOST_VALUES
@@ -344,8 +326,8 @@ def parse(body: bytes) -> Any:
 
 
 def _parsed_in_pieces(body: bytes) -> Any:
-    """Return what `from_json` does, with each list of many numbers parsed by itself, so that other threads run in
-    between. Raises ValueError, and LimitExceeded if there are more than MOST_VALUES in a list or outside of them."""
+    """Do as `from_json`, but parse each list of many numbers by itself, so that other threads run in between. Raises
+    ValueError, and LimitExceeded for more than MOST_VALUES in a list or outside of them."""
     mark = secrets.token_hex(16)
     lists: list[Any] = []
     rest: list[bytes] = []
@@ -385,7 +367,7 @@ def _with_lists(value: Any, mark: str, lists: Sequence[Any]) -> Any:
 
 
 def check_memory(body: bytes) -> None:
-    """Raise InvalidInput for a body of so many small values that they would take TIMES its size."""
+    """Raise InvalidInput for a body whose values would take more than TIMES its size."""
     values = OBJECT * body.count(b"{") + ARRAY * body.count(b"[") + ENTRY * body.count(b",")
     if values > max(LEAST_BYTES, TIMES * len(body)):
         raise InvalidInput(
@@ -401,10 +383,8 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
 
 
 def with_whole_characters(text: bytes) -> bytes:
-    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair without its other half.
-
-    Whoever cuts a text between the two, as within an emoji, writes such an escape, and strict parsers refuse it.
-    """
+    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair without its other half, as is
+    written of a text that was cut within an emoji."""
     letters = np.frombuffer(text, np.uint8)
     if len(letters) < len(_REPLACEMENT):
         return text

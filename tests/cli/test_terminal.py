@@ -18,31 +18,14 @@ def screen() -> StringIO:
     return StringIO()
 
 
-@pytest.mark.parametrize(
-    ("total", "lines"),
-    [
-        (40_000, [f"indexing few: {share}%, {count},020 documents (20 were there)" for share, count in
-                  ((25, 1), (50, 2), (75, 3))]),
-        (None, [f"indexing few: {count},020 documents (20 were there)" for count in (1, 2, 3)]),
-        (0, [f"indexing few: 0%, {count},020 documents (20 were there)" for count in (1, 2, 3)]),
-    ],
-)  # fmt: skip
-def test_a_log_gets_a_line_every_ten_seconds(screen: StringIO, total: int | None, lines: list[str]) -> None:
-    clock = Clock()
-    with terminal.ingestion(new_console(file=screen, width=40), "few", total, clock) as tell:
-        for seconds in range(1, 36):
-            clock.now += 1
-            tell(IngestReport(added=100 * seconds, unchanged=20, position=1_000 * seconds if total else 0))
-    assert screen.getvalue().splitlines() == lines
-
-
-@pytest.mark.parametrize("total", [2_000, None])
-def test_a_terminal_gets_a_bar(screen: StringIO, total: int | None) -> None:
-    clock = Clock()
-    with terminal.ingestion(new_console(file=screen, force_terminal=True, width=120), "few", total, clock) as tell:
-        clock.now += 2
-        tell(IngestReport(added=10, position=1_000))
-    assert "10 documents" in screen.getvalue() and "100%" in screen.getvalue()
+def test_a_stage_of_unknown_length_with_a_note(screen: StringIO) -> None:
+    with terminal.Stages(new_console(file=screen), Clock()) as stages:
+        stages.show("bytes", 1_000, None, ", 20 documents")
+        stages.show("bytes", 2_000, None, ", 30 documents")
+    assert screen.getvalue() == "bytes, 20 documents\n"
+    with terminal.Stages(new_console(file=screen, force_terminal=True, width=120), Clock()) as stages:
+        stages.show("bytes", 2_000, 4_000, ", 40 documents")
+    assert "40 documents" in screen.getvalue() and "2000/4000" in screen.getvalue()
 
 
 @pytest.mark.strangers
@@ -69,8 +52,8 @@ def test_a_count_in_a_log_and_on_a_terminal(screen: StringIO) -> None:
         for _ in range(35):
             clock.now += 1
             advance(100)
-    counts = [f"embedding: {n},000 of 3,500" for n in (1, 2, 3)]
-    assert screen.getvalue().splitlines() == ["embedding: 3,500", *counts]
+    counts = [f"embedding: {n} of 3,500" for n in ("0", "1,000", "2,000", "3,000")]
+    assert screen.getvalue().splitlines() == counts
     with terminal.steps(new_console(file=screen, force_terminal=True, width=120), "embedding", 10, clock) as advance:
         advance(10)
     assert "10/10" in screen.getvalue()

@@ -1,19 +1,21 @@
 """A cheap encoder, whose vectors are drawn from a generator seeded with the text, and looks into indexes."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.retrieval.document import Search
-from boundarymorph.retrieval.encoders import Embeddings
+from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import TrainingPolicy, VectorView
 from boundarymorph.retrieval.ranking import FusedRanking
+from boundarymorph.retrieval.uploads import BadLine, IngestReport, ParsedDocument, ingesting
 from boundarymorph.selection import Pool
 
 
@@ -26,6 +28,21 @@ def vector_of(text: str, dimension: int = 32) -> NDArray[np.float32]:
 def nearest(index: Index, query: ArrayLike, depth: int) -> Pool:
     """The documents of an index that are nearest to a vector."""
     return index.retrieve(Search("", depth, query)).pool
+
+
+async def ingest(
+    index: Index,
+    encoder: Encoder | None,
+    entries: AsyncIterable[ParsedDocument | BadLine],
+    *,
+    on_progress: Callable[[IngestReport], None] = lambda report: None,
+    **options: Any,
+) -> IngestReport:
+    """Write an upload whole. on_progress: is called after each batch."""
+    report = IngestReport()
+    async for report in ingesting(index, encoder, entries, **options):
+        on_progress(report)
+    return report
 
 
 class Words:

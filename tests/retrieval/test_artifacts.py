@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import orjson
 import pytest
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
@@ -18,7 +16,7 @@ ALL = {"description": "Photos.", "distinct": "page", "calibration": MADE}
 
 
 def held(folder: Path, index: str = "photos") -> ArtifactFile:
-    return ArtifactFile(folder, index, earlier=folder / "belongings")
+    return ArtifactFile(folder, index)
 
 
 def test_each_is_changed_by_itself(tmp_path: Path) -> None:
@@ -66,26 +64,7 @@ def test_artifacts_of_an_index_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(UnknownIndex, match="'photos'"):
         held(tmp_path / "gone").change(description="Photos.")
     assert not list(tmp_path.iterdir())
-    of_table = ArtifactFile(tmp_path / "new" / "table", "table", earlier=tmp_path / "old", create=True)
+    of_table = ArtifactFile(tmp_path / "new" / "table", "table", create=True)
     assert of_table.read() == Artifacts() and not list(tmp_path.iterdir())
     of_table.change(description="Photos.")
     assert of_table.read().description == "Photos."
-
-
-def test_files_of_version_0_1_are_read_until_something_changes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    earlier = tmp_path / "belongings"
-    earlier.mkdir()
-    (earlier / "description.txt").write_text("Photos.\n")
-    (earlier / "distinct.txt").write_text("page")
-    (earlier / "calibration.json").write_bytes(orjson.dumps({"version": 1}))
-    (earlier / "judgments.sqlite3").write_bytes(b"")
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert held(tmp_path).read() == Artifacts("Photos.", "page")
-    assert caplog.text.count("run `boundarymorph calibrate` again") == 1
-    held(tmp_path).change(distinct=None)
-    assert held(tmp_path).read() == Artifacts("Photos.")
-    held(tmp_path).copy_to(tmp_path / "copy.json")
-    assert (tmp_path / "copy.json").read_bytes() == (tmp_path / FILE).read_bytes()

@@ -18,11 +18,10 @@ from boundarymorph.retrieval.uploads import (
     BadLine,
     IngestReport,
     ParsedDocument,
-    ingest,
     parse_array,
     parse_ndjson,
 )
-from tests.retrieval.fakes import SeededEncoder, nearest, vector_of
+from tests.retrieval.fakes import SeededEncoder, ingest, nearest, vector_of
 
 MANY = b"[" + b"{}," * 1_500_000 + b"{}]"  # objects that take far more memory than their text
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.uploads import BadLine, IngestReport, ParsedDocument, ingest
+from boundarymorph.retrieval.uploads import BadLine, IngestReport, ParsedDocument
 from tests.contract.vector_index import unit
+from tests.retrieval.fakes import ingest
 from tests.stores.engines import indexes
 
 DIMENSION, BATCH = 16, 64

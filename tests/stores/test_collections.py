@@ -29,10 +29,10 @@ from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Catalog, Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
 from boundarymorph.retrieval.stores.table import made
-from boundarymorph.retrieval.uploads import ingest, parse_array
+from boundarymorph.retrieval.uploads import parse_array
 from boundarymorph_stores.testing import BY_ID, DIMENSION, DOCUMENTS, FILTERS, VECTORS, StoreContract
 from tests.contract.vector_index import unit
-from tests.retrieval.fakes import SeededEncoder
+from tests.retrieval.fakes import SeededEncoder, ingest
 from tests.stores.elastic import nested
 from tests.stores.engines import ENGINES, engine, indexes
 from tests.stores.filling import BATCH, documents, upload

@@ -29,38 +29,25 @@ if TYPE_CHECKING:
 Requests = Mapping[str, Mapping[str, Any]]  # of `POST /select`, by query
 BARE = {"calibration": False, "distinct": None}  # fields of these requests
 NAMED = 10  # judged documents that are in no pool
+PAIRS = {"retriever": "the retriever", "scorer": "the scorer alone", "none": "no calls"}  # names of orders
 BAR = 30  # characters of a probability of 1
-
-FromJudgments = Annotated[
-    Path | None,
-    typer.Option(callback=sources.checked, help="NDJSON with query, document and grade, or TREC qrels with --queries."),
-]
-Queries = Annotated[
-    Path | None, typer.Option(callback=sources.checked, help="Texts of queries: one a line, ID<tab>TEXT, or NDJSON.")
-]
-Pools = Annotated[
-    Path | None,
-    typer.Option(
-        callback=sources.checked, help="Instead of an index: NDJSON with query and documents, as for /select."
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        dir_okay=False, help="File for the suggested pairs, or for the calibration of pools.", show_default=""
-    ),
-]
 
 
 def calibrate(
     index: Annotated[str | None, typer.Argument(help="Index whose answers are to be calibrated.")] = None,
-    judgments: FromJudgments = None,
-    queries: Queries = None,
-    pools: Pools = None,
+    judgments: Annotated[
+        Path | None, sources.existing("NDJSON with query, document and grade, or TREC qrels with --queries.")
+    ] = None,
+    queries: Annotated[Path | None, sources.existing("Texts of queries: one a line, ID<tab>TEXT, or NDJSON.")] = None,
+    pools: Annotated[
+        Path | None, sources.existing("Instead of an index: NDJSON with query and documents, as for /select.")
+    ] = None,
     suggest: Annotated[
         int | None, typer.Option(min=1, help="Write this many pairs to judge, and learn nothing.")
     ] = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File for the suggested pairs, or for the calibration of pools.")
+    ] = None,
     budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
     depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the calibration.")] = False,
@@ -84,15 +71,14 @@ def calibrate(
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade yet; set them, 0 for not relevant up to 3")
     requests = _requests(index, pools, list(given or texts.values()), depth)
     if suggest is not None:
-        _prepare(out)
-        _write(asyncio.run(_pairs(requests, settings, budget, max(1, suggest // len(requests))))[:suggest], out)
+        _suggest(requests, settings, budget, suggest, out)
         return
     made, missing = asyncio.run(_learn(requests, settings, given))
     if as_json:
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
         print_report(console, made, missing)
-    if made.maps:
+    if made.maps or made.trust:
         place = _keep(settings, index, out, made)
         if not as_json:
             console.print(f"saved in {place}", markup=False)
@@ -112,7 +98,7 @@ def _requests(index: str | None, pools: Path | None, queries: Sequence[str], dep
 
 
 def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibration) -> str:
-    """Keep a calibration with its index, or in a file, and say where. Raises UnknownIndex."""
+    """Keep a calibration with its index, or in a file, and return where. Raises UnknownIndex."""
     from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
 
     if index is None:
@@ -137,15 +123,25 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
     return f"the index {index!r}"
 
 
-def _prepare(out: Path | None) -> None:
-    """Make the folder of a file for pairs. Raises InvalidInput if the file has something, as that may be a person's
-    grades, and StorageUnavailable."""
+def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
+    """Write pairs to judge to a file, or to stdout.
+
+    Raises InvalidInput if the file has something, as that may be a person's grades, and StorageUnavailable.
+    """
+    if out is not None:
+        with storage_errors("the pairs cannot be written"):
+            if out.is_file() and out.stat().st_size:
+                raise InvalidInput(f"{out} exists, and may have grades; name another file, or delete it")
+            out.parent.mkdir(parents=True, exist_ok=True)
+    pairs = asyncio.run(_pairs(requests, settings, budget, max(1, count // len(requests))))[:count]
+    lines = "\n".join(orjson.dumps({**pair, "grade": None}).decode() for pair in pairs)
     if out is None:
+        typer.echo(lines)
         return
-    with storage_errors("the pairs cannot be written"):
-        if out.is_file() and out.stat().st_size:
-            raise InvalidInput(f"{out} exists, and may have grades; name another file, or delete it")
-        out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f"{lines}\n", encoding="utf-8")
+    console.print(
+        f"{len(pairs)} pairs in {out}: set each grade, 0 for not relevant up to 3, and pass the file as --judgments"
+    )
 
 
 async def _pairs(requests: Requests, settings: Settings, budget: int, count: int) -> list[dict[str, str | None]]:
@@ -162,22 +158,10 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
         with terminal.steps(new_console(stderr=True), doing, len(requests)) as advance:
             for number, (query, request) in enumerate(requests.items()):
                 wanted = SelectRequest.model_validate({**request, "budget": budget})
-                for document in await judging.suggest(task_of(wanted, settings, time.monotonic()), count, seed=number):
-                    pair = {"query": query, "document": document.id, "title": document.title, "text": document.text}
-                    found.append(pair)
+                chosen = await judging.suggest(task_of(wanted, settings, time.monotonic()), count, seed=number)
+                found += [{"query": query, "document": it.id, "title": it.title, "text": it.text} for it in chosen]
                 advance(1)
     return found
-
-
-def _write(pairs: Sequence[Mapping[str, str | None]], out: Path | None) -> None:
-    lines = [orjson.dumps({**pair, "grade": None}).decode() for pair in pairs]
-    if out is None:
-        typer.echo("\n".join(lines))
-        return
-    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    console.print(
-        f"{len(lines)} pairs in {out}: set each grade, 0 for not relevant up to 3, and pass the file as --judgments"
-    )
 
 
 async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
@@ -204,7 +188,8 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
         raise InvalidInput(f"none of the judged documents is in a pool: {', '.join(map(repr, missing[:NAMED]))}")
     created = datetime.now(UTC).isoformat(timespec="seconds")
     queries = [one.query for one in judged.values()]
-    return learn(queries, scorer=scorer, encoder=named.get(vectors), created=created), missing
+    encoder, declared = named.get(vectors), built.selector.trust
+    return learn(queries, scorer=scorer, encoder=encoder, declared=declared, created=created), missing
 
 
 def print_report(console: Console, made: Calibration, missing: Sequence[str]) -> None:
@@ -220,6 +205,11 @@ def print_report(console: Console, made: Calibration, missing: Sequence[str]) ->
     for row in made.report["ncg"]:
         quality.add_row(f"k = {row['k']}", *(f"{100 * row[name]:.1f}" for name in orders))
     console.print(quality)
+    if pairs := made.report["trust"]["pairs"]:
+        order = Table("relevant above others (% of pairs)", "", box=None, pad_edge=False)
+        for name, share in pairs.items():
+            order.add_row(PAIRS.get(name, f"trust {name}"), f"{share:.1f}")
+        console.print(order)
     console.print(
         f"log loss {people['log_loss_before']:.3f} before, {people['log_loss_after']:.3f} after; expected calibration "
         f"error {people['error_before']:.3f} before, {people['error_after']:.3f} after"

@@ -14,7 +14,6 @@ import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperOption
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
@@ -27,27 +26,14 @@ Options = TypeVar("Options")
 
 
 def new_console(**options: Any) -> Console:
-    """Return a console for sentences, whose lines are not broken and whose numbers and paths are not coloured."""
+    """Return a console that neither breaks lines nor colours numbers and paths."""
     return Console(emoji=False, highlight=False, soft_wrap=True, **options)
 
 
 console = new_console()
-
-_type_of = TyperOption.display_type_rich
-
-
-def _type_unless_flag(option: TyperOption, ctx: Any) -> str | None:
-    """Return the type of an option for the help; flags take no value."""
-    return None if option.is_flag else _type_of(option, ctx)
-
-
-setattr(TyperOption, "display_type_rich", _type_unless_flag)  # noqa: B010  # mypy refuses a method
-
 DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
-
-
 Stores = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,8 +45,7 @@ Stores = Annotated[
 
 
 def command_of(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Return a decorator that makes a command of a function whose parameter is an object of the dataclass `options`:
-    the fields become arguments and options of the command."""
+    """Make a command of a function of a dataclass, whose fields become arguments and options."""
 
     def decorate(function: Callable[[Options], None]) -> Callable[..., None]:
         @wraps(function)
@@ -95,7 +80,7 @@ def fail(message: str) -> NoReturn:
 
 @asynccontextmanager
 async def parts(settings: Settings) -> AsyncIterator[Parts]:
-    """Yield the parts of a service, or of a gateway to the retriever that the settings name, for one command."""
+    """Yield the parts of a service, or of a gateway to the retriever that the settings name."""
     from boundarymorph.server import composition
 
     built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)

@@ -31,17 +31,7 @@ INDEX = "python-docstrings"
 UPLOAD = 128  # documents per request, so that there is progress to show and an interruption loses little
 STARTUP_SECONDS = 60.0
 QUERY = "work with dates, times and time zones"
-PACKAGES_LEFT_OUT = {
-    "__hello__",
-    "__phello__",
-    "ensurepip",
-    "idlelib",
-    "lib2to3",
-    "site-packages",
-    "test",
-    "tests",
-    "turtledemo",
-}
+OMITTED = {"__hello__", "__phello__", "ensurepip", "idlelib", "lib2to3", "site-packages", "test", "tests", "turtledemo"}
 
 
 class DemoFailed(BoundaryMorphError):
@@ -50,11 +40,9 @@ class DemoFailed(BoundaryMorphError):
 
 def run(console: Console, settings: Settings, query: str, budget: int, k: int) -> None:
     """Start the service, index the corpus, select, and print. Raises DemoFailed."""
-    data_directory = settings.data_directory
     console.print("[dim]starting the service, with an encoder and a cross-encoder on the CPU[/dim]")
-    with service(data_directory) as client:
-        encoding = _upload(console, client)
-        console.print(f"[dim]{encoding}[/dim]")
+    with service(settings.data_directory) as client:
+        console.print(f"[dim]{_upload(console, client)}[/dim]")
         request = {"query": query, "index": INDEX, "budget": budget, "k": k, "return_documents": True}
         console.print(f"\n[bold]POST {client.base_url}/select[/bold] {orjson.dumps(request).decode()}\n")
         answer = _answered(client.post("/select", json=request)).json()
@@ -63,7 +51,7 @@ def run(console: Console, settings: Settings, query: str, budget: int, k: int) -
 
 
 def _afterwards(settings: Settings) -> str:
-    """How to run a service that has the index, and where its page then is."""
+    """Return how to run a service that has the index, and where its page then is."""
     command = "`make serve`, or `boundarymorph serve`"
     if "data_directory" in settings.model_fields_set:
         command = f"`boundarymorph serve --data-directory {shlex.quote(str(settings.data_directory))}`"
@@ -89,7 +77,7 @@ def _from_sources() -> Iterator[tuple[str, str, str]]:
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
         parts = path.relative_to(library).with_suffix("").parts
-        if PACKAGES_LEFT_OUT.isdisjoint(parts):
+        if OMITTED.isdisjoint(parts):
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             yield from _definitions(ast.parse(path.read_bytes()), module)
 
@@ -106,7 +94,7 @@ def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple
 
 def _from_extensions() -> Iterator[tuple[str, str, str]]:
     for name in sorted(sys.stdlib_module_names):
-        if name.startswith("_") or name in PACKAGES_LEFT_OUT:
+        if name.startswith("_") or name in OMITTED:
             continue
         spec = importlib.util.find_spec(name)
         if spec is None or (spec.origin or "").endswith(".py"):

@@ -1,4 +1,4 @@
-"""Documents as people have them: folders of Markdown and texts, tables of comma-separated values, and long texts."""
+"""Documents of folders, of tables, and of long texts in passages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ DOCUMENT, PASSAGE = "document", "passage"  # fields of a passage's metadata: the
 FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]++([^\n#].*)", re.MULTILINE)
-_BLOCK = (
-    20  # passages: a text is cut into so many at a time, as the splitters' time grows with the square of its length
-)
+_BLOCK = 20  # passages that are cut at a time, as the splitters' time grows with the square of a text's length
 _BORDERS = ("\n#", "\n\n", "\n", " ")  # of blocks, the best first: a heading, a paragraph, a line, a word
 Entry = ParsedDocument | BadLine
 
@@ -40,8 +38,7 @@ Entry = ParsedDocument | BadLine
 def opened(
     source: Path, columns: Columns, dimension: int, most: int, whole: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
-    """Open a folder, a Markdown file, a table, a JSON array, or lines of JSON. Yields their documents and their size in
-    bytes, if that can be known.
+    """Open a source. Yields its documents and its size in bytes, if that is known.
 
     most: bytes of a document; whole: of a JSON array. Raises InvalidInput, and LimitExceeded for a larger array.
     """
@@ -60,23 +57,20 @@ def opened(
 
 
 def is_texts(source: Path) -> bool:
-    """Whether it is a folder, or the name of a file says that it is Markdown."""
+    """Whether it is a folder or Markdown."""
     return source.is_dir() or source.suffix.lower() in MARKDOWN
 
 
 def is_table(source: Path) -> bool:
-    """Whether the name of a file says that it is a table."""
     return source.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
 
 def is_array(source: Path) -> bool:
-    """Whether the name of a file says that it is one JSON value."""
     return source.name.lower().removesuffix(".gz").endswith(".json")
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files with one of SUFFIXES in a folder and the folders in it, by path, without hidden ones. Raises
-    InvalidInput if there are none."""
+    """Return the files with one of SUFFIXES, by path, without hidden ones. Raises InvalidInput if there are none."""
     found = [
         path
         for path in sorted(folder.rglob("*"))
@@ -92,7 +86,7 @@ def files_in(folder: Path) -> list[Path]:
 async def of_folder(
     folder: Path, files: Iterable[Path], most: int, *, inside: Path | None = None, strict: bool = False
 ) -> AsyncIterator[Entry]:
-    """Yield a document of each file, whose id is its path within the folder, with `/` between its parts.
+    """Yield a document of each file, whose id is its path within the folder.
 
     What is no text of UTF-8, has nothing to read or more than `most` bytes is a bad line, and so is a link to a file
     outside of the folder `inside`; strict: raises InvalidInput instead.
@@ -130,23 +124,20 @@ def _record(id: str, path: Path, content: bytes, most: int) -> dict[str, str]:
 def titled(text: str) -> tuple[str | None, str]:
     """Return the title of a Markdown text, by its front matter or else its first heading, and the text without front
     matter."""
-    front = FRONT_MATTER.match(text)
-    rest = text if front is None else text[front.end() :]
-    given = None if front is None else _TITLE.search(front[1])
-    if title := "" if given is None else _unquoted(given[1].strip()):
-        return title, rest
-    heading = _HEADING.search(rest)
-    return (heading[1].rstrip(" \t\r#") if heading else None), rest
-
-
-def _unquoted(text: str) -> str:
-    quoted = len(text) > 1 and text[0] in "'\"" and text[0] == text[-1]
-    return text[1:-1] if quoted else text
+    if (front := FRONT_MATTER.match(text)) is not None:
+        text = text[front.end() :]
+        if (given := _TITLE.search(front[1])) is not None:
+            title = given[1].strip()
+            if len(title) > 1 and title[0] in "'\"" and title[0] == title[-1]:
+                title = title[1:-1]
+            if title:
+                return title, text
+    heading = _HEADING.search(text)
+    return (heading[1].rstrip(" \t\r#") if heading else None), text
 
 
 async def of_array(stream: Stream, source: Path, dimension: int, most: int, whole: int) -> AsyncIterator[Entry]:
-    """Yield the documents of a JSON array. most, whole: bytes of a document and of the array. Raises InvalidInput, and
-    LimitExceeded for a larger array."""
+    """Yield the documents of a JSON array. most, whole: bytes of a document and of the array."""
     with sources.undamaged(source):
         body = stream.read(whole + 1)
     lines = "write one object a line, to a file whose name ends in .jsonl"
@@ -161,7 +152,7 @@ async def of_array(stream: Stream, source: Path, dimension: int, most: int, whol
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the columns of a table that have the ids, texts and titles; None for the usual ones."""
+    """Names of the columns of a table; None for the usual ones."""
 
     id: str | None = None
     text: str | None = None
@@ -171,9 +162,8 @@ class Columns:
 async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
     """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs.
 
-    Columns that are not named are `id` (or `_id`), `text` and `title`; other columns are metadata, without empty cells.
-    Without a column of ids, a row's id is its number. most: bytes of a row. Raises InvalidInput for what is no such
-    table, with the line.
+    Other columns are metadata, without empty cells. Without a column of ids, a row's id is its number. most: bytes of a
+    row. Raises InvalidInput, with the line.
     """
     position, begin, name = 0, 0, sources.named(source)  # begin: of the row
 
@@ -236,7 +226,7 @@ def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None,
 
 
 def _blocks(text: str, most: int) -> Iterator[str]:
-    """Yield consecutive parts of a text with at most so many characters, which end at a border if there is one."""
+    """Yield consecutive parts of a text of at most so many characters, which end at a border if there is one."""
     start = 0
     while len(text) - start > most:
         ends = (text.rfind(border, start + most // 2, start + most) for border in _BORDERS)
@@ -248,19 +238,17 @@ def _blocks(text: str, most: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Passages:
-    """Cuts documents into passages, at headings, paragraphs and sentences as far as possible.
+    """Cuts documents into passages of at most so many characters, at headings, paragraphs and sentences.
 
-    characters: of a passage, at most. A passage has the title of its document and the metadata `document`, the
-    document's id, and `passage`, its number from 1. The first has the document's id; others have `#` and their number
-    behind it.
+    A passage has the title of its document and the metadata `document`, the document's id, and `passage`, its number
+    from 1. The first has the document's id; others have `#` and their number behind it.
     """
 
     characters: int
     _counts: dict[str, int] = field(default_factory=dict)  # of passages, by document
 
     async def of(self, entries: AsyncIterable[Entry]) -> AsyncIterator[Entry]:
-        """Yield the passages of the documents, or with 0 characters the documents. One with a field of its own of these
-        names is a bad line, and one with an embedding stays whole."""
+        """Yield the passages of the documents, or with 0 characters the documents. One with a vector stays whole."""
         async for entry in entries:
             if not self.characters or isinstance(entry, BadLine) or entry.embedding is not None:
                 yield entry

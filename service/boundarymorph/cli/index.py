@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +46,12 @@ class Build:
     name: Annotated[str, typer.Argument(help="Name of the index; created if it does not exist.")]
     source: Annotated[
         Path,
-        typer.Option(
-            "--from",
-            callback=sources.there,
-            help="A folder of .md and .txt files, or an .md file; a table, .csv or .tsv; or lines of JSON or an array: "
+        sources.existing(
+            "A folder of .md and .txt files, or an .md file; a table, .csv or .tsv; or lines of JSON or an array: "
             "id (or _id, as in BEIR), text, optional title, metadata, embedding. Files may be gzipped; - reads lines "
             "from standard input.",
+            "--from",
+            folders=True,
         ),
     ]
     strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False
@@ -105,6 +105,7 @@ def build_index(options: Build) -> None:
     Exits with 4 if lines or files were skipped; the other documents are kept.
     """
     from boundarymorph.cli import files, terminal
+    from boundarymorph.retrieval.uploads import IngestReport
 
     name, source = options.name, options.source
     settings = Settings.load(data_directory=options.data_directory)
@@ -113,22 +114,17 @@ def build_index(options: Build) -> None:
     columns = files.Columns(options.id_column, options.text_column, options.title_column)
     if columns != files.Columns() and not files.is_table(source):
         raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
-    start, stored = time.monotonic(), 0
-
-    def note(report: IngestReport) -> None:
-        nonlocal stored
-        stored = report.added + report.updated + report.unchanged
-
+    start, report = time.monotonic(), IngestReport()
     with sources.interruptible():
         try:
-            report = asyncio.run(_filled(settings, options, columns, note))
+            asyncio.run(_fill(settings, options, columns, report))
         except KeyboardInterrupt:
-            so_far = counted(stored, "document", "documents")
+            so_far = counted(report.stored, "document", "documents")
             console.print(f"stopped after {so_far}; repeat the command to go on")
             raise typer.Exit(INTERRUPTED) from None
     unit = "file" if files.is_texts(source) else "line"
     terminal.print_ingestion(console, name, report, time.monotonic() - start, unit)
-    if report.skipped and not (report.added or report.updated or report.unchanged):
+    if report.skipped and not report.stored:
         fail(f"no {unit} of {sources.named(source)} is a usable document; a new index is not kept without any")
     if not report.documents:
         console.print(f"{sources.named(source)} is empty; a new index is not kept without documents")
@@ -141,7 +137,7 @@ def list_indexes(as_json: AsJson = False, data_directory: DataDirectory = None) 
     """List the indexes by name. Exits with 1 if one cannot be read."""
     from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex, all_described
 
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         listed = all_described(catalog)
     described = [index for index in listed if isinstance(index, IndexDescription)]
     unreadable = [index for index in listed if isinstance(index, UnreadableIndex)]
@@ -164,19 +160,11 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
     columns = ("name", "documents", "dim", "kind", "encoder", "MB", "created")
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for info in described:
-        size = (f"{info.count:,}", str(info.dimension), info.kind)
+        encoder = _encoder_of(info).partition("@")[0].rpartition("/")[2]  # without its owner and revision
         megabytes = "" if info.bytes is None else f"{info.bytes / 1e6:,.1f}"
-        table.add_row(info.name, *size, _short(_encoder_of(info)), megabytes, _to_the_minute(info.created))
+        created = (info.created or "")[:16].replace("T", " ")
+        table.add_row(info.name, f"{info.count:,}", str(info.dimension), info.kind, encoder, megabytes, created)
     terminal.print_whole(console, table)
-
-
-def _short(encoder: str) -> str:
-    """Return the name of an encoder without its owner and what makes it unique."""
-    return encoder.partition("@")[0].rpartition("/")[2]
-
-
-def _to_the_minute(created: str | None) -> str:
-    return "" if not created else created[:16].replace("T", " ")
 
 
 @app.command("info")
@@ -184,27 +172,28 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
     """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
     from boundarymorph.retrieval.interfaces import described
 
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         info = described(catalog, name)
     if as_json:
         _print_json(info.model_dump(mode="json"))
         return
-    rows = [("description", info.description)] if info.description else []
-    rows += [("distinct by", info.distinct)] if info.distinct else []
-    rows += [
-        ("documents", f"{info.count:,}"),
-        ("dimension", str(info.dimension)),
-        ("kind", info.kind),
-        ("metric", info.metric),
-        ("encoder", _encoder_of(info)),
-    ]
-    rows += [("bytes", f"{info.bytes:,}")] if info.bytes is not None else []
-    rows += [("created", info.created)] if info.created is not None else []
+    rows = {
+        "description": info.description or None,
+        "distinct by": info.distinct or None,
+        "documents": f"{info.count:,}",
+        "dimension": info.dimension,
+        "kind": info.kind,
+        "metric": info.metric,
+        "encoder": _encoder_of(info),
+        "bytes": None if info.bytes is None else f"{info.bytes:,}",
+        "created": info.created,
+    }
     if info.structure is not None:
-        rows.append(("trained", f"{info.structure.count:,} documents in {info.structure.clusters:,} clusters"))
-        rows += [(f"recall@{depth:,}", f"{recall:.4f}") for depth, recall in info.structure.recall.items()]
-    for label, value in rows:
-        typer.echo(f"{label:<14} {value}")
+        rows["trained"] = f"{info.structure.count:,} documents in {info.structure.clusters:,} clusters"
+        rows |= {f"recall@{depth:,}": f"{recall:.4f}" for depth, recall in info.structure.recall.items()}
+    for label, value in rows.items():
+        if value is not None:
+            typer.echo(f"{label:<14} {value}")
 
 
 @app.command("describe")
@@ -214,7 +203,7 @@ def say_what_it_holds(
     data_directory: DataDirectory = None,
 ) -> None:
     """Describe the documents of an index, for people and language models who choose among indexes."""
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         catalog.artifacts(name).change(description=description.strip() or None)
 
 
@@ -279,7 +268,7 @@ def delete_index(
     wanted = None if filter is None else Filter(json_object("--filter", filter))
     if wanted is not None:
         wanted.refuse_everything()
-    with _indexes(Settings.load(data_directory=data_directory)) as catalog:
+    with _indexes(data_directory) as catalog:
         if wanted is None:
             catalog.delete(name)
             console.print(f"{name} deleted")
@@ -292,24 +281,22 @@ def _encoder_of(info: IndexDescription) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 
-async def _filled(
-    settings: Settings, options: Build, columns: Columns, note: Callable[[IngestReport], None]
-) -> IngestReport:
-    """Fill an index from a source. note: is called with the report so far."""
+async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> None:
+    """Fill an index from a source. report: is filled, too."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS
     from boundarymorph.retrieval.local.catalog import LocalIndex
-    from boundarymorph.retrieval.uploads import ingest
+    from boundarymorph.retrieval.uploads import ingesting
 
-    name, source, strict = options.name, options.source, options.strict
+    name, source, limits = options.name, options.source, settings.limits
     characters = options.passages
     if characters is None:
         characters = files.PASSAGE_CHARACTERS if files.is_texts(source) or files.is_table(source) else 0
     passages = files.Passages(characters)
     kind, dimension = (options.kind, options.dimension) if options.encoder is None else (WORDS, 0)
     async with AsyncExitStack() as stack:
-        catalog, encoder, made_by = stack.enter_context(_indexes(settings)), None, None
+        catalog, encoder, made_by = stack.enter_context(_indexes(options.data_directory)), None, None
         if dimension is None:
             encoder = build_encoder(settings)
             stack.push_async_callback(encoder.close)
@@ -318,18 +305,15 @@ async def _filled(
         existed = catalog.exists(name)
         live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=options.words)
         try:
-            limits = settings.limits
-            with files.opened(source, columns, dimension, limits.line_bytes, limits.body_bytes, strict=strict) as found:
-                entries, length = found
+            found = files.opened(
+                source, columns, dimension, limits.line_bytes, limits.body_bytes, strict=options.strict
+            )
+            with found as (entries, length), terminal.Stages(console) as stages:
                 if characters:  # before the first passage can be found
                     await asyncio.to_thread(catalog.artifacts(name).change, distinct=files.DOCUMENT)
-                with terminal.ingestion(console, name, length) as show:
-
-                    def progress(report: IngestReport) -> None:
-                        note(report)
-                        show(report)
-
-                    report = await ingest(live, encoder, passages.of(entries), strict=strict, on_progress=progress)
+                async for _ in ingesting(live, encoder, passages.of(entries), strict=options.strict, report=report):
+                    note = f", {counted(report.documents, 'document', 'documents')}"
+                    stages.show(f"indexing {name}, bytes", report.position, length, note)
             if characters:
                 await asyncio.to_thread(passages.remove_old, live)
             if isinstance(live, LocalIndex):
@@ -338,38 +322,38 @@ async def _filled(
             with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():
                     catalog.delete(name)
-    return report
 
 
 @contextmanager
-def _indexes(settings: Settings) -> Iterator[Catalog]:
-    """Open the indexes of a service with these settings, for a command. Raises InvalidConfiguration."""
+def _indexes(data_directory: Path | None) -> Iterator[Catalog]:
+    """Open the indexes of a service. Raises InvalidConfiguration for a gateway."""
     from boundarymorph.retrieval.build import build_indexes
 
-    _refuse_a_gateway(settings)
     # Commands on local indexes use the CPU, whatever search_device says, so that they train ivf indexes.
-    with closing(build_indexes(settings.model_copy(update={"search_device": "cpu"}))) as catalog:
+    settings = _settings(data_directory).model_copy(update={"search_device": "cpu"})
+    with closing(build_indexes(settings)) as catalog:
         yield catalog
 
 
 @contextmanager
 def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalCatalog]:
-    """Open the indexes of this machine, for a command that works only on these. Raises InvalidConfiguration."""
+    """Open the indexes of this machine. Raises InvalidConfiguration if those of a service are elsewhere."""
     from boundarymorph.retrieval.build import build_catalog
 
-    settings = Settings.load(data_directory=data_directory)
+    settings = _settings(data_directory)
     if settings.index_store is not None:
         raise InvalidConfiguration(
             f"index_store is {settings.index_store!r}, and `{command}` is for indexes on this machine only"
         )
-    _refuse_a_gateway(settings)
     with closing(build_catalog(settings)) as catalog:
         yield catalog
 
 
-def _refuse_a_gateway(settings: Settings) -> None:
+def _settings(data_directory: Path | None) -> Settings:
+    settings = Settings.load(data_directory=data_directory)
     if settings.retriever.url:
         raise InvalidConfiguration(
             f"retriever.url is set: the indexes are at {', '.join(settings.retriever.url)}; run this command where "
             "that retriever runs, or use the routes under /indexes"
         )
+    return settings

@@ -110,7 +110,7 @@ for _found in entry_points(group="boundarymorph.commands"):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        version()
         raise typer.Exit
 
 
@@ -130,7 +130,7 @@ def version() -> None:
 
 
 def _unwrap(commands: typer.Typer) -> None:
-    """Let a terminal break the lines of the descriptions of commands, not this file."""
+    """Let a terminal break the lines of the descriptions of commands."""
     for command in commands.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from boundarymorph import reading
+from boundarymorph.cli import source as sources
 from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object, new_console, parts
 from boundarymorph.errors import InvalidInput
+from boundarymorph.reading import has_content
 from boundarymorph.settings import Settings
 
 
@@ -29,11 +30,9 @@ class SelectOptions:
     )
     queries: Annotated[
         Path | None,
-        typer.Option(
-            help="Make many selections by a service, and print an answer a line: a file with a query a line, or an "
-            "object with fields of POST /select and an id in place of its number.",
-            exists=True,
-            dir_okay=False,
+        sources.existing(
+            "Make many selections by a service, and print an answer a line: a file with a query a line, or an object "
+            "with fields of POST /select and an id in place of its number."
         ),
     ] = None
     url: Annotated[
@@ -75,14 +74,8 @@ class SelectOptions:
     data_directory: DataDirectory = None
 
     @property
-    def request(self) -> dict[str, Any]:
-        """The body of the request. Raises InvalidInput for an option that is no JSON."""
-        asked = {"queries": [self.query, *self.also]} if self.also else {"query": self.query}
-        return asked | self.fields
-
-    @property
     def fields(self) -> dict[str, Any]:
-        """The body without what is asked. Raises InvalidInput for an option that is no JSON."""
+        """The body of the request without the query. Raises InvalidInput for an option that is no JSON."""
         distinct, filter = self.distinct, self.filter
         given = {
             "index": self.index,
@@ -121,7 +114,8 @@ def select(options: SelectOptions) -> None:
     from boundarymorph.cli import terminal
 
     settings = Settings.load(data_directory=options.data_directory)
-    request = SelectRequest.model_validate(options.request)
+    asked = {"queries": [options.query, *options.also]} if options.also else {"query": options.query}
+    request = SelectRequest.model_validate(asked | options.fields)
     task_of(request, settings, time.monotonic())  # reports an exceeded limit before any model is loaded
 
     async def answer() -> SelectResponse:
@@ -142,10 +136,9 @@ def _number(text: str | None) -> int | str | None:
 
 
 def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_directory: Path | None) -> None:
-    """Print an answer for each query in a file.
+    """Print an answer for each query in a file. Exits with 1 for a file with a mistake, and if a selection failed.
 
-    fields: of all requests; url: of the service, None to start one. Exits with 1 for a file with a mistake, before any
-    selection is made, and if a selection failed.
+    fields: of all requests. url: of the service, None to start one.
     """
     from boundarymorph.cli import demo, terminal
 
@@ -166,10 +159,10 @@ def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_dir
             for (id, _), result in zip(requests, results, strict=True):
                 if isinstance(result, BoundaryMorphError):
                     failed += 1
-                    answer = {"id": id, "error": str(result)}
+                    answer: dict[str, object] = {"error": str(result)}
                 else:
-                    answer = {"id": id, "answer": result.model_dump(mode="json", exclude_unset=True)}
-                typer.echo(orjson.dumps(answer))
+                    answer = {"answer": result.model_dump(mode="json", exclude_unset=True)}
+                typer.echo(orjson.dumps({"id": id} | answer))
                 advance(1)
     except (BoundaryMorphError, OSError, ValueError) as error:
         fail(str(error))
@@ -178,14 +171,10 @@ def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_dir
 
 
 def _requests(path: Path, fields: Mapping[str, Any]) -> Iterator[tuple[object, dict[str, Any]]]:
-    """Yield the id and the request of each line; the id is its number if it has none.
-
-    Raises InvalidInput, naming the line, for one without a query.
-    """
-    with reading.opened_path(path) as stream:
-        for place, number, value in reading.records(stream, str(path)):
-            request = {"id": number, **fields, **({"query": value} if isinstance(value, str) else value)}
-            query = request["query"] = request.pop("queries", None) or request.get("query") or ""
-            if not query or (isinstance(query, str) and not reading.has_content(query)):
-                raise InvalidInput(f"{place} has no 'query' to read; write one, or remove the line")
-            yield request.pop("id"), request
+    """Yield the id, by default a number, and the request of each line. Raises InvalidInput for one without a query."""
+    for place, number, value in sources.records(path):
+        request = {"id": number, **fields, **({"query": value} if isinstance(value, str) else value)}
+        query = request["query"] = request.pop("queries", None) or request.get("query") or ""
+        if not query or (isinstance(query, str) and not has_content(query)):
+            raise InvalidInput(f"{place} has no 'query' to read; write one, or remove the line")
+        yield request.pop("id"), request

@@ -22,7 +22,7 @@ IndexStore = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverOptions:
-    """Where the retriever listens, and where its indexes are."""
+    """Options of the retriever."""
 
     host: Host = None
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None
@@ -34,7 +34,7 @@ class RetrieverOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(RetrieverOptions):
-    """The same of a service, and its scorer or its peers."""
+    """Options of a service."""
 
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None
     scorer: Annotated[
@@ -82,7 +82,7 @@ def serve(options: ServiceOptions) -> None:
 
 
 def _run(create: Create, name: str, default_port: int | None = None, **given: Any) -> NoReturn:
-    """Serve an application with these settings, None for those that are not given, and exit."""
+    """Serve an application with the settings that are not None, and exit."""
     from boundarymorph.server import process
 
     settings = Settings.load(**given)
@@ -93,7 +93,7 @@ def _run(create: Create, name: str, default_port: int | None = None, **given: An
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerOptions:
-    """Where the scorer listens, and its settings under `scorer`."""
+    """Options of the scorer."""
 
     model: Annotated[
         str | None,

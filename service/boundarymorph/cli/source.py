@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import typer
 
@@ -19,28 +19,24 @@ from boundarymorph.reading import Record, Stream
 WRITTEN = "; what came before the damage is written, unless --strict"
 
 
-def there(path: Path) -> Path:
-    """Check that a path exists, or is - for standard input. Raises typer.BadParameter."""
-    if str(path) != "-" and not path.exists():
-        raise typer.BadParameter(f"file or folder {str(path)!r} does not exist")
-    return path
+def existing(help: str, *names: str, folders: bool = False) -> Any:
+    """Return an option for an existing file or pipe, or - for standard input."""
 
+    def check(path: Path | None) -> Path | None:
+        if path is not None and str(path) != "-" and not (path.exists() and (folders or not path.is_dir())):
+            raise typer.BadParameter(f"{str(path)!r} does not exist{'' if folders else ', or is a directory'}")
+        return path
 
-def checked(path: Path | None) -> Path | None:
-    """Check that a path, if given, is an existing file or pipe, or - for standard input. Raises typer.BadParameter."""
-    if path is not None and str(path) != "-" and (not path.exists() or path.is_dir()):
-        raise typer.BadParameter(f"file {str(path)!r} does not exist, or is a directory")
-    return path
+    return typer.Option(*names, callback=check, help=help)
 
 
 def named(source: Path) -> str:
-    """Return the name of the source for messages."""
     return "standard input" if str(source) == "-" else str(source)
 
 
 @contextmanager
 def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
-    """Open a source, decompressed. Yields the stream and its size in bytes, if that can be known beforehand."""
+    """Open a source, decompressed. Yields the stream and its size in bytes, if that is known."""
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
@@ -69,8 +65,7 @@ def records(source: Path) -> Iterator[Record]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, let the first Ctrl-C raise KeyboardInterrupt. asyncio would cancel a task instead, and a read
-    of standard input would go on."""
+    """Within the block, let the first Ctrl-C raise KeyboardInterrupt; asyncio would go on reading standard input."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -14,7 +14,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TaskID,
-    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -29,43 +28,14 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0
 
 
-def progress(console: Console) -> Progress:
-    """Return a progress bar with counts and the time left."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
-
-
-@contextmanager
-def steps(
-    console: Console, doing: str, total: int, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is called with how many more steps are done: on a terminal it moves a bar, otherwise it
-    writes a line every LINE_SECONDS. The first line says at once what begins."""
-    if console.is_terminal:
-        with progress(console) as bar:
-            task = bar.add_task(doing, total=total)
-            yield lambda more: bar.advance(task, more)
-        return
-    console.print(f"{doing}: {total:,}", markup=False, highlight=False)
-    done, told = 0, clock()
-
-    def tell(more: int) -> None:
-        nonlocal done, told
-        done += more
-        if clock() - told >= LINE_SECONDS:
-            told = clock()
-            console.print(f"{doing}: {done:,} of {total:,}", markup=False, highlight=False)
-
-    yield tell
-
-
 class Stages:
-    """The progress of stages, each with a number of steps: bars on a terminal, otherwise a line as a stage begins and
-    one every LINE_SECONDS."""
+    """The progress of stages: bars on a terminal, otherwise a line as a stage begins and one every LINE_SECONDS."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock, self._told = console, clock, clock()
-        self._bars = progress(console) if console.is_terminal else None
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        bars = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
+        self._bars = bars if console.is_terminal else None
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Stages:
@@ -77,58 +47,38 @@ class Stages:
         if self._bars is not None:
             self._bars.stop()
 
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Take the bars off the terminal within the block, for a question."""
-        self.__exit__()
-        yield
-        self.__enter__()
-
-    def show(self, stage: str, done: int = 0, total: int | None = None) -> None:
-        """Show how much of a stage is done. total: None if it has no steps."""
+    def show(self, stage: str, done: int = 0, total: int | None = None, note: str = "") -> None:
+        """Show how much of a stage is done. total: None if that is not known."""
         begins = stage not in self._tasks
         if self._bars is not None:
             if begins:
                 self._tasks[stage] = self._bars.add_task(stage, total=total)
-            self._bars.update(self._tasks[stage], completed=done, total=total)
+            self._bars.update(self._tasks[stage], completed=done, total=total, description=stage + note)
         elif begins or self._clock() - self._told >= LINE_SECONDS:
             self._tasks[stage], self._told = TaskID(0), self._clock()
             steps = "" if total is None else f": {done:,} of {total:,}"
-            self._console.print(f"{stage}{steps}", markup=False, highlight=False)
+            self._console.print(f"{stage}{steps}{note}", markup=False, highlight=False)
 
 
 @contextmanager
-def ingestion(
-    console: Console, name: str, total: int | None, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[IngestReport], None]]:
-    """Yield a function that shows the progress of an upload when called with the report so far: on a terminal as a bar,
-    otherwise as a line every LINE_SECONDS. total: bytes of the upload, None if unknown."""
-    if console.is_terminal:
-        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-        with Progress(*columns, TextColumn("{task.fields[status]}"), console=console) as bar:
-            task = bar.add_task(f"indexing {name}", total=total, status="")
+def steps(
+    console: Console, doing: str, total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is called with how many more steps of a single stage are done."""
+    done = 0
 
-            def draw(report: IngestReport) -> None:
-                bar.update(task, completed=report.position, status=_status(report))
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        stages.show(doing, done, total)
 
-            yield draw
-            bar.update(task, total=total or 1, completed=total or 1)
-        return
-    last = clock()
-
-    def write(report: IngestReport) -> None:
-        nonlocal last
-        if clock() - last >= LINE_SECONDS:
-            last = clock()
-            share = "" if total is None else f"{report.position / max(1, total):.0%}, "
-            console.print(f"indexing {name}: {share}{_status(report)}")
-
-    yield write
+    with Stages(console, clock) as stages:
+        advance(0)
+        yield advance
 
 
 def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float, unit: str = "line") -> None:
-    """Print the result of an upload, the lines (or other units) that were skipped, and the fields that were not
-    kept."""
+    """Print the result of an upload, the lines (or other units) that were skipped, and the unknown fields."""
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
@@ -150,7 +100,7 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
 
 
 def print_whole(console: Console, table: Table) -> None:
-    """Print a table without cutting off any cell, if necessary wider than the console, and lines without padding."""
+    """Print a table whole, if necessary wider than the console, without padding at the ends of lines."""
     table.width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
     with console.capture() as printed:
         console.print(table)
@@ -159,12 +109,10 @@ def print_whole(console: Console, table: Table) -> None:
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:
-    """Print the answer of POST /select as a table: the chosen documents, whether they were scored, and their ranks."""
+    """Print the answer of POST /select."""
     usage, documents = answer["usage"], answer["documents"]
-    scored = sum(document["source"] == "cross_encoder" for document in documents)
-    k = len(documents)
-    pulled = sum(document["retrieval_rank"] > k for document in documents)
-
+    k, scored = len(documents), sum(document["source"] == "cross_encoder" for document in documents)
+    ranks = [document["retrieval_rank"] for document in documents]
     console.print(f"[bold]query[/bold]  {escape(query)}")
     console.print(f"[bold]N[/bold] {answer['pool_size']:,}   [bold]B[/bold] {usage['budget']}   [bold]k[/bold] {k}")
     table = Table(box=None, header_style="bold", pad_edge=False, expand=True)
@@ -174,9 +122,8 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     table.add_column("from rank", justify="right", width=9)
     table.add_column("document", no_wrap=True, overflow="ellipsis", ratio=1)
     for document in documents:
-        rank = document["retrieval_rank"]
-        scored_here = document["source"] == "cross_encoder"
-        how = "[green]scored[/green]" if scored_here else f"inferred [dim]± {document['std']:.2f}[/dim]"
+        rank, inferred = document["retrieval_rank"], f"inferred [dim]± {document['std']:.2f}[/dim]"
+        how = "[green]scored[/green]" if document["source"] == "cross_encoder" else inferred
         came_from = f"[bold yellow]{rank:,}[/bold yellow]" if rank > k else f"{rank:,}"
         table.add_row(str(document["rank"]), f"{document['relevance']:.3f}", how, came_from, _label(document))
     if console.is_terminal:
@@ -185,31 +132,21 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
         print_whole(console, table)
     console.print(
         f"\n{counted(k, 'document', 'documents')}: {scored} scored, {k - scored} inferred; "
-        f"{pulled} from below rank {k} "
-        f"(deepest {max((document['retrieval_rank'] for document in documents), default=0):,})"
+        f"{sum(rank > k for rank in ranks)} from below rank {k} (deepest {max(ranks, default=0):,})"
     )
-    console.print(
-        f"{usage['cross_encoder_calls']} of {counted(usage['budget'], 'cross-encoder call', 'cross-encoder calls')} in "
-        f"{counted(usage['rounds'], 'round', 'rounds')}; "
-        f"stopped: {answer['stop_reason']}"
-    )
+    calls = counted(usage["budget"], "cross-encoder call", "cross-encoder calls")
+    rounds = counted(usage["rounds"], "round", "rounds")
+    console.print(f"{usage['cross_encoder_calls']} of {calls} in {rounds}; stopped: {answer['stop_reason']}")
     stages = dict(answer["timings_ms"])
     total = stages.pop("total")
-    console.print(
-        f"time: {total:.0f} ms = " + " + ".join(f"{stage} {milliseconds:.0f}" for stage, milliseconds in stages.items())
-    )
+    console.print(f"time: {total:.0f} ms = " + " + ".join(f"{stage} {each:.0f}" for stage, each in stages.items()))
     for warning in answer["warnings"]:
         console.print(f"[yellow]note:[/yellow] {escape(warning)}")
 
 
-def _status(report: IngestReport) -> str:
-    there = f" ({report.unchanged:,} were there)" if report.unchanged else ""
-    return f"{report.documents:,} documents{there}"
-
-
 def _label(document: Mapping[str, Any]) -> str:
-    lines = [line.strip() for line in (document["text"] or "").splitlines() if line.strip()]
-    said = lines[0] if lines else ""
+    lines = [line.strip() for line in (document["text"] or "").splitlines() if line.strip()] or [""]
+    said = lines[0]
     if said.startswith("#"):  # a heading and what follows
         said = "  ".join(line.lstrip("# ") for line in lines[:2])
     return f"{escape(document['id'])}  [dim]{escape(said)}[/dim]"

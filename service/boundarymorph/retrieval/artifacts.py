@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,9 +19,6 @@ from boundarymorph.database import storage_errors
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 
 FILE = "artifacts.json"
-EARLIER = "belongings"  # the folder in which version 0.1 kept them
-EARLIER_DESCRIPTION, EARLIER_DISTINCT, EARLIER_CALIBRATION = "description.txt", "distinct.txt", "calibration.json"
-EARLIER_FILES = {f"{EARLIER}/{file}" for file in (EARLIER_DESCRIPTION, EARLIER_DISTINCT, EARLIER_CALIBRATION)}
 _log = logging.getLogger(__name__)
 
 
@@ -58,16 +54,11 @@ class Artifacts:
 class ArtifactFile:
     """The file of the artifacts of one index. Methods block, and raise StorageUnavailable or StorageFull."""
 
-    def __init__(self, folder: Path, index: str, *, earlier: Path, create: bool = False) -> None:
-        """
-        Args:
-            folder: The folder of the file.
-            index: The name of the index, for messages.
-            earlier: The folder with files of version 0.1, which are read as long as the file does not exist.
-            create: Whether the first write makes the folder. If not, the index was deleted if there is no folder.
-        """
+    def __init__(self, folder: Path, index: str, *, create: bool = False) -> None:
+        """index: its name, for messages. create: whether the first write makes the folder; if not, an index without a
+        folder was deleted."""
         self.index = index
-        self._folder, self._path, self._earlier, self._create = folder, folder / FILE, earlier, create
+        self._folder, self._path, self._create = folder, folder / FILE, create
 
     def read(self) -> Artifacts:
         """Return the artifacts. Raises CorruptIndex, naming the file, if it is damaged."""
@@ -75,7 +66,7 @@ class ArtifactFile:
             try:
                 return Artifacts.of_json(orjson.loads(self._path.read_bytes()))
             except FileNotFoundError:
-                return _of_earlier(self._earlier)
+                return Artifacts()
             except (orjson.JSONDecodeError, InvalidInput) as error:
                 raise CorruptIndex(
                     f"{self._path} is damaged: {error}; put back a copy of it, or remove it to go on without"
@@ -92,9 +83,7 @@ class ArtifactFile:
     def change(self, **changes: object) -> None:
         """Replace some of the artifacts. On return they are on the disk.
 
-        Raises:
-            CorruptIndex: The file is damaged. It stays as it is.
-            UnknownIndex: The index was deleted.
+        Raises CorruptIndex if the file is damaged, which stays as it is, and UnknownIndex if the index was deleted.
         """
         with storage_errors(str(self._path)), self._alone():
             self._write(self._path, replace(self.read(), **changes))  # type: ignore[arg-type]
@@ -122,7 +111,7 @@ class ArtifactFile:
             os.close(folder)
 
     def _write(self, path: Path, artifacts: Artifacts) -> None:
-        """Write a file whole or not at all, in place of an earlier one."""
+        """Write a file whole or not at all."""
         scratch = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             with scratch.open("wb") as file:
@@ -132,23 +121,3 @@ class ArtifactFile:
             scratch.replace(path)
         finally:
             scratch.unlink(missing_ok=True)
-
-
-def _of_earlier(folder: Path) -> Artifacts:
-    """Return what version 0.1 kept in a folder, without its calibrations."""
-    if (folder / EARLIER_CALIBRATION).exists():
-        _warn_of_earlier(folder / EARLIER_CALIBRATION)
-
-    def text(file: str) -> str | None:
-        try:
-            return (folder / file).read_text("utf-8", errors="replace").strip() or None
-        except FileNotFoundError:
-            return None
-
-    return Artifacts(text(EARLIER_DESCRIPTION), text(EARLIER_DISTINCT))
-
-
-@cache
-def _warn_of_earlier(calibration: Path) -> None:
-    """Log once that a calibration is of no use any more."""
-    _log.warning("%s was made by version 0.1 and is not used; run `boundarymorph calibrate` again", calibration)

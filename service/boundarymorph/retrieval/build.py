@@ -1,7 +1,4 @@
-"""Building the encoder, the indexes, the stores and the clients of remote retrievers that the settings ask for.
-
-Parts that a process does not need are not imported.
-"""
+"""Builds the parts of retrieval that the settings ask for, and imports no others."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 OF_PROCESS, OF_INDEX = 40, 4  # descriptors of a process without indexes, and of an open index that nobody searches
-ARTIFACTS, EARLIER = ".artifacts", ".belongings/stores"  # in the data directory, of indexes in stores
+ARTIFACTS = ".artifacts"  # in the data directory, of indexes in stores
 STORES = "boundarymorph.stores"  # the entry points of stores, named by the scheme of their URLs
 
 
@@ -65,7 +62,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def encoder_is_paid(settings: EncoderSettings) -> bool:
-    """Whether a request costs money, so that none is sent unnecessarily."""
+    """Whether a request costs money."""
     from boundarymorph.retrieval.encoders.remote import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
@@ -85,10 +82,7 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
 
 
 def most_open(chosen: int) -> int:
-    """Return how many indexes are kept open: fewer than chosen if they would need more than half of the descriptors.
-
-    The other half is for connections of callers.
-    """
+    """Return how many indexes are kept open: half of the descriptors are left for connections of callers."""
     return max(1, min(chosen, (descriptors() // 2 - OF_PROCESS) // OF_INDEX))
 
 
@@ -127,7 +121,6 @@ def build_indexes(settings: Settings) -> Catalog:
             prefix=chosen.prefix,
             schema_seconds=chosen.schema_seconds,
             directory=settings.data_directory / ARTIFACTS / name,
-            earlier=settings.data_directory / EARLIER / name,
         )
         for name, chosen in settings.stores.items()
     }

@@ -1,6 +1,4 @@
-"""A document, as it is stored, encoded, scored and returned; reading documents piece by piece, so that many large ones
-are never in memory at the same time; the retriever that finds them; and the candidates of a request: from an index, or
-from the request itself."""
+"""Documents, as they are stored, encoded, scored and returned; their retrieval, and the candidates of a request."""
 
 from __future__ import annotations
 
@@ -73,9 +71,8 @@ Read = Callable[[Sequence[str]], Mapping[str, Document]]
 
 def size_of(document: Document) -> int:
     """Return about how many bytes a document takes in memory, rather too many than too few."""
-    size = memory_of(document.text)
-    if document.title:
-        size += memory_of(document.title)
+    text, title = document.text, document.title or ""
+    size = len(text) * (1 if text.isascii() else WIDEST) + len(title) * (1 if title.isascii() else WIDEST)
     if not document.metadata:
         return size
     try:
@@ -84,19 +81,15 @@ def size_of(document: Document) -> int:
         return size + WIDEST * len(str(document.metadata))
 
 
-def memory_of(text: str) -> int:
-    """Return the most bytes that a text takes in memory."""
-    return len(text) * (1 if text.isascii() else WIDEST)
-
-
 def size_of_all(documents: Iterable[Document]) -> int:
-    """Return about how many bytes documents take in memory."""
     return sum(map(size_of, documents))
 
 
 def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY) -> dict[str, Document]:
-    """Return the first of the documents with these ids, in their order, until they take STOP bytes. read: reads a few
-    documents at once, or many if those before were small."""
+    """Return the first of the documents with these ids, in their order, until they take STOP bytes.
+
+    They are read few at once, or many if those before were small.
+    """
     found: dict[str, Document] = {}
     left, size, together = iter(dict.fromkeys(ids)), 0, few
     while size < STOP and (part := list(islice(left, together))):
@@ -116,7 +109,7 @@ def left_of(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
 
 
 def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]]:
-    """Yield the documents with these ids, in their order, a piece at a time. read: as `Index.documents`."""
+    """Yield the documents with these ids, in their order, a piece at a time, as `Index.documents` reads them."""
     left = list(ids)
     while left:
         found = read(left)
@@ -127,7 +120,7 @@ def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]
 async def in_awaited_pieces(
     read: Callable[[Sequence[str]], Awaitable[Mapping[str, Document]]], ids: Sequence[str]
 ) -> AsyncIterator[Mapping[str, Document]]:
-    """Yield the documents with these ids, a piece at a time. read: as `Retriever.documents`."""
+    """Do the same with `Retriever.documents`."""
     left = list(ids)
     while left:
         found = await read(left)
@@ -140,10 +133,9 @@ class Search:
     """A search in an index for the `depth` documents nearest to a query, or all if there are fewer.
 
     embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
-    filter: only documents whose metadata match it (`filters`). hybrid: fuse the nearest with the best by words.
-    documents: how many of the candidates that are likely to be read to return with the pool, as far as they are not
-    long. directions: whether the vectors' main directions are enough, if the index has learned them and has words.
-    Scores are those of the whole vectors.
+    filter: of the metadata (`filters`). hybrid: fuse the nearest with the best by words. documents: how many of those
+    that are likely to be read come with the pool. directions: whether the vectors' main directions are enough, if the
+    index has learned them and has words; scores are those of the whole vectors.
     """
 
     query: str
@@ -171,9 +163,8 @@ class Search:
 class Retrieved:
     """A pool, and warnings about how it was found.
 
-    vectors: the source of its vectors: the request, the service's encoder, the words, an index, or nowhere. documents:
-    those of the pool that came with it, by id; the others are read when they are needed. calibrations: that the search
-    asked for. halves: of which `unit_from_halves` made the vectors, None if not known.
+    vectors: the source of its vectors. documents: those of the pool that came with it, by id. halves: of which
+    `unit_from_halves` made the vectors, None if not known.
     """
 
     pool: Pool
@@ -188,18 +179,18 @@ class Retriever(Protocol):
     """First-stage retrieval over named indexes."""
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
-        """Return what a search finds, with BM25 as a feature if the index has words.
+        """Return what a search finds, with BM25 as a feature if the index has words; nothing, with a warning, if no
+        document matches the filter.
 
-        If no document matches the filter, the pool is empty and a warning says so.
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput: for a malformed filter, or for a text
-        query, hybrid search or query embedding that the index does not support.
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, or for a text query,
+        hybrid search or query embedding that the index does not support.
         """
 
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        """Return the documents with these ids as `Index.documents` does: the first of them. Raises UnknownIndex."""
+        """See `Index.documents`. Raises UnknownIndex."""
 
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        """Return the characters of title and text together, by id, without unknown ids. Raises UnknownIndex."""
+        """See `Index.characters`. Raises UnknownIndex."""
 
     async def embed_query(self, query: str) -> NDArray[np.float32]:
         """Return a (d,) unit vector. Raises InvalidInput if there is no encoder."""
@@ -213,12 +204,11 @@ class Retriever(Protocol):
 
 def scores_by_rank(count: int) -> NDArray[np.float64]:
     """Return (count,) scores for a ranking known only by its order: those of fusing it with no other."""
-    scores: NDArray[np.float64] = 1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64))
-    return scores
+    return np.asarray(1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64)))
 
 
 class Ordered(NamedTuple):
-    """Candidates in an order. by: what determines the order, in words."""
+    """Candidates in an order, and what determines it, in words."""
 
     pool: Pool
     by: str
@@ -229,7 +219,7 @@ class IndexedCandidates:
     """Candidates found by searching an index. Their texts are read only when they are needed.
 
     texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it. distant: whether
-    each read of documents takes a trip to a server, so that they are better read before they are needed.
+    each read of documents is a request to a server.
     """
 
     texts_at_hand: ClassVar[bool] = False
@@ -243,8 +233,7 @@ class IndexedCandidates:
         return await self.retriever.retrieve(self.index, self.search)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Return the candidates with these ids, by id, without those deleted in the meantime: the first of them, as
-        `Index.documents` does."""
+        """Return the first of the candidates with these ids, as `Index.documents` does."""
         return await self.retriever.documents(self.index, ids)
 
     async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -253,8 +242,7 @@ class IndexedCandidates:
         return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return (n,) lengths of n candidates in tokens, at least 1: given, or estimated from their characters. NaN for
-        those deleted in the meantime."""
+        """Return (n,) lengths of n candidates in tokens, given or estimated, at least 1; NaN for those deleted."""
         characters = await self.retriever.characters(self.index, ids)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
@@ -268,13 +256,12 @@ class GivenCandidates:
     """Documents that came with the request, with the methods of `IndexedCandidates`.
 
     embeddings: (N, d), or one (d,) or None per document; missing ones are encoded here, and so is the query. If there
-    are none at all and `vectors` is "lexical", the vectors are made from the words, and nothing is encoded.
-    scores: (N,) retrieval scores. Without them, documents that are `ranked` are in retrieval order and get the scores
-    of a fused ranking, which are more informative than the order alone (docs/evaluation.md). Others are ordered by
-    BM25 with lexical vectors, and by inner product with the query with vectors of another kind.
-    features: additional (N,) signals. words: whether to note which documents have which words of the query, and to
-    compute bm25 over the pool if it is not among the features.
-    tokens: (N,) lengths, None where unknown. listed: whether to make no vectors, and return the pool of `Pool.listed`.
+    are none at all and `vectors` is "lexical", the vectors are made from the words.
+    scores: (N,) retrieval scores. Without them, documents that are `ranked` get those of a fused ranking, which are
+    more informative than the order alone (docs/evaluation.md). Others are ordered by BM25 with lexical vectors, and
+    else by inner product with the query.
+    features: additional (N,) signals. words: whether to compute which documents have which words of the query, and
+    bm25 if it is not among the features. tokens: (N,) lengths, None where unknown. listed: whether to make no vectors.
     """
 
     texts_at_hand: ClassVar[bool] = True
@@ -326,11 +313,11 @@ class GivenCandidates:
         return await self.documents(ids)
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        estimated = dict(
-            zip(self._by_id, _tokens(np.array([len(document.content) for document in self.given])), strict=True)
-        )
-        given = zip(self._by_id, self.tokens or (), strict=False)
-        lengths = estimated | {id: tokens for id, tokens in given if tokens is not None}
+        tokens = _tokens(np.array([len(document.content) for document in self.given])).tolist()
+        for place, given in enumerate(self.tokens or ()):
+            if given is not None:
+                tokens[place] = given
+        lengths = dict(zip(self._by_id, tokens, strict=True))
         return np.array([lengths[id] for id in ids], dtype=np.float64)
 
     def ordered(self) -> Ordered | None:
@@ -385,8 +372,6 @@ Candidates = IndexedCandidates | GivenCandidates
 
 
 class _Vectors(NamedTuple):
-    """Vectors of the documents and of the query, their source, and warnings."""
-
     documents: ArrayLike
     query: ArrayLike
     source: VectorSource
@@ -400,8 +385,4 @@ def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[n
 def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:
     """Return the given vectors by position. Values too large for float32 become infinite, and the pool rejects them."""
     with np.errstate(over="ignore"):
-        return {
-            position: np.asarray(vector, dtype=np.float32)
-            for position, vector in enumerate(partial)
-            if vector is not None
-        }
+        return {row: np.asarray(vector, np.float32) for row, vector in enumerate(partial) if vector is not None}

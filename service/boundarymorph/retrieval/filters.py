@@ -49,7 +49,7 @@ E = TypeVar("E")
 class Filter:
     """A validated filter. Filters that differ only in the order of their fields are equal.
 
-    condition: the parsed expression, for translation into another query language.
+    condition: the parsed expression.
     """
 
     def __init__(self, filter: object) -> None:
@@ -63,7 +63,6 @@ class Filter:
         return hash(self.condition)
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        """Whether a document's metadata match the filter."""
         return self.condition.matches(metadata)
 
     def refuse_everything(self) -> None:
@@ -74,8 +73,6 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """True if all parts are; without parts, always."""
-
     parts: frozenset[Condition]
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
@@ -84,8 +81,6 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """True if any part is; without parts, never."""
-
     parts: frozenset[Condition]
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
@@ -94,8 +89,6 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The negation of its part."""
-
     part: Condition
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
@@ -143,7 +136,7 @@ Condition = AllOf | AnyOf | Not | Exists | Compare
 
 
 def _always(condition: Condition) -> bool | None:
-    """Return whether a condition is true of any metadata, False if it is true of none, and None if it depends."""
+    """Return True for a condition that any metadata meet, False if none do, and None if it depends."""
     match condition:
         case Not(part):
             inner = _always(part)
@@ -156,11 +149,9 @@ def _always(condition: Condition) -> bool | None:
     return None
 
 
+@dataclass(slots=True)
 class _Count:
-    """The number of values read so far."""
-
-    def __init__(self) -> None:
-        self.values = 0
+    values: int = 0
 
     def add(self, place: str, values: int = 1) -> None:
         self.values += values
@@ -229,7 +220,7 @@ def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count)
 
 
 def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> Condition:
-    """Return a condition that a field is one of several values, which may be of different types."""
+    """Return a condition that a field is one of several values."""
     by_type: dict[str, list[Scalar]] = {}
     for value in values:
         by_type.setdefault(type_of(value), []).append(value)
@@ -316,8 +307,7 @@ def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def by_spelling(leaf: Exists | Compare) -> Condition:
-    """Return the condition of a field whose name has dots as one of leaves that name a single path each, which must not
-    be split again; any other as it is."""
+    """Return the condition of a field whose name has dots as one of leaves that name a single path each."""
     *others, last = spellings(leaf.path)
     condition: Condition = replace(leaf, path=last)
     for path in reversed(others):

@@ -8,7 +8,7 @@ bit (`halves`). The writer verifies that, and sends rows of which one would come
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import orjson
@@ -20,7 +20,7 @@ from boundarymorph.errors import InvalidInput, MalformedFrame
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Document, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.ranking import TOLERANCE, halves_from_floats, unit_from_halves, unit_rows_of
+from boundarymorph.retrieval.ranking import halves_from_floats, is_unit, unit_from_halves, unit_rows_of
 from boundarymorph.selection.pool import Pool, row_lengths
 
 POOL_TYPE = "application/vnd.boundarymorph.pool"
@@ -35,8 +35,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and what comes with it. `decode_pool` restores ids, vectors, query, scores, features and terms
-    bit for bit.
+    """Encode a pool and what comes with it, for `decode_pool` to restore bit for bit.
 
     Raises InvalidInput for ids that are not valid Unicode.
     """
@@ -57,15 +56,12 @@ def encode_pool(retrieved: Retrieved) -> bytes:
 
 
 def decode_pool(frame: bytes) -> Retrieved:
-    """Reverse `encode_pool`. Needs memory for the vectors in float32, limited by the size of the frame.
-
-    Raises MalformedFrame.
-    """
+    """Reverse `encode_pool`. Raises MalformedFrame."""
     tensors, metadata = _opened(frame, POOL_TYPE)
     vectors = _vectors(tensors)
     count, dimension = vectors.shape
     query = _taken(tensors, "query", vectors.dtype, (dimension,))
-    _check_unit(query[None], "the query")
+    _check_lengths(row_lengths(query[None]), "the query")
     scores = _column(tensors, "scores", count)
     if (scores[1:] > scores[:-1]).any():
         raise MalformedFrame("its scores are not in descending order")
@@ -81,14 +77,19 @@ def decode_pool(frame: bytes) -> Retrieved:
             raise MalformedFrame(f"its terms are of {terms.shape} for {count} documents, or not all 0 or 1")
         terms = terms.view(np.bool_)
     documents = documents_of(_list(_bytes(tensors, "documents"), "documents")) if "documents" in tensors else {}
-    artifacts = _artifacts(_bytes(tensors, "artifacts")) if "artifacts" in tensors else Artifacts()
+    try:  # retrievers that users wrote need not send any
+        artifacts = (
+            Artifacts.of_json(orjson.loads(_bytes(tensors, "artifacts"))) if "artifacts" in tensors else Artifacts()
+        )
+    except (InvalidInput, orjson.JSONDecodeError) as error:
+        raise MalformedFrame(f"its artifacts cannot be read: {error}") from error
     _check_used_up(tensors)
-    source = metadata.get("source")
+    source: Any = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
     warnings = _texts(metadata.get("warnings", ""), "warnings")
     pool = Pool(ids, vectors, query, scores, features, terms)
-    return Retrieved(pool, warnings, cast(VectorSource, source), documents, artifacts)
+    return Retrieved(pool, warnings, source, documents, artifacts)
 
 
 def documents_of(records: Sequence[Any]) -> dict[str, Document]:
@@ -101,13 +102,6 @@ def documents_of(records: Sequence[Any]) -> dict[str, Document]:
             case _:
                 raise MalformedFrame("one of its documents is malformed")
     return documents
-
-
-def _artifacts(text: bytes) -> Artifacts:
-    try:
-        return Artifacts.of_json(orjson.loads(text))
-    except (InvalidInput, orjson.JSONDecodeError) as error:
-        raise MalformedFrame(f"its artifacts cannot be read: {error}") from error
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:
@@ -123,7 +117,7 @@ def decode_embeddings(frame: bytes, count: int) -> Embeddings:
     _check_used_up(tensors)
     if vectors.ndim != 2 or len(vectors) != count or (count and not vectors.shape[1]):
         raise MalformedFrame(f"its vectors have the shape {vectors.shape}, for {count} texts")
-    _check_unit(vectors, "one of its vectors")
+    _check_lengths(row_lengths(vectors), "one of its vectors")
     truncated = metadata.get("truncated", "")
     if not (truncated.isascii() and truncated.isdecimal() and len(truncated) < 10 and int(truncated) <= count):
         raise MalformedFrame("it does not say how many texts were truncated")
@@ -149,12 +143,12 @@ def _rows(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def _vectors(tensors: Tensors) -> NDArray[Any]:
-    """Read (N, d) unit rows, with d at least 1."""
+    """Read (N, d) unit rows."""
     sent = _taken(tensors, "vectors", None, None)
     if sent.ndim != 2 or not sent.shape[1] or sent.dtype.kind != "f":
         raise MalformedFrame(f"its vectors are {sent.dtype} of {sent.shape}")
     if sent.dtype != np.float16:
-        _check_unit(sent, "one of its vectors")
+        _check_lengths(row_lengths(sent), "one of its vectors")
         return sent
     vectors = np.empty(sent.shape, dtype=np.float32)
     for rows in _blocks(vectors):
@@ -164,7 +158,7 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
 
 
 def _blocks(vectors: NDArray[Any]) -> Iterator[slice]:
-    """Yield the rows in parts that stay in the CPU's cache."""
+    """Yield the rows in parts."""
     step = max(1, _BLOCK // vectors.shape[1])
     yield from (slice(start, start + step) for start in range(0, len(vectors), step))
 
@@ -218,12 +212,8 @@ def _column(tensors: Tensors, name: str, count: int) -> NDArray[np.float64]:
     return column
 
 
-def _check_unit(rows: NDArray[Any], what: str) -> None:
-    _check_lengths(row_lengths(rows), what)
-
-
 def _check_lengths(lengths: NDArray[np.float64], what: str) -> None:
-    if not (np.abs(lengths - 1) <= TOLERANCE).all():
+    if not is_unit(lengths):
         raise MalformedFrame(f"{what} is not of unit length")
 
 

@@ -13,7 +13,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
-from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Not
+from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Filter, Not
 from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, observed
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.selection.pool import Pool
@@ -21,6 +21,8 @@ from boundarymorph.settings import SERVICE
 
 ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
 BLOCK = 64  # documents read at a time
+MOST_CHECKS = 5  # searches for a document with the type, each for a single result
+ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
 LISTED = 3 / 4  # of the documents that come with a pool, the first of it; the others are the best by words
 CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
 UNREADABLE_ARTIFACTS = "the calibration and the default 'distinct' of the index cannot be read, and were not used"
@@ -28,20 +30,12 @@ OWN_VECTOR = "send a query_embedding, with each of several queries alone"
 
 
 class IndexRetriever:
-    """A `Retriever` over the indexes of a catalog. Searches run in its own threads; with `threads` of them running and
-    `waiting` more waiting, further ones raise Overloaded.
+    """A `Retriever` over the indexes of a catalog, with threads of its own. The caller closes catalog and encoder.
 
-    The caller closes the catalog and the encoder. encoder: None if every index has its users' own vectors.
+    encoder: None if every index has its users' own vectors.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        encoder: Encoder | None,
-        *,
-        threads: int = 4,
-        share: float = 1.0,
-    ) -> None:
+    def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, share: float = 1.0) -> None:
         """share: of the threads that one caller gets, as in `Shares`."""
         self._catalog = catalog
         self._encoder = encoder
@@ -82,8 +76,7 @@ class IndexRetriever:
         await self._executor.close()
 
     def _searched(self, found: Index | None, name: str, search: Search) -> Retrieved:
-        """Return what a search of an index finds, and why that is nothing, as far as that can be said. found: the
-        index, if it was looked up before."""
+        """Return what a search finds, and why that is nothing. found: the index, if it was looked up before."""
         found = self._catalog.get(name) if found is None else found
         artifacts = self._catalog.artifacts(name).read_if_sound()
         retrieved = _found(found, search)
@@ -93,11 +86,11 @@ class IndexRetriever:
             retrieved = replace(retrieved, artifacts=artifacts)
         if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
             return retrieved
-        reasons = mismatches(found, search)
+        reasons = _mismatches(found, search, search.condition)
         return replace(retrieved, warnings=(*retrieved.warnings, "no document passes the filter", *reasons))
 
     async def _probe(self, index: StoreIndex) -> None:
-        """Raise InvalidInput unless the encoder makes the vector of one document that the store has; once an index."""
+        """Raise InvalidInput unless the encoder makes the vector that the store has of a document; once an index."""
         encoder = self._required_encoder()
         probed = (index.name, index.info, encoder.name)
         if probed in self._probed or (sample := await self._executor.run(index.sample)) is None:
@@ -137,7 +130,7 @@ class IndexRetriever:
 
 
 def _found(index: Index, search: Search) -> Retrieved:
-    """Return what a search finds with the documents that are likely to be read, up to a number and a length in all."""
+    """Return what a search finds, with the documents that are likely to be read."""
     retrieved = index.retrieve(search)
     documents = dict(retrieved.documents)
     ids = [id for id in _likely(retrieved.pool, search.documents) if id not in documents]
@@ -160,20 +153,10 @@ def _likely(pool: Pool, count: int) -> list[str]:
     return [*pool.ids[:listed], *(pool.ids[place] for place in best.tolist())]
 
 
-MOST_CHECKS = 5  # searches for a document with the type, each for a single result
-
-
-ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
-
-
-def mismatches(index: Index, search: Search) -> list[str]:
-    """Return a warning for each field that a filter compares with a string or a number, if no document has one there.
-
-    Only the first MOST_CHECKS comparisons are checked.
-    """
-    if search.condition is None:
-        return []
-    compared = sorted({(".".join(part.path), part.type) for part in _comparisons(search.condition.condition)})
+def _mismatches(index: Index, search: Search, filter: Filter) -> list[str]:
+    """Return a warning for each of the first fields that a filter compares with a string or a number, if no document
+    has one there."""
+    compared = sorted({(".".join(part.path), part.type) for part in _comparisons(filter.condition)})
     warnings = []
     for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_CHECKS]:
         if not len(index.retrieve(Search("", 1, search.embedding, {field: ANY_VALUE[type]})).pool):

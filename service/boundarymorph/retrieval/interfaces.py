@@ -1,4 +1,4 @@
-"""The interfaces of retrieval: the indexes that a retriever searches, wherever they are stored, and their catalogs."""
+"""The interfaces of retrieval: indexes, wherever they are stored, and their catalogs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ UNREADABLE = "unreadable"  # in place of a kind that cannot be read
 
 
 def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
-    """Make each call of a retriever's method a span and an observation; its outcome is ok, the slug of an error, or
-    other."""
+    """Make each call of a retriever's method a span and an observation."""
     name = method.__name__
 
     @wraps(method)
@@ -58,8 +57,7 @@ class IndexConfiguration:
     """What an index was created with.
 
     encoder: None if its users bring their own vectors, or if it has none; dimension: of its vectors, 0 if it has none;
-    created: UTC, ISO 8601; kind: of its search structure; lexical: whether it has an inverted index of its words, as of
-    when it was opened.
+    created: UTC, ISO 8601; kind: of its search structure; lexical: whether it had its words when it was opened.
     """
 
     encoder: str | None
@@ -71,13 +69,13 @@ class IndexConfiguration:
     def described(
         self, name: str, count: int, bytes: int = 0, structure: StructureDescription | None = None
     ) -> IndexDescription:
-        """Return the description of an index of so many documents, and bytes on this machine's disk; 0 if none."""
+        """Return the description of an index. bytes: on this machine's disk."""
         given = asdict(self) | {"created": self.created or None}
         return IndexDescription(name=name, count=count, bytes=bytes or None, structure=structure, **given)
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidIndexName if this is not a valid name of an index."""
+    """Raise InvalidIndexName unless this is a valid name of an index."""
     if not NAME.fullmatch(name):
         raise InvalidIndexName(
             f"{name!r} cannot name an index; use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"
@@ -134,22 +132,18 @@ class IndexDescription(BaseModel):
 
 
 def described(catalog: Catalog, name: str) -> IndexDescription:
-    """Return the description of an index, with what somebody has said about its documents.
-
-    Raises what `Catalog.describe` and `Catalog.artifacts` raise.
-    """
+    """Return the description of an index, with its artifacts. Raises as `Catalog.describe` does."""
     return _with_words(catalog, catalog.describe(name))
 
 
 def every(name: str) -> bool:
-    """Accept any name of an index."""
     return True
 
 
 def all_described(
     catalog: Catalog, wanted: Callable[[str], bool] = every
 ) -> Sequence[IndexDescription | UnreadableIndex]:
-    """Return what `Catalog.list` returns, with what somebody has said about the documents."""
+    """Return what `Catalog.list` returns, with the artifacts."""
     found = catalog.list(wanted)
     return [index if isinstance(index, UnreadableIndex) else _with_words(catalog, index) for index in found]
 
@@ -169,14 +163,10 @@ class IndexTotals:
     documents: int = 0
     bytes: int = 0
 
-    def plus(self, documents: int, bytes: int) -> IndexTotals:
-        """Return the totals with one more index."""
-        return IndexTotals(self.indexes + 1, self.documents + documents, self.bytes + bytes)
-
 
 @dataclass(slots=True)
 class UnreadableIndex:
-    """An index that exists and cannot be described. error: why."""
+    """An index that exists and cannot be described."""
 
     name: str
     error: BoundaryMorphError
@@ -185,7 +175,7 @@ class UnreadableIndex:
 def listed(
     names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False
 ) -> list[IndexDescription | UnreadableIndex]:
-    """Return what `describe` returns; one that cannot be read is logged. named: whether to show those that are gone."""
+    """Describe indexes. One that cannot be read is logged. named: whether to list those that are gone."""
     found: list[IndexDescription | UnreadableIndex] = []
     for name in names:
         try:
@@ -220,10 +210,11 @@ class Index(Protocol):
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
-        """Write n documents with their (n, d) embeddings; on return they are durable and visible to later searches.
+        """Write n documents with their (n, d) embeddings; on return they are durable and visible to later searches. The
+        last one of an id wins.
 
-        digests: what `digests` will return for them, by default fingerprints of the documents and these embeddings.
-        Raises InvalidEmbeddings or InvalidInput without writing anything.
+        digests: what `digests` will return, by default fingerprints of documents and embeddings. Raises
+        InvalidEmbeddings or InvalidInput without writing anything.
         """
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -233,9 +224,8 @@ class Index(Protocol):
         """Remove the documents whose metadata match a filter, durably and at once; return how many there were."""
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        """Return the documents with these ids, by id and in their order, without unknown ones: the first of them, until
-        they take much memory (`retrieval.document`, which also has what reads all). texts: whether text and title are
-        wanted; else they may be empty."""
+        """Return the first of the documents with these ids, in their order, without unknown ones, until they take much
+        memory; `in_pieces` reads all. texts: whether text and title are wanted; else they may be empty."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the length in characters of title and text together, by id, without unknown ids."""
@@ -244,11 +234,11 @@ class Index(Protocol):
         """Return fingerprints of what is stored under these ids, without unknown ones."""
 
     def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
-        """Return the characters and the metadata of some documents, at most so many, and fewer if they are large."""
+        """Return the characters and the metadata of at most so many documents, fewer if they are large."""
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
-        """Return the first documents, at most so many, whose ids come after this one, in the order of their ids. It
-        ends after the document with which they take `size` bytes. Raises InvalidInput if they have no order there."""
+        """Return at most so many documents after an id, in the order of ids, until they take `size` bytes. Raises
+        InvalidInput if they have no order there."""
 
 
 class Catalog(Protocol):
@@ -265,9 +255,8 @@ class Catalog(Protocol):
     ) -> bool:
         """Create an index unless one with the same configuration exists; return whether it was created.
 
-        encoder: the name of the encoder for its text queries; None for an index of the users' own vectors, and for one
-        of kind "words", which has no vectors and a dimension of 0: its documents are found by BM25 alone.
-        kind: of its search structure; None accepts the existing one, and means "flat" for a new one. lexical: whether a
+        encoder: for its text queries; None for an index of the users' own vectors, and for one of kind "words", which
+        has a dimension of 0. kind: None accepts the existing one, and means "flat" for a new one. lexical: whether a
         new one indexes its words, if possible. Raises InvalidIndexName, InvalidInput, or IndexConflict if the index
         exists with another configuration.
         """
@@ -286,20 +275,14 @@ class Catalog(Protocol):
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
     def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
-        """Return summaries of the indexes by name. For one that cannot be read, a warning is logged too.
-
-        wanted: says of each name whether the index is described at all.
-        """
+        """Return summaries of the indexes whose names are wanted, by name."""
 
     def totals(self) -> Mapping[str, IndexTotals]:
-        """Return the totals of the indexes on this machine's disk by their kind, or `UNREADABLE`; of no others.
-
-        Not for several threads at once.
-        """
+        """Return the totals of the indexes on this machine's disk by their kind, or `UNREADABLE`. Not thread-safe."""
         return {}
 
     def delete(self, name: str) -> None:
-        """Remove an index with all that belongs to it, or nothing. Raises InvalidIndexName or UnknownIndex."""
+        """Remove an index with its artifacts, or nothing. Raises InvalidIndexName or UnknownIndex."""
 
     def artifacts(self, name: str) -> ArtifactFile:
         """Return the file of the artifacts of an index. Raises InvalidIndexName or UnknownIndex."""

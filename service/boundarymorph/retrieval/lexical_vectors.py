@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import check_awaited
-from boundarymorph.retrieval.words import PoolWords, hashes
+from boundarymorph.retrieval.words import PoolWords
 
 DIMENSIONS = 128
 STEPS = 2 * DIMENSIONS - 1  # of the decomposition; more of them did not improve selections
@@ -36,7 +36,7 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
     """
     vocabulary, numbers = np.unique(words.hashes, return_inverse=True)
     counts = _Sparse.counted(numbers, words.lengths, len(vocabulary))
-    asked = hashes(query)
+    asked = PoolWords.of([query], query=True).hashes
     places = np.minimum(np.searchsorted(vocabulary, asked), max(len(vocabulary) - 1, 0))
     known = places[vocabulary[places] == asked] if len(vocabulary) else places[:0]
     frequencies = np.bincount(counts.columns, minlength=len(vocabulary))
@@ -47,7 +47,7 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
 
 
 class _Sparse(NamedTuple):
-    """A matrix (n, m) by its entries, row by row. starts: (n + 1,) where each row begins, and the end."""
+    """An (n, m) matrix by its entries, row by row. starts: (n + 1,) where each row begins, and the end."""
 
     values: NDArray[np.float32]
     columns: NDArray[np.intp]
@@ -79,7 +79,7 @@ class _Sparse(NamedTuple):
         return _Sparse(self.values[order], self.rows[order], _starts(self.columns, self.shape[1]), self.shape[::-1])
 
     def times(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n,) the product with (m,), of which decompositions take hundreds. Raises Abandoned."""
+        """Return (n,) the product with (m,). Raises Abandoned."""
         check_awaited()
         product = np.zeros(self.shape[0], dtype=np.float32)
         filled = np.flatnonzero(np.diff(self.starts))
@@ -125,10 +125,7 @@ def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray
 
 
 def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Return (steps, n) orthonormal rows, and the matrix times its transpose among them, which is tridiagonal.
-
-    There are fewer if the rank is smaller.
-    """
+    """Return up to (steps, n) orthonormal rows, and the matrix times its transpose among them, which is tridiagonal."""
     transposed, rng = matrix.transposed(), np.random.default_rng(SEED)
     basis = np.zeros((steps, matrix.shape[0]), dtype=np.float32)
     projected = np.zeros((steps, steps))

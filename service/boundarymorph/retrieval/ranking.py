@@ -1,10 +1,8 @@
-"""Unit vectors: stored as float16, which every reader gets with the same bits, ranked exactly, and fused with other
-rankings."""
+"""Unit vectors: stored as float16, read with the same bits everywhere, ranked exactly, fused with other rankings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,18 +15,21 @@ from boundarymorph.selection.pool import Pool, unit_rows
 TOLERANCE = 1e-3  # how far the length of a stored or sent vector may be from 1
 
 
+def is_unit(lengths: NDArray[np.float64]) -> bool:
+    """Whether all lengths of vectors are 1, as far as float16 can tell."""
+    return bool((np.abs(lengths - 1) <= TOLERANCE).all())
+
+
 def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return (n,) inner products of (n, d) rows with a (d,) query in float64, equal for equal rows."""
-    scores: NDArray[np.float64] = np.einsum("nd,d->n", vectors, query, dtype=np.float64)
-    return scores
+    return np.asarray(np.einsum("nd,d->n", vectors, query, dtype=np.float64))
 
 
 def are_among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return (n,) whether each of (n,) sequence numbers is among (m,) ascending ones."""
     if len(within) == 0:
         return np.zeros(len(sequences), np.bool_)
-    found: NDArray[np.bool_] = within[np.minimum(np.searchsorted(within, sequences), len(within) - 1)] == sequences
-    return found
+    return np.asarray(within[np.minimum(np.searchsorted(within, sequences), len(within) - 1)] == sequences)
 
 
 def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None:
@@ -60,10 +61,10 @@ class UnitRows(NamedTuple):
 
 
 def unit_rows_of(halves: NDArray[np.float16]) -> UnitRows:
-    """Divide finite (n, d) rows by their lengths.
+    """Divide finite (n, d) rows by their lengths, with the same result on every machine.
 
-    The result is the same on every machine: squares of float16 are multiples of 2**-48, which float64 adds exactly and
-    in any order for a row near unit length, and IEEE 754 defines the rounding of root and division.
+    Squares of float16 are multiples of 2**-48, which float64 adds exactly and in any order for a row near unit length,
+    and IEEE 754 defines the rounding of root and division.
     """
     return to_unit_length(floats_from_halves(halves))
 
@@ -98,8 +99,7 @@ def floats_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 def halves_from_floats(floats: NDArray[np.float32]) -> NDArray[np.float16]:
     """Round numbers of magnitude at most 1 to the nearest float16, ties to even, in half of NumPy's time.
 
-    The reverse of `floats_from_halves`. Below 2**-14 the multiplication rounds too, and a tie that it creates may be
-    rounded the other way. Results for numbers above 1 are wrong.
+    Below 2**-14 the multiplication rounds too, and a tie that it creates may be rounded the other way.
     """
     words = (floats * np.float32(2.0**-112)).view(np.int32)
     signs = (words >> 16) & np.int32(0x8000)
@@ -110,8 +110,7 @@ def halves_from_floats(floats: NDArray[np.float32]) -> NDArray[np.float16]:
     return words.astype(np.uint16).view(np.float16)
 
 
-@dataclass(frozen=True, slots=True)
-class FusedRanking:
+class FusedRanking(NamedTuple):
     """n documents, best first. scores: (n,) float64, descending."""
 
     ids: list[str]
@@ -121,9 +120,8 @@ class FusedRanking:
 def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
     """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (RANK_CONSTANT + rank), ranks from 1.
 
-    rankings: ids, best first; a ranking that lacks a document adds nothing to its score. Ties are broken by the first
-    ranking that contains one of the documents; otherwise the order of the rankings does not matter. Raises DuplicateIds
-    for an id that is twice in a ranking.
+    rankings: ids, best first. Ties are broken by the first ranking that contains one of the documents. Raises
+    DuplicateIds for an id that is twice in a ranking.
     """
     rows: dict[str, int] = {}
     for number, ranking in enumerate(rankings, start=1):
@@ -161,7 +159,4 @@ def unit_vectors(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     exact = states.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1, keepdims=True)
     usable = np.isfinite(lengths) & (lengths > 0)
-    rows: NDArray[np.float32] = np.divide(exact, lengths, out=np.full_like(exact, np.nan), where=usable).astype(
-        np.float32
-    )
-    return rows
+    return np.asarray(np.divide(exact, lengths, out=np.full_like(exact, np.nan), where=usable), np.float32)

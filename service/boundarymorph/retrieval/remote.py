@@ -15,18 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph import errors
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.errors import (
-    PROBLEM_TYPE,
-    BodyTooLarge,
-    BoundaryMorphError,
-    InvalidConfiguration,
-    LimitExceeded,
-    MalformedFrame,
-    NotReady,
-    Overloaded,
-    RetrieverFailed,
-    RetrieverUnavailable,
-)
+from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError
 from boundarymorph.inference.concurrency import Budget
 from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
 from boundarymorph.remote.peer import (
@@ -56,9 +45,9 @@ PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
 RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
 ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
-OWN = (InvalidConfiguration, NotReady, RetrieverFailed, RetrieverUnavailable)  # wrapped, with the URL
+OWN = (errors.InvalidConfiguration, errors.NotReady, errors.RetrieverFailed, errors.RetrieverUnavailable)
 AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
-_ROLE = Role("retriever", RetrieverUnavailable, RetrieverFailed)
+_ROLE = Role("retriever", errors.RetrieverUnavailable, errors.RetrieverFailed)
 
 Answer = TypeVar("Answer")
 
@@ -66,9 +55,9 @@ Answer = TypeVar("Answer")
 class RemoteRetriever:
     """A `Retriever` over HTTP: one or more `boundarymorph retriever` servers with the same documents and encoder.
 
-    Errors that a retriever raises for its caller are raised here unchanged. In addition, every call raises Overloaded
-    if a retriever asks for a pause, RetrieverUnavailable if none can be reached in time, and RetrieverFailed if an
-    answer is invalid; with several retrievers, another one is tried first.
+    Errors that a retriever raises for its caller are raised here unchanged. Every call also raises Overloaded if a
+    retriever asks for a pause, RetrieverUnavailable if none can be reached in time, and RetrieverFailed for an invalid
+    answer; of several retrievers, another one is tried first.
     """
 
     def __init__(
@@ -82,12 +71,9 @@ class RemoteRetriever:
         clock: Callable[[], float] = time.monotonic,
         on_change: OnChange = ignore_change,
     ) -> None:
-        """api_key: sent as a Bearer token; timeout: seconds for one request to one server; connections: to each;
-        dimension, line_bytes: most of a vector and most bytes of a document, beyond which an answer is not read;
-        on_change: see `Balancer`.
-
-        Raises InvalidConfiguration for a missing, repeated or malformed URL.
-        """
+        """timeout: seconds for one request to one server; connections: to each; dimension, line_bytes: most of a vector
+        and most bytes of a document, beyond which an answer is not read; on_change: see `Balancer`. Raises
+        InvalidConfiguration for a missing, repeated or malformed URL."""
         bases = [parse_plain(url, "a retriever") for url in urls]
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
         self._budget = Budget(timeout, last=False)
@@ -96,7 +82,7 @@ class RemoteRetriever:
 
     @property
     def identity(self) -> str | None:
-        """The encoder that the retrievers serve; None before one of them has encoded anything. It may change."""
+        """The encoder that the retrievers serve; None before one of them has encoded anything."""
         return self._balancer.model
 
     @observed
@@ -170,10 +156,10 @@ class RemoteRetriever:
     ) -> Response:
         """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
 
-        target: path, made of `remote.urls.segment`s, and query of the request. A request that only reads has a time
-        limit for the start of its answer, and an answer of 429 or 5xx is raised as an error. Any other has no time
-        limit, and is sent to another retriever only if the first one could not be reached. Raises RetrieverUnavailable,
-        and RetrieverFailed for a redirect or if the retriever rejects our key, which the caller cannot change.
+        target: path, made of `remote.urls.segment`s, and query. A request that only reads has a time limit for the
+        start of its answer, and an answer of 429 or 5xx is raised as an error. Any other has no time limit, and is sent
+        to another retriever only if the first one could not be reached. Raises RetrieverUnavailable, and
+        RetrieverFailed for a redirect or if the retriever rejects our key.
         """
 
         async def read(peer: Peer) -> Response:
@@ -198,10 +184,7 @@ class RemoteRetriever:
         return await self._balancer.call(write, repeatable=False)
 
     async def check(self) -> None:
-        """Have a query encoded, which also checks the key, and check the readiness of the retriever.
-
-        Raises as `embed_query` does.
-        """
+        """Have a query encoded, which also checks the key, and check the readiness of the retriever."""
         await self._balancer.call(self._probe)
 
     async def close(self) -> None:
@@ -212,7 +195,7 @@ class RemoteRetriever:
         return await self._balancer.call(lambda peer: self._post(peer, path, content, read, most))
 
     async def _post(self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer], most: int) -> Answer:
-        """Return the answer of one retriever. read: raises MalformedFrame or Unusable; most: bytes of the answer."""
+        """Return what `read` makes of the answer of one retriever, of at most so many bytes."""
         answer = await peer.send("POST", path, budget=self._budget, content=content, headers=JSON, most=most)
         if not answer.is_success:
             raise _refusal(peer, path, answer)
@@ -220,7 +203,7 @@ class RemoteRetriever:
             if len(answer.content) < INLINE:
                 return read(answer.content)
             return await asyncio.to_thread(read, answer.content)
-        except (MalformedFrame, Unusable) as error:
+        except (errors.MalformedFrame, Unusable) as error:
             raise _unusable(peer, error) from error
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int) -> Embeddings:
@@ -240,7 +223,7 @@ class RemoteRetriever:
 
 
 def _unusable(peer: Peer, reason: object) -> Flawed:
-    kind = MalformedFrame if isinstance(reason, MalformedFrame) else None
+    kind = errors.MalformedFrame if isinstance(reason, errors.MalformedFrame) else None
     return Flawed(f"the answer of the retriever at {peer.base} cannot be used: {reason}", kind=kind)
 
 
@@ -251,13 +234,13 @@ def _refusal(peer: Peer, path: str, response: Response) -> Exception:
     slug = str(problem.get("type", "")).removeprefix(PROBLEM_TYPE)
     said = peer.said(path, response)
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        own = detail if slug == Overloaded.slug else None
+        own = detail if slug == errors.Overloaded.slug else None
         return Busy(own or said, max(1.0, pause_of(response) or 0.0), public=own)
-    if slug == BodyTooLarge.slug:
-        return Relayed(LimitExceeded(f"the retriever rejects requests of this size: {detail}"))
+    if slug == errors.BodyTooLarge.slug:
+        return Relayed(errors.LimitExceeded(f"the retriever rejects requests of this size: {detail}"))
     if (kind := _kinds().get(slug)) is not None:
         return Relayed(kind(detail))
-    if slug in (NotReady.slug, RetrieverUnavailable.slug) or (not problem and status in AWAY):
+    if slug in (errors.NotReady.slug, errors.RetrieverUnavailable.slug) or (not problem and status in AWAY):
         return Unavailable(said)
     if status in ABSENT:
         return Flawed(f"{said}; {path} does not exist there: is it a retriever of the same release?")
@@ -265,10 +248,7 @@ def _refusal(peer: Peer, path: str, response: Response) -> Exception:
 
 
 def _vector(query_embedding: ArrayLike) -> dict[str, object]:
-    """Return the query's vector in its own precision, so that the retriever normalizes it exactly as we would.
-
-    Raises InvalidEmbeddings.
-    """
+    """Return the query's vector in its own precision, so that the retriever normalizes it exactly as we would."""
     vector = np.asarray(query_embedding)
     unit_rows(vector.reshape(1, -1), ["the query"])
     dtype = "float64" if vector.dtype == np.float64 else "float32"

@@ -1,5 +1,4 @@
-"""Uploads: parsing their lines into documents as they arrive, saying what is wrong with malformed ones, and writing the
-documents into an index in batches."""
+"""Uploads: parsing their documents as they arrive, and writing them into an index in batches."""
 
 from __future__ import annotations
 
@@ -53,11 +52,8 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload, from line (or array position) `line`, counted from 1.
-
-    embedding: (d,) float32 unit; end: offset in bytes of the end of its line or element; unknown: names of its
-    unknown fields.
-    """
+    """A document of an upload. line: or position in an array, from 1; embedding: (d,) float32 unit; end: offset of its
+    end in bytes; unknown: names of its unknown fields."""
 
     line: int
     document: Document
@@ -68,15 +64,14 @@ class ParsedDocument:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line (or array position), counted from 1, without a usable document, and the reason."""
+    """A line, or position in an array, from 1, without a usable document."""
 
     line: int
     reason: str
 
 
 class Line(NamedTuple):
-    """A line that is not blank. number: from 1; text: of a line that is too long, only limit + 1 bytes; end: the offset
-    in bytes of its end."""
+    """A line that is not blank. number: from 1; text: at most limit + 1 bytes; end: the offset in bytes of its end."""
 
     number: int
     text: bytes
@@ -90,10 +85,7 @@ async def parse_ndjson(
     max_line_bytes: int = MAX_LINE_BYTES,
     run: Run = in_default_thread,
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse an `UploadedDocument` per line, in UTF-8, keeping no more than a chunk and a document in memory.
-
-    Ignores blank lines; the names of unknown fields are reported. The lines of each chunk are parsed by `run`.
-    """
+    """Parse an `UploadedDocument` per line by `run`, keeping no more than a chunk and a document in memory."""
 
     def parsed(found: Sequence[Line]) -> list[ParsedDocument | BadLine]:
         return [_parsed(line, dimension, max_line_bytes) for line in found]
@@ -137,7 +129,7 @@ async def parse_array(
 
 
 async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[Line]]:
-    """Yield the lines that end in each chunk, without blank ones. Keeps no more than a chunk and a line in memory."""
+    """Yield the lines that end in each chunk, without blank ones."""
     number, end, kept = 1, 0, bytearray()
 
     def ended() -> list[Line]:
@@ -209,7 +201,6 @@ def _too_long(line: int, limit: int) -> BadLine:
 
 
 def _mistake(error: ValidationError, record: Any) -> str:
-    """Describe the first mistake in a record."""
     mistake = error.errors(include_url=False)[0]
     where = ".".join(map(str, mistake["loc"]))
     if not where:
@@ -237,9 +228,8 @@ def _embedding(value: Sequence[float], dimension: int) -> NDArray[np.float32]:
 class IngestReport:
     """The outcome of the documents of an upload so far.
 
-    superseded: documents replaced by a later one with the same id in the same batch; truncated: documents truncated to
-    be encoded; problems: the first MAX_PROBLEMS skipped documents; unknown_fields: number of documents with each
-    unknown field; position: bytes of an NDJSON upload processed.
+    superseded: replaced by a later one with the same id in the same batch; truncated: to be encoded; problems: the
+    first MAX_PROBLEMS skipped; unknown_fields: number of documents with each; position: bytes processed.
     """
 
     added: int = 0
@@ -253,9 +243,14 @@ class IngestReport:
     position: int = field(default=0, compare=False)
 
     @property
+    def stored(self) -> int:
+        """Number of documents that are in the index."""
+        return self.added + self.updated + self.unchanged
+
+    @property
     def documents(self) -> int:
         """Number of documents processed, whatever their outcome."""
-        return self.added + self.updated + self.unchanged + self.superseded + self.skipped
+        return self.stored + self.superseded + self.skipped
 
     def skip(self, bad: BadLine) -> None:
         self.skipped += 1
@@ -268,21 +263,6 @@ class IngestReport:
                 self.unknown_fields[name] = self.unknown_fields.get(name, 0) + 1
 
 
-async def ingest(
-    index: Index,
-    encoder: Encoder | None,
-    entries: AsyncIterable[ParsedDocument | BadLine],
-    *,
-    on_progress: Callable[[IngestReport], None] = lambda report: None,
-    **options: Any,
-) -> IngestReport:
-    """Run `ingesting` to its end and return the report. on_progress: called after each batch."""
-    report = IngestReport()
-    async for report in ingesting(index, encoder, entries, **options):
-        on_progress(report)
-    return report
-
-
 async def ingesting(
     index: Index,
     encoder: Encoder | None,
@@ -292,23 +272,23 @@ async def ingesting(
     strict: bool = False,
     spooled: Callable[[int], None] = lambda size: None,
     run: Run = in_default_thread,
+    report: IngestReport | None = None,
 ) -> AsyncIterator[IngestReport]:
     """Write the documents of an upload in batches; of several with the same id the last one is kept.
 
     A document without an embedding is encoded if `encoder` is the index's own; otherwise, if the index has vectors, it
     is skipped as a bad line, as is one that the index cannot store. Unchanged documents are neither encoded nor
-    written. Yields the same report, updated, after each batch has become durable, and at the end: an upload that failed
-    halfway can simply be repeated.
+    written. Yields the same report, updated, after each batch has become durable, and at the end.
 
     strict: check the whole upload, kept in a temporary file, before anything is written, and raise InvalidInput for the
-    first bad line instead of skipping it, or for the first unknown field. spooled: called with the size of each
-    document, before it is written there; what it raises ends the upload. run: runs calls of the index in threads.
+    first bad line or unknown field. spooled: called with the size of each document before it is written there; what it
+    raises ends the upload. run: runs calls of the index in threads. report: to be filled.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None
     usable = _checked(entries, index, encodes=encoder is not None)
     size = batch_size or (WRITTEN_AT_A_TIME if encoder is None else ENCODED_AT_A_TIME)
-    report = IngestReport()
+    report = report or IngestReport()
     batch: list[ParsedDocument] = []
     try:
         async for entry in _all_valid(usable, spooled) if strict else usable:
@@ -358,12 +338,10 @@ async def _embed(
 ) -> tuple[NDArray[np.float32], int]:
     """Return (n, d) vectors, given or encoded, and how many texts were truncated."""
     vectors = np.empty((len(entries), index.info.dimension), dtype=np.float32)
-    without = []
     for row, entry in enumerate(entries):
-        if entry.embedding is None:
-            without.append(row)
-        else:
+        if entry.embedding is not None:
             vectors[row] = entry.embedding
+    without = [row for row, entry in enumerate(entries) if entry.embedding is None]
     if encoder is None or not without:
         return vectors, 0
     encoded = await encoder.encode_documents([entries[row].document.content for row in without])
@@ -379,11 +357,9 @@ async def _checked(
     entries: AsyncIterable[ParsedDocument | BadLine], index: Index, *, encodes: bool
 ) -> AsyncIterator[ParsedDocument | BadLine]:
     """Yield the entries; those that the index cannot store, or that lack a required embedding, as bad lines."""
-    reason = (
-        "no embedding, and the index holds its users' own vectors"
-        if index.info.encoder is None
-        else f"no embedding, and this service does not run the index's encoder {index.info.encoder!r}"
-    )
+    reason = "no embedding, and the index holds its users' own vectors"
+    if index.info.encoder is not None:
+        reason = f"no embedding, and this service does not run the index's encoder {index.info.encoder!r}"
     async for entry in entries:
         if isinstance(entry, BadLine):
             yield entry

@@ -1,8 +1,5 @@
-"""Words and BM25 (Robertson and Zaragoza 2009): splitting texts into words, the words of a pool of texts, and those of
-an index as columns of its rows: which documents have a word, and how often.
-
-In columns a word is a number, as of `PoolWords.index_terms`: those of one stem are neighbours.
-"""
+"""Words and BM25 (Robertson and Zaragoza 2009): of a pool of texts, and of an index as columns of its rows, in which a
+word is a number (`PoolWords.index_terms`)."""
 
 from __future__ import annotations
 
@@ -63,35 +60,22 @@ _LENGTHS = "lengths"
 def words(text: str, *, query: bool = False) -> list[bytes]:
     """Return the words of a text or query in order, as UTF-8.
 
-    A word is a run of letters, marks, digits and underscores, in lower case (full case folding), in compatibility form,
-    without the accents of U+0300 to U+036F, the points of Hebrew and Arabic vowels, and characters that are not drawn,
-    such as soft hyphens. Variants of an Arabic letter are the same letter. Text written without spaces becomes
-    overlapping pairs of characters, and that in Chinese, Japanese or Korean also single ones, which a query has only
-    where it has no pair. Nothing is stemmed or dropped.
+    A word is a run of letters, marks, digits and underscores, with full case folding, in compatibility form, without
+    accents, the points of Hebrew and Arabic vowels, and characters that are not drawn. Variants of an Arabic letter are
+    the same letter. Text written without spaces becomes overlapping pairs of characters, and that in Chinese, Japanese
+    or Korean also single ones, which a query has only where it has no pair.
     """
     return _spaced(_folded(text, query)).split()
 
 
-def hashes(query: str) -> NDArray[np.uint32]:
-    """Return (length,) the CRC-32 of each word of a query, in order.
-
-    In a vocabulary of a million words, about one in 4,000 has the same hash as another, and they count as one word.
-    """
-    found = words(query, query=True)
-    return np.fromiter(map(crc32, found), dtype=np.uint32, count=len(found))
-
-
 def query_terms(query: str) -> list[bytes]:
-    """Return the first MOST_TERMS distinct terms of a query: how a document's words must begin to match one of its own.
-
-    A term is the first STEM_LETTERS letters of a word. That of a shorter word ends with a space: only the word itself
-    begins so.
-    """
+    """Return the first MOST_TERMS distinct terms of a query: the first STEM_LETTERS letters of its words, by which
+    documents match. That of a shorter word ends with a space, as only the word itself begins so."""
     return list(dict.fromkeys(_stem(word) for word in words(query, query=True)))[:MOST_TERMS]
 
 
 def stem_numbers(terms: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Return (w,) the 32-bit hashes by which an inverted index knows w `query_terms`."""
+    """Return (w,) the 32-bit hashes of w `query_terms`."""
     padded = b"".join(term.ljust(_STEM_BYTES) for term in terms)
     return _hashed(np.frombuffer(padded, np.uint8).reshape(-1, _STEM_BYTES))
 
@@ -115,7 +99,7 @@ def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArra
 
 @dataclass(frozen=True, eq=False)
 class PoolWords:
-    """The words of n texts, found once for BM25 here and for `vectors.lexical_vectors`.
+    """The words of n texts.
 
     content: all texts, folded, as bytes with spaces between words; starts: (T,) where a word begins in it; ends: (n,)
     where each text ends.
@@ -144,7 +128,10 @@ class PoolWords:
 
     @cached_property
     def hashes(self) -> NDArray[np.uint32]:
-        """(T,) of all words, as of `hashes`."""
+        """(T,) the CRC-32 of all words.
+
+        Of a million words, about one in 4,000 has the hash of another, and they count as one word.
+        """
         hashes = np.empty(len(self.starts), np.uint32)
         for start in range(0, len(hashes), _PIECE):  # other threads run in between
             check_awaited()
@@ -153,11 +140,8 @@ class PoolWords:
         return hashes
 
     def index_terms(self) -> NDArray[np.uint64]:
-        """Return (T,) all words as the numbers by which an inverted index knows them.
-
-        The upper half is that of the stem (`stem_numbers`), so that in numerical order the words of one stem are
-        neighbours; the lower half is the hash of the word.
-        """
+        """Return (T,) all words as numbers: the upper half is that of the stem (`stem_numbers`), so that the words of
+        one stem are neighbours, and the lower half is the hash of the word."""
         return self._stems << np.uint64(32) | self.hashes.astype(np.uint64)
 
     def bm25(self, query: str) -> NDArray[np.float64]:
@@ -185,7 +169,7 @@ class PoolWords:
 
     @property
     def _stems(self) -> NDArray[np.uint64]:
-        """(T,) as of `stem_numbers`, the number of each word's term."""
+        """(T,) the number of each word's stem, as of `stem_numbers`."""
         padded = np.full((len(self.starts), _STEM_BYTES), _SPACE, np.uint8)
         letters = np.zeros(len(self.starts), np.uint8)
         inside = np.ones(len(self.starts), np.bool_)
@@ -272,24 +256,16 @@ def _pairs_and_singles(run: re.Match[str]) -> str:
 
 
 _FOLDED_CHARACTERS = _FoldedCharacters()
-
-
 _LOWER_AND_SPACES = bytes(
     byte if byte >= 128 or chr(byte).isalnum() or byte == ord("_") else _SPACE for byte in bytes(range(256)).lower()
 )
-
-
 codecs.register_error(_FOLDING, _fold_run)
-
-
 codecs.register_error(_FOLDING_QUERIES, partial(_fold_run, query=True))
 
 
 def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) -> list[str]:
-    """Return the texts or, if they have more than `most` characters together, the first of each: most / count.
-
-    count: of the texts. They are taken one by one, so no more than that is in memory.
-    """
+    """Return `count` texts or, if they have more than `most` characters together, the first most / count of each. No
+    more than that is in memory."""
     kept: list[str] = []
     longest, size = None, 0
     for text in texts:
@@ -337,7 +313,7 @@ class Columns:
         return slice(int(self.ends[start - 1]) if start else 0, int(self.ends[end - 1]) if end else 0)
 
     def moved(self, places: NDArray[np.int64]) -> Columns:
-        """Return the pairs of rows that go to other places, in the same order; -1 for those that are gone."""
+        """Return the pairs of rows that move to other places, in the same order; -1 removes a row."""
         rows = places[self.rows]
         kept = rows >= 0
         ends = np.concatenate([[0], np.cumsum(kept)])[self.ends]
@@ -354,7 +330,7 @@ def merged(parts: Sequence[Columns]) -> Columns:
 
 
 class ColumnWriter:
-    """Writes the columns of a block, for which pages of rows come in order. They are sorted in a file beside them."""
+    """Writes the columns of a block, whose rows come in order."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -368,12 +344,12 @@ class ColumnWriter:
         number, page = len(self._pages), Columns.of(words, self.count)
         for name in _FILES:
             np.save(self._folder / f"page-{number}-{name}.npy", getattr(page, name))
-        self._pages.append(_mapped(self._folder, f"page-{number}-"))
+        self._pages.append(Columns(*(np.load(self._folder / f"page-{number}-{name}.npy", "r") for name in _FILES)))
         self._lengths.append(words.lengths.astype(np.uint32))
         self.count += len(words.lengths)
 
     def finish(self, checkpoint: Callable[[], None]) -> None:
-        """Write the files that `read_columns` reads, and remove the others. checkpoint is called about every second."""
+        """Write the files that `read_columns` reads. checkpoint is called about every second."""
         end = 0
         with ExitStack() as opened:
             files = {name: opened.enter_context((self._folder / f"{name}.bin").open("wb")) for name in _FILES}
@@ -479,14 +455,9 @@ class RowWords:
 
 
 def _part(page: Columns, first: int, last: int) -> Columns:
-    """Return the pairs of the words from one number to another."""
     where = page.between(first, last)
     start, end = page.span(first, last)
     return Columns(page.terms[start:end], page.ends[start:end] - where.start, page.rows[where], page.counts[where])
-
-
-def _mapped(folder: Path, prefix: str) -> Columns:
-    return Columns(*(np.load(folder / f"{prefix}{name}.npy", mmap_mode="r") for name in _FILES))
 
 
 def _file(path: Path, kind: str) -> Any:

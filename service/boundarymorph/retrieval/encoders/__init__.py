@@ -1,5 +1,4 @@
-"""Encoders, which map queries and documents to unit vectors of one space; and how families of models want their
-texts."""
+"""Encoders, which map queries and documents to unit vectors; and how families of models want their texts."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """vectors: (n, d) float32 unit rows, in the order of the texts; truncated: number of texts that were truncated;
-    encoder: the full name of the encoder, if another process reports it."""
+    """vectors: (n, d) float32 unit rows; truncated: number of texts that were truncated; encoder: its full name, if
+    another process reports it."""
 
     vectors: NDArray[np.float32]
     truncated: int = 0
@@ -55,8 +54,7 @@ class Encoder(Protocol):
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """query, document: prefix of the text; pooling: which tokens' last states make the vector; dense: the folders of
-    the layers after the pooling; max_length: tokens, None if unknown; lower_case: whether texts are converted to lower
-    case."""
+    the layers after the pooling; max_length: tokens, None if unknown."""
 
     pooling: Pooling = "mean"
     query: str = ""
@@ -72,18 +70,13 @@ class Recipe:
         return replace(self, query=_INSTRUCTED.sub(lambda _: f"Instruct: {instruction}\nQuery:", self.query, count=1))
 
 
-_E5 = Recipe("mean", "query: ", "passage: ")
-
-
 _INSTRUCTION = f"Instruct: {WEB_SEARCH}\nQuery:"
-
-
 # The first whose pattern is found in the model's lowercase name.
 _FAMILIES: tuple[tuple[str, Recipe], ...] = (
     (r"qwen3-embedding", Recipe("last", _INSTRUCTION)),
     (r"\be5-.*mistral|gte-qwen", Recipe("last", f"{_INSTRUCTION} ")),
     (r"\be5-.*instruct", Recipe("mean", f"{_INSTRUCTION} ")),
-    (r"\be5-", _E5),
+    (r"\be5-", Recipe("mean", "query: ", "passage: ")),
     (r"bge-(small|base|large)-en", Recipe("cls", "Represent this sentence for searching relevant passages: ")),
     (r"\bbge-", Recipe("cls")),
     (r"gte-(modernbert|multilingual|.*v1\.5)", Recipe("cls")),

@@ -1,5 +1,4 @@
-"""The encoder that runs a model in this process, in batches shared by all requests; and the model that comes with the
-service, in ONNX."""
+"""The encoder in this process, which batches the texts of all requests, and the model that comes with the service."""
 
 from __future__ import annotations
 
@@ -41,11 +40,9 @@ class DualEncoder(Model[TokenSequence], Protocol):
     def dimension(self) -> int:
         """d, the length of the vectors."""
 
-    def tokenize_query(self, text: str) -> TokenSequence:
-        """Tokenize a query."""
+    def tokenize_query(self, text: str) -> TokenSequence: ...
 
-    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
-        """Tokenize n documents."""
+    def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]: ...
 
     def run(self, texts: Sequence[TokenSequence], /) -> NDArray[np.float32]:
         """Return the (n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
@@ -54,9 +51,7 @@ class DualEncoder(Model[TokenSequence], Protocol):
 class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
     """An `Encoder` that batches the texts of all requests together; see `Batcher` for the order and the limits.
 
-    Queries go first. A call with many documents queues at most two slices of them, so that calls take turns, and a call
-    that is cancelled or fails wastes no more than these. A query may wait for `patience` seconds before it is rejected
-    on arrival.
+    Queries go first. A call with many documents queues at most two slices of them, so that calls take turns.
     """
 
     def __init__(self, model: DualEncoder, **options: Any) -> None:
@@ -70,7 +65,7 @@ class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
         return self.model.dimension
 
     async def check(self) -> None:
-        """Warm up with a batch of the largest size, then encode a probe. Raises as `encode_query` does."""
+        """Warm up with a batch of the largest size, then encode a probe."""
         await self.encode_documents(["warm " * self.model.max_length] * self.full_batch())
         await self.encode_query("probe")
 
@@ -103,7 +98,7 @@ class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Yield consecutive texts with an estimated total of at most this many tokens, but at least one text."""
+        """Yield consecutive texts of about so many tokens at most, but at least one text."""
         start, tokens = 0, 0
         for position, text in enumerate(texts):
             more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)
@@ -111,8 +106,7 @@ class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
                 yield slice(start, position)
                 start, tokens = position, 0
             tokens += more
-        if start < len(texts):
-            yield slice(start, len(texts))
+        yield slice(start, len(texts))
 
 
 class OnnxDualEncoder(OnnxTextModel):

@@ -16,20 +16,6 @@ from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
-from boundarymorph.remote.wire import (
-    Answer,
-    Context,
-    Description,
-    Dialect,
-    Request,
-    Unusable,
-    array,
-    by_index,
-    mapping,
-    parsed,
-    shown,
-    vllm_description,
-)
 from boundarymorph.retrieval.encoders import Embeddings, known_recipe
 from boundarymorph.retrieval.ranking import unit_vectors
 
@@ -45,17 +31,17 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
     model_type, called = "embedding", "dual encoder"
     answer_bytes = VECTOR_BYTES
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        return Request(self.path, {"inputs": list(texts), "truncate": True, "normalize": True})
+    def request(self, model: str, context: wire.Context, texts: Sequence[str], seconds: float) -> wire.Request:
+        return wire.Request(self.path, {"inputs": list(texts), "truncate": True, "normalize": True})
 
-    def read(self, body: bytes, count: int) -> Answer:
-        vectors = parsed(body)
+    def read(self, body: bytes, count: int) -> wire.Answer:
+        vectors = wire.parsed(body)
         if not isinstance(vectors, list):
-            raise Unusable(f"the answer is {shown(vectors)}, not an array")
-        return Answer(_rows(vectors, count))
+            raise wire.Unusable(f"the answer is {wire.shown(vectors)}, not an array")
+        return wire.Answer(_rows(vectors, count))
 
 
-class OpenAI(Dialect):
+class OpenAI(wire.Dialect):
     """OpenAI's API and compatible ones. The server rejects a text that is too long for the model."""
 
     name, path, version_optional = "openai", "/v1/embeddings", True
@@ -63,13 +49,13 @@ class OpenAI(Dialect):
     most_texts, most_bytes = 512, 1_000_000
     answer_bytes = VECTOR_BYTES
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        return Request(self.path, {"model": model, "input": list(texts), "encoding_format": "base64"})
+    def request(self, model: str, context: wire.Context, texts: Sequence[str], seconds: float) -> wire.Request:
+        return wire.Request(self.path, {"model": model, "input": list(texts), "encoding_format": "base64"})
 
-    def read(self, body: bytes, count: int) -> Answer:
-        items = [mapping(item) for item in array(mapping(parsed(body)), "data")]
-        rows = by_index(((item.get("index"), item.get("embedding")) for item in items), count, "vector")
-        return Answer(_rows([rows.get(index) for index in range(count)], count))
+    def read(self, body: bytes, count: int) -> wire.Answer:
+        items = [wire.mapping(item) for item in wire.array(wire.mapping(wire.parsed(body)), "data")]
+        rows = wire.by_index(((item.get("index"), item.get("embedding")) for item in items), count, "vector")
+        return wire.Answer(_rows([rows.get(index) for index in range(count)], count))
 
 
 class VLLM(OpenAI):
@@ -78,30 +64,30 @@ class VLLM(OpenAI):
     name, description_path = "vllm", "/v1/models"
     home = None
 
-    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+    def request(self, model: str, context: wire.Context, texts: Sequence[str], seconds: float) -> wire.Request:
         asked = super().request(model, context, texts, seconds)
-        return Request(asked.path, asked.body | {"truncate_prompt_tokens": -1})
+        return wire.Request(asked.path, asked.body | {"truncate_prompt_tokens": -1})
 
-    def describe(self, body: bytes, model: str | None) -> Description:
-        return vllm_description(body, model, self.most_texts)
+    def describe(self, body: bytes, model: str | None) -> wire.Description:
+        return wire.vllm_description(body, model, self.most_texts)
 
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (TextEmbeddingsInference(), OpenAI(), VLLM())}
+DIALECTS: dict[str, wire.Dialect] = {dialect.name: dialect for dialect in (TextEmbeddingsInference(), OpenAI(), VLLM())}
 _SPELLING = Spelling("an encoder", DIALECTS)
 
 
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:
     """Return (count, d) vectors, each given as an array of numbers or as base64 of little-endian float32."""
     if len(vectors) != count:
-        raise Unusable(f"there are {len(vectors)} vectors for {count} texts")
+        raise wire.Unusable(f"there are {len(vectors)} vectors for {count} texts")
     rows = [_row(vector, index) for index, vector in enumerate(vectors)]
     widths = sorted({len(row) for row in rows})
     if len(widths) > 1 or widths == [0]:
-        raise Unusable(f"there are vectors of {' and '.join(map(str, widths))} dimensions")
+        raise wire.Unusable(f"there are vectors of {' and '.join(map(str, widths))} dimensions")
     with np.errstate(over="ignore"):
         matrix = np.array(rows, dtype=np.float32)
     if not np.isfinite(matrix).all():
-        raise Unusable("there are components that are not finite numbers")
+        raise wire.Unusable("there are components that are not finite numbers")
     return matrix
 
 
@@ -115,26 +101,22 @@ def _row(vector: object, index: int) -> NDArray[Any]:
                 return row
     except (ValueError, TypeError):
         pass
-    raise Unusable(f"the vector of text {index} is {shown(vector)}, neither numbers nor base64")
+    raise wire.Unusable(f"the vector of text {index} is {wire.shown(vector)}, neither numbers nor base64")
 
 
 def parse(url: str) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`. Raises InvalidConfiguration, without the password.
 
     `tei` and `vllm` are servers of that kind over plain HTTP; `openai` is the hosted service over TLS or, with a host,
-    a compatible one. `+http` or `+https` after one of the three changes that. For the latter two, /v1 at the end of the
-    base URL is optional.
-
-    Raises InvalidConfiguration; its message contains no password.
+    a compatible one. `+http` or `+https` changes that. For the latter two, /v1 at the end is optional.
     """
     return urls.parse(url, _SPELLING)
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP, behind one or more servers that serve the same model.
+    """An `Encoder` over HTTP, of one or more servers with the same model.
 
-    Name and dimension are known once it has connected, or encoded a text; before that they raise EncoderUnavailable.
-    They are those of the model that gave the last vectors, so code that encodes for an index compares them afterwards.
+    Name and dimension are those of the model that gave the last vectors; before, they raise EncoderUnavailable.
     """
 
     def __init__(
@@ -147,11 +129,8 @@ class RemoteEncoder:
         **options: Unpack[Options],
     ) -> None:
         """query_prompt, document_prompt: prefixes of the texts, by default those of the model's family; dimension:
-        number of leading components to keep, for models trained for that. The timeout applies to a query, or to each
-        256 documents.
-
-        Raises InvalidConfiguration.
-        """
+        number of leading components to keep. The timeout applies to a query, or to each 256 documents. Raises
+        InvalidConfiguration."""
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length
@@ -175,10 +154,7 @@ class RemoteEncoder:
         return self._kept or self._reached()[1]
 
     async def connect(self) -> None:
-        """Fetch the descriptions of all servers, and a vector from one; one server that fits is enough.
-
-        Raises EncoderUnavailable, Overloaded or EncoderFailed.
-        """
+        """Fetch the descriptions of all servers, and a vector from one. Raises as `encode_query` does."""
         self._model.check_open()
         await self._model.connect()
         await self._encode(_QUERY, ["probe"])
@@ -217,7 +193,7 @@ class RemoteEncoder:
     async def _encode(self, kind: int, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
         """Return (n, d) unit rows for n > 0 texts, and how many the server says it truncated."""
         prompt = self._prompts(self._model.name)[kind]
-        answer = await self._model.call(Context(), [prompt + text for text in texts])
+        answer = await self._model.call(wire.Context(), [prompt + text for text in texts])
         if answer.served != self._model.name or self._prompts(self._model.name)[kind] != prompt:
             raise EncoderUnavailable(_CHANGED, public=_CHANGED)
         width = answer.values.shape[1]

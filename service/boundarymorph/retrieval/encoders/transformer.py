@@ -1,4 +1,4 @@
-"""Dual encoders on PyTorch, whose vectors are pooled from the last states of a transformer, as its repository says."""
+"""Dual encoders on PyTorch, as their repositories describe them."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ _AFTER = {
 
 
 class TextReader:
-    """Tokenizes texts with their prompts and special tokens, to at most max_length tokens. Thread-safe.
+    """Tokenizes texts with their prompts. Thread-safe. Special tokens spelled out in a text are plain text.
 
-    Special tokens spelled out in a text are plain text. Raises InvalidConfiguration if a prompt contains any, or leaves
-    no room for a text.
+    Raises InvalidConfiguration if a prompt contains any, or leaves no room for a text.
     """
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
@@ -116,13 +115,11 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
     ) -> TransformerDualEncoder:
         """Load a model from a folder or from the hub.
 
-        max_length: tokens of a text with its prompt, by default what its repository says or the model reads, at most
-        8192; pooling, query_prompt, document_prompt: by default what its repository says, else those of its family,
-        else the mean without prompts; instruction: the task in a query prompt that has one ("Instruct: ...");
-        dimension: number of leading components to keep, for models trained for that.
+        max_length: tokens of a text with its prompt, by default what its repository says, at most 8192; pooling,
+        query_prompt, document_prompt: by default what its repository says, else those of its family, else the mean
+        without prompts; instruction: the task in a query prompt that has one; dimension: leading components to keep.
 
-        Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsuitable model or setting,
-        OutOfMemory and DeviceLost.
+        Raises ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
         """
         placement = Placement.of(options)
         repository = Repository(
@@ -174,7 +171,7 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
 
 
 def _digest(recipe: Recipe, dimension: int) -> str:
-    """Return a hash of what determines vectors besides the weights, their precision and the length."""
+    """Return a hash of what else determines vectors."""
     description = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -183,8 +180,7 @@ def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) 
     """Return the recipe in the repository's sentence-transformers files, completed by that of its family.
 
     read: returns the content of one of its JSON files, None if it is missing; pooling: overrides that of the files.
-
-    Raises InvalidConfiguration for anything that is not supported.
+    Raises InvalidConfiguration for what is not supported.
     """
     recipe, config = known_recipe(name), None
     for kind, folder in _modules(read):
@@ -207,7 +203,7 @@ def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) 
 
 
 def _modules(read: ReadJson) -> list[tuple[str, str]]:
-    """Return kind and folder of each module, in order: a transformer, its pooling, perhaps layers and normalization."""
+    """Return kind and folder of each module, in order."""
     modules = [
         (str(module.get("type", "")).rpartition(".")[2], str(module.get("path") or ""))
         for module in read("modules.json") or ()

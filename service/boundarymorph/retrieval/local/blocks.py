@@ -1,9 +1,5 @@
 """Folders of files made from a store, each with a manifest of their sizes and checksums: blocks, which searches read,
-and backups.
-
-The store is the truth. A block holds the rows up to one of its changes, is mapped by all processes, and can be thrown
-away: one process at a time makes it anew, in the background.
-"""
+and backups. A block holds the rows up to a change of the store; one process at a time makes it anew."""
 
 from __future__ import annotations
 
@@ -30,16 +26,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from boundarymorph import errors
 from boundarymorph.database import foreign_thing, storage_errors, sync
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    CorruptIndex,
-    InvalidInput,
-    StorageFull,
-    StorageUnavailable,
-    UnknownIndex,
-)
-from boundarymorph.retrieval.artifacts import EARLIER, EARLIER_FILES, FILE, ArtifactFile
+from boundarymorph.retrieval.artifacts import FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -74,11 +63,10 @@ def locked(path: Path, kind: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None) -> None:
-    """Flush all files of a folder to disk and write its manifest: `facts`, which include "format", and checksums.
-
-    Raises OSError, and whatever `checkpoint` raises.
-    """
+def seal(
+    folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None
+) -> Mapping[str, Mapping[str, Any]]:
+    """Flush a folder to disk, and write its manifest of `facts`, which include "format". Returns the files."""
     files = {}
     for path in sorted(folder.rglob("*")):
         checkpoint()
@@ -87,52 +75,59 @@ def seal(folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] 
             files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
     manifest = {**facts, "files": files}
     path = folder / MANIFEST
-    signed = {**manifest, "sha256": hashlib.sha256(_canonical(manifest)).hexdigest()}
-    path.write_bytes(orjson.dumps(signed, option=orjson.OPT_INDENT_2))
+    path.write_bytes(orjson.dumps({**manifest, "sha256": _signature(manifest)}, option=orjson.OPT_INDENT_2))
     sync(path)
     sync(folder)
+    return files
+
+
+@contextmanager
+def _appearing(target: Path, temporary: Path) -> Iterator[None]:
+    """Make a folder under a temporary name. It is renamed when the block is done, and removed if that fails."""
+    try:
+        temporary.mkdir(parents=True)
+        yield
+        temporary.rename(target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(target.parent)
 
 
 def read_manifest(folder: Path, format: int) -> dict[str, Any]:
     """Return the manifest. Raises CorruptIndex if it is damaged or of another format, and OSError."""
     path = folder / MANIFEST
     if _plain(folder, MANIFEST) > MOST_MANIFEST_BYTES:
-        raise CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
+        raise errors.CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
     try:
         manifest = orjson.loads(path.read_bytes())
         checksum = manifest.pop("sha256")
     except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError) as error:
-        raise CorruptIndex(f"{path} is not a manifest: {error}") from error
-    if not isinstance(manifest, dict) or hashlib.sha256(_canonical(manifest)).hexdigest() != checksum:
-        raise CorruptIndex(f"{path} does not have the checksum with which it was written")
+        raise errors.CorruptIndex(f"{path} is not a manifest: {error}") from error
+    if not isinstance(manifest, dict) or _signature(manifest) != checksum:
+        raise errors.CorruptIndex(f"{path} does not have the checksum with which it was written")
     if manifest.get("format") != format:
-        raise CorruptIndex(f"{path} has format {manifest.get('format')}; this program reads format {format}")
-    match manifest.get("files"):
-        case dict() as files if all(map(_is_listed, files.values())):
-            return manifest
-    raise CorruptIndex(f"{path} does not list files with their bytes and sha256")
-
-
-def _is_listed(file: object) -> bool:
-    match file:
-        case {"bytes": int(), "sha256": str()}:
-            return True
-    return False
+        raise errors.CorruptIndex(f"{path} has format {manifest.get('format')}; this program reads format {format}")
+    files = manifest.get("files")
+    for file in files.values() if isinstance(files, dict) else (None,):
+        match file:
+            case {"bytes": int(), "sha256": str()}:
+                continue
+        raise errors.CorruptIndex(f"{path} does not list files with their bytes and sha256")
+    return manifest
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a file of this relative path in a folder, without opening it.
+    """Return the size of a file in a folder, without opening it.
 
     Raises CorruptIndex for a link, which may lead anywhere, a pipe, a device or a folder, and OSError.
     """
-    path = folder
-    for part in Path(name).parts:
-        path /= part
-        if path.is_symlink():
-            raise CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
+    path = folder / name
+    if path.is_symlink():
+        raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise CorruptIndex(f"{path} is not a file")
+        raise errors.CorruptIndex(f"{path} is not a file")
     return found.st_size
 
 
@@ -140,14 +135,14 @@ def verify(folder: Path, files: Mapping[str, Any]) -> None:
     """Raise CorruptIndex, naming the file, if a file differs from its manifest, or OSError."""
     for name, expected in files.items():
         path = folder / name
-        if (size := path.stat().st_size) != expected["bytes"]:
-            raise CorruptIndex(_another_size(path, size, expected))
+        _check_size(path, path.stat().st_size, expected)
         if _checksum(path) != expected["sha256"]:
-            raise CorruptIndex(f"{path} does not have the checksum with which it was written")
+            raise errors.CorruptIndex(f"{path} does not have the checksum with which it was written")
 
 
-def _another_size(path: Path, size: int, expected: Mapping[str, Any]) -> str:
-    return f"{path} has {size} bytes and should have {expected['bytes']}"
+def _check_size(path: Path, size: int, expected: Mapping[str, Any]) -> None:
+    if size != expected["bytes"]:
+        raise errors.CorruptIndex(f"{path} has {size} bytes and should have {expected['bytes']}")
 
 
 def _check_schema(path: Path) -> None:
@@ -155,9 +150,11 @@ def _check_schema(path: Path) -> None:
     try:
         foreign = foreign_thing(path, SCHEMA)
     except sqlite3.DatabaseError as error:
-        raise CorruptIndex(f"{path} is damaged: {error}") from error
+        raise errors.CorruptIndex(f"{path} is damaged: {error}") from error
     if foreign is not None:
-        raise CorruptIndex(f"{path} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot")
+        raise errors.CorruptIndex(
+            f"{path} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot"
+        )
 
 
 def _checksum(path: Path) -> str:
@@ -165,15 +162,12 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)
+def _signature(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class BlockFiles:
-    """The newest block of a store, in a folder beside its file, shared by all processes.
-
-    A block is a folder that is written under another name and then renamed, so it is never seen incomplete.
-    """
+    """The newest block of a store, in a folder beside its file. It is renamed when it is complete."""
 
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
@@ -181,9 +175,9 @@ class BlockFiles:
         self._refused: set[str] = set()
 
     def description(self) -> StructureDescription | None:
-        """Return what was trained last, without verifying its files; None if there is nothing."""
+        """Return what was trained last, without verifying its files."""
         for name in self._names():
-            with suppress(CorruptIndex, OSError):
+            with suppress(errors.CorruptIndex, OSError):
                 facts = self._manifest(name)
                 if facts["clusters"]:
                     recall = dict(zip(facts["depths"], facts["recalls"], strict=True))
@@ -192,8 +186,7 @@ class BlockFiles:
         return None
 
     def newest(self, after: int = 0) -> tuple[Block, Rows] | None:
-        """Return the newest intact block of a change later than `after`, and its documents; a damaged one is logged,
-        once."""
+        """Return the newest intact block of a change later than `after`. A damaged one is logged, once."""
         wanted = self._words_wanted()
         for name in self._names():
             if name in self._refused or int(name.partition("-")[0]) <= after:
@@ -202,7 +195,7 @@ class BlockFiles:
                 if (facts := self._manifest(name))["words"] == wanted:
                     return self._read(name, facts)
                 continue
-            except (CorruptIndex, OSError) as error:
+            except (errors.CorruptIndex, OSError) as error:
                 if not (self.folder / name).exists():
                     continue  # another process has replaced it
                 reason = "a file is missing" if isinstance(error, FileNotFoundError) else str(error)
@@ -213,8 +206,8 @@ class BlockFiles:
     def write(self, checkpoint: Callable[[], None], seed: int = 0) -> bool:
         """Replace earlier blocks by one of the store's present state; False if the store is empty. Needs the lock.
 
-        checkpoint is called about every second; an exception from it ends the work. Raises OSError, StorageFull and
-        StorageUnavailable, too; then nothing is left behind.
+        checkpoint is called about every second; what it raises ends the work. Raises OSError, StorageFull and
+        StorageUnavailable.
         """
         _faiss.omp_set_num_threads(1)  # of this thread: the others serve searches meanwhile
         sequence, count = self._store.last_sequence(), self._store.count()
@@ -222,23 +215,19 @@ class BlockFiles:
             return False
         name = f"{sequence:016d}-{uuid4().hex[:8]}"
         temporary = self.folder / f".writing-{name}"
+        size = 2 * self._store.info.dimension * count
         try:
-            temporary.mkdir()
-            size = 2 * self._store.info.dimension * count
-            if shutil.disk_usage(temporary).free < ROOM * size:
-                raise StorageFull(f"{temporary} needs {size:,} bytes for a file of vectors, and as much free beside it")
-            facts = {"format": FORMAT, "store": self._store.path.name, "sequence": sequence}
-            facts["words"] = self._words_wanted()
-            facts |= self._filled(temporary, sequence, count, seed, bool(facts["words"]), checkpoint)
-            seal(temporary, facts, checkpoint)
-            temporary.rename(self.folder / name)
+            with _appearing(self.folder / name, temporary):
+                if shutil.disk_usage(temporary).free < ROOM * size:
+                    raise errors.StorageFull(
+                        f"{temporary} needs {size:,} bytes for vectors, and as much free beside it"
+                    )
+                facts = {"format": FORMAT, "store": self._store.path.name, "sequence": sequence}
+                facts["words"] = self._words_wanted()
+                facts |= self._filled(temporary, sequence, count, seed, bool(facts["words"]), checkpoint)
+                seal(temporary, facts, checkpoint)
         except RuntimeError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise StorageUnavailable(f"FAISS could not write {temporary}: {error}") from error
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        sync(self.folder)
+            raise errors.StorageUnavailable(f"FAISS could not write {temporary}: {error}") from error
         for path in self.folder.iterdir():
             if path.is_dir() and path.name != name:
                 shutil.rmtree(path, ignore_errors=True)
@@ -250,15 +239,14 @@ class BlockFiles:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "lock").touch()
         with ExitStack() as held:
+            ours = True
             try:
                 held.enter_context(locked(self.folder / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB))
             except BlockingIOError:
-                yield False
-            else:
-                yield True
+                ours = False
+            yield ours
 
     def _words_wanted(self) -> int:
-        """Return the version of the words that a block is to have; 0 for none."""
         return WORDS_VERSION if self._store.has_words() else 0
 
     def _filled(
@@ -301,11 +289,11 @@ class BlockFiles:
         return facts
 
     def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, Rows]:
-        """Raises OSError, or CorruptIndex if it does not match its manifest or belongs to another store."""
+        """Raises OSError, or CorruptIndex if it does not match its manifest or its store."""
         folder = self.folder / name
         verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
-            raise CorruptIndex("it is newer than its store, which may be an older copy")
+            raise errors.CorruptIndex("it is newer than its store, which may be an older copy")
         try:
             sequences, clusters, count = np.load(folder / _ROWS, mmap_mode="r"), None, facts["count"]
             halves, vectors = np.empty((count, 0), np.float16), None
@@ -323,14 +311,14 @@ class BlockFiles:
                 facts["sequence"], np.asarray(sequences), np.asarray(halves), vectors, facts["loss"], clusters, words
             )
         except (RuntimeError, ValueError, KeyError) as error:
-            raise CorruptIndex(f"{folder} cannot be read: {error}") from error
+            raise errors.CorruptIndex(f"{folder} cannot be read: {error}") from error
         return block, self._rows_of(block)
 
     def _rows_of(self, block: Block) -> Rows:
         """Return the documents of the rows, those alive that the store still has."""
         living, ids = self._store.living()
         if not are_among(living[living <= block.sequence], block.sequences).all():
-            raise CorruptIndex("documents of its store are missing from it")
+            raise errors.CorruptIndex("documents of its store are missing from it")
         alive = are_among(block.sequences, living)
         places = np.searchsorted(living, block.sequences).tolist()
         names = [ids[place] if there else "" for place, there in zip(places, alive.tolist(), strict=True)]
@@ -339,7 +327,7 @@ class BlockFiles:
     def _manifest(self, name: str) -> dict[str, Any]:
         manifest = read_manifest(self.folder / name, FORMAT)
         if manifest["store"] != self._store.path.name:
-            raise CorruptIndex(f"{self.folder / name} belongs to {manifest['store']}")
+            raise errors.CorruptIndex(f"{self.folder / name} belongs to {manifest['store']}")
         return manifest
 
     def _names(self) -> list[str]:
@@ -362,8 +350,7 @@ def clusters_of(count: int) -> int:
 def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
     """Return FAISS's inverted file with half precision and inner products, trained but without vectors.
 
-    sample: (n, d) unit rows, n at least `clusters`. checkpoint is called between iterations, which FAISS's own training
-    does not allow.
+    sample: (n, d) unit rows, n at least `clusters`. checkpoint is called between iterations.
     """
     dimension = sample.shape[1]
     index = _faiss.index_factory(dimension, f"IVF{clusters},SQfp16", _faiss.METRIC_INNER_PRODUCT)
@@ -371,15 +358,8 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
     centres = sample[np.random.default_rng(seed).permutation(len(sample))[:clusters]].copy()
     for _ in range(_ROUNDS):
         checkpoint()
-        means = _faiss.Kmeans(
-            dimension,
-            clusters,
-            niter=1,
-            spherical=True,
-            seed=seed,
-            min_points_per_centroid=1,
-            max_points_per_centroid=_SAMPLE,
-        )
+        points = {"min_points_per_centroid": 1, "max_points_per_centroid": _SAMPLE}
+        means = _faiss.Kmeans(dimension, clusters, niter=1, spherical=True, seed=seed, **points)
         means.train(sample, init_centroids=centres)
         centres = means.centroids.copy()
     index.quantizer.add(centres)
@@ -390,7 +370,7 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
 def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
     """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries.
 
-    exact: FAISS's index of the same rows, searched exhaustively. checkpoint is called between searches.
+    exact: FAISS's index of the same rows. checkpoint is called between searches.
     """
 
     def scores(searched: Any, depth: int, parameters: Any) -> NDArray[np.float32]:
@@ -420,10 +400,10 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
 
 
 class Trainer:
-    """Makes the block of one index in a thread; only one process at a time does that for an index.
+    """Makes the block of one index in a thread.
 
     `adopt` is called in that thread with each newer block, whether this process or another made it. A failed attempt is
-    logged and repeated after the pause; the index keeps working as it is.
+    logged and repeated after the pause.
     """
 
     def __init__(
@@ -456,8 +436,7 @@ class Trainer:
     def train(self, after: int) -> bool:
         """Adopt a block of a change later than `after`: another process's, or one made now, unless the store is empty.
 
-        Returns False if another process is making one. Raises OSError, StorageFull, StorageUnavailable, and
-        UnknownIndex once closed.
+        Returns False if another process is making one. Raises as `BlockFiles.write`, and UnknownIndex once closed.
         """
         with self.files.lock() as ours:
             newest = self.files.newest(after)
@@ -487,7 +466,7 @@ class Trainer:
         try:
             self.train(after)
             self._failures = 0
-        except (OSError, BoundaryMorphError) as error:
+        except (OSError, errors.BoundaryMorphError) as error:
             if not self._closed and self._store.path.exists():
                 _log.warning("could not make a structure of %s: %s", self._store.path, error)
             self._failures += 1
@@ -496,13 +475,12 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         if self._closed:
-            raise UnknownIndex(f"the index in {self._store.path} was closed while its structure was made")
+            raise errors.UnknownIndex(f"the index in {self._store.path} was closed while its structure was made")
 
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A summary of a backup. name: of the original index; created: of the backup, UTC, ISO 8601; bytes: size of all
-    its files."""
+    """A summary of a backup. name: of the index; created: of the backup, UTC, ISO 8601; bytes: size of all files."""
 
     name: str
     count: int
@@ -511,65 +489,54 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy one state of an index into a new folder `target`, which appears only when it is complete.
+    """Copy one state of an index into a new folder, which appears when it is complete.
 
-    Writers and readers continue meanwhile. Raises InvalidInput if the target exists, CorruptIndex if the index is
-    damaged, StorageFull or StorageUnavailable.
+    Raises InvalidInput if the target exists, CorruptIndex, StorageFull or StorageUnavailable.
     """
     if target.exists():
-        raise InvalidInput(f"{target} already exists; choose another folder, or remove it first")
+        raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
-    with storage_errors(f"no snapshot of {name!r} could be written to {target}"):
-        try:
-            temporary.mkdir(parents=True)
-            count = store.copy_to(temporary / _STORE)
-            folder = store.path.parent
-            ArtifactFile(folder, name, earlier=folder / EARLIER).copy_to(temporary / FILE)
-            created = datetime.now(UTC).isoformat(timespec="seconds")
-            facts = {"name": name, "store": store.path.name, "count": count, "created": created}
-            seal(temporary, {"format": BACKUP_FORMAT, **facts})
-            size = sum(file["bytes"] for file in read_manifest(temporary, BACKUP_FORMAT)["files"].values())
-            temporary.rename(target)
-            sync(target.parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    return BackupInfo(name, count, created, size)
+    trouble = f"no snapshot of {name!r} could be written to {target}"
+    with storage_errors(trouble), _appearing(target, temporary):
+        count = store.copy_to(temporary / _STORE)
+        ArtifactFile(store.path.parent, name).copy_to(temporary / FILE)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        facts = {"name": name, "store": store.path.name, "count": count, "created": created}
+        files = seal(temporary, {"format": BACKUP_FORMAT, **facts})
+    return BackupInfo(name, count, created, sum(file["bytes"] for file in files.values()))
 
 
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name.
 
-    Raises CorruptIndex, naming the file, if it is damaged, of a later format, a link, or has what no backup of ours
-    has; InvalidInput if it is not a backup; StorageFull and OSError.
+    Raises CorruptIndex, naming the file, if it is damaged, of a later format, a link, or has what no backup has;
+    InvalidInput if it is not a backup; StorageFull and OSError.
     """
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
+        raise errors.InvalidInput(f"{source} is not a snapshot of an index: it has no {MANIFEST}") from error
     if not isinstance(manifest.get("name"), str) or _STORE not in manifest["files"]:
-        raise InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
-    files = {name: file for name, file in manifest["files"].items() if name in {_STORE, FILE, *EARLIER_FILES}}
+        raise errors.InvalidInput(f"{source} is not a snapshot of an index; give a folder that `index snapshot` wrote")
+    files = {name: file for name, file in manifest["files"].items() if name in {_STORE, FILE}}
     folder.mkdir()
     try:
         for name, expected in files.items():
-            if (size := _plain(source, name)) != expected["bytes"]:
-                raise CorruptIndex(_another_size(source / name, size, expected))
+            _check_size(source / name, _plain(source, name), expected)
         if (size := sum(file["bytes"] for file in files.values())) > shutil.disk_usage(folder).free:
-            raise StorageFull(f"{source} has {size:,} bytes, which do not fit on the disk; free some space")
+            raise errors.StorageFull(f"{source} has {size:,} bytes, which do not fit on the disk; free some space")
         for name in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, folder / name, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CorruptIndex(f"{error.filename} is missing") from error
+        raise errors.CorruptIndex(f"{error.filename} is missing") from error
     target = folder / store
     try:
         verify(folder, files)
         _check_schema(folder / _STORE)
         (folder / _STORE).rename(target)
         DocumentStore(target).close()
-    except CorruptIndex as error:
+    except errors.CorruptIndex as error:
         said = str(error).replace(str(target), str(source / _STORE)).replace(str(folder), str(source))
-        raise CorruptIndex(said) from None
+        raise errors.CorruptIndex(said) from None
     for path in (*folder.rglob("*"), folder):
         sync(path)

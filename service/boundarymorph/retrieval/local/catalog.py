@@ -18,19 +18,10 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph import errors
 from boundarymorph.database import bytes_of, exists, storage_errors, sync
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    CorruptIndex,
-    EmptyIndex,
-    IndexConflict,
-    InvalidInput,
-    StorageFull,
-    StorageUnavailable,
-    UnknownIndex,
-)
 from boundarymorph.inference.concurrency import CALLER, computing
-from boundarymorph.retrieval.artifacts import EARLIER, ArtifactFile
+from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
 from boundarymorph.retrieval.interfaces import (
     NAME,
@@ -70,13 +61,10 @@ _log = logging.getLogger(__name__)
 
 
 class LocalIndex(DocumentStore):
-    """A named index: a store that can be searched. It is authoritative; before every search, the vectors catch up with
-    its changes.
+    """A named index: a store that can be searched. Before every search, the vectors catch up with its changes.
 
     So a search sees every upsert and deletion acknowledged before it began, by any process. All of an answer, filter
-    and words included, is based on one state of the store. The vectors are loaded when first needed: for a large index
-    from the block made last, and what has changed since. All calls block,
-    are thread-safe, and raise UnknownIndex once the index has been deleted.
+    and words included, is based on one state of the store. The vectors are loaded when they are first needed.
     """
 
     def __init__(
@@ -90,10 +78,8 @@ class LocalIndex(DocumentStore):
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
-        """make_mirror: see `VectorIndex`; then all of an index is searched exactly, whatever its kind.
-
-        warnings: added to every answer of `retrieve`. options: see `DocumentStore`.
-        """
+        """make_mirror: see `VectorIndex`; then all of an index is searched exactly, whatever its kind. warnings: added
+        to every answer of `retrieve`. options: see `DocumentStore`."""
         super().__init__(path, **options)
         self.name = name
         self.caller = ""  # who used it last
@@ -106,12 +92,12 @@ class LocalIndex(DocumentStore):
         self._trainer = Trainer(self, self._adopt, self._policy, clock)
 
     def structure(self) -> StructureDescription | None:
-        """Return a description of the structure trained last, with its recall; None if there is none."""
+        """Return the description of the structure trained last; None if there is none."""
         return self._trainer.files.description() if self.info.kind == "ivf" else None
 
     def retrieve(self, search: Search) -> Retrieved:
-        """See `Index.retrieve`. Without vectors, BM25 over the whole index ranks the documents that have a word of the
-        query; those found get lexical vectors (`words.vectors`) of their own texts, computed for each query."""
+        """See `Index.retrieve`. Without vectors, BM25 ranks the documents that have a word of the query, and they get
+        lexical vectors."""
         if self.info.kind == WORDS:
             return self._by_words(search)
         with self._searched(search) as (view, living):
@@ -120,13 +106,13 @@ class LocalIndex(DocumentStore):
                 features: dict[str, NDArray[np.float64]] = {}
                 terms, directions, halves, words = None, None, None, view.words
                 if search.hybrid and words is None:
-                    raise InvalidInput(
+                    raise errors.InvalidInput(
                         "this index has no lexical part; query it without hybrid retrieval, or index its words with "
                         "`boundarymorph index words NAME`"
                     )
-                if search.hybrid and words is not None and found.ids:  # else no document matches the filter
-                    found, features = _merged(found, view, words, search)
-                if found.ids and words is not None:
+                if words is not None and found.ids:  # else no document matches the filter
+                    if search.hybrid:
+                        found, features = _merged(found, view, words, search)
                     features["bm25"] = words.scores(search.query, found.rows)
                     terms = words.terms(search.query, found.rows)
                     directions = self.directions() if search.directions else None
@@ -162,25 +148,24 @@ class LocalIndex(DocumentStore):
         Returns False if another process is making it. Raises StorageFull or StorageUnavailable.
         """
         self.empty_log()
-        self.refresh()
-        self._trainer.wait()
+        self.settle()
         if self.info.kind != "ivf" and self._vectors is not None and not self._vectors.sequence:
             return True
         with storage_errors(f"{self.name!r} could not be trained again, and stays as it was"):
             return self._trainer.train(after=self.last_sequence() - 1)
 
     def back_up(self, target: Path) -> BackupInfo:
-        """Copy one state of the index into a new folder; see `blocks.back_up`."""
+        """See `blocks.back_up`."""
         return back_up(self.name, self, target)
 
     def index_words(self) -> bool:
-        """Index the words of an index without them, from now on in every process. False if they are indexed."""
+        """See `DocumentStore.index_words`."""
         made = super().index_words()
         self.settle()
         return made
 
     def release(self) -> None:
-        """Close the file and forget the vectors; whoever still uses this object opens and loads them again."""
+        """Close the file and forget the vectors; later calls open and load them again."""
         self._trainer.close()
         super().release()
         if self._catching_up.acquire(blocking=False):  # else somebody is just loading them
@@ -193,9 +178,9 @@ class LocalIndex(DocumentStore):
         super().close()
 
     def _by_words(self, search: Search) -> Retrieved:
-        """Return what an index without vectors finds, with BM25 and the similarity of the vectors as features."""
+        """Return what an index without vectors finds."""
         if search.embedding is not None or search.hybrid:
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f"the index {self.name!r} has no vectors, only words; leave out the query_embedding and hybrid"
             )
         with self._searched(search) as (view, _):
@@ -220,11 +205,11 @@ class LocalIndex(DocumentStore):
 
     @contextmanager
     def _searched(self, search: Search) -> Iterator[tuple[VectorView, int]]:
-        """Yield the documents that pass the filter as `_up_to_date` does, and how many there are in all."""
+        """Yield the documents that pass the filter, as `_up_to_date` does, and how many there are in all."""
         with self._up_to_date() as view:
             living = len(view)
             if not living:
-                raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
+                raise errors.EmptyIndex(f"the index {self.name!r} holds no documents yet")
             if search.condition is not None:
                 view = view.among(self.matching_sequences(search.condition))
             yield view, living
@@ -245,30 +230,28 @@ class LocalIndex(DocumentStore):
             yield view
 
     def _loaded(self) -> VectorIndex:
-        """Return the vectors, after loading them if need be. The lock must be held."""
-        if self._vectors is None or self._vectors.lexical != self.has_words():
-            self._vectors, self._sequence = self._begin()
-        return self._vectors
-
-    def _begin(self) -> tuple[VectorIndex, int]:
-        """Load the vectors; return them with the sequence number of the store's last change in them.
+        """Return the vectors, after loading them if need be. The lock must be held.
 
         Each page of the store is read in its own transaction, so that a long load does not block emptying the log.
         """
-        self._learn()
-        if (newest := self._trainer.files.newest()) is not None:
-            return self._over(*newest), newest[0].sequence
-        vectors = VectorIndex(
-            self.info.dimension, self.count() * 5 // 4, lexical=self.has_words(), make_mirror=self._make_mirror
-        )
-        return vectors, self._caught_up(vectors, 0)
+        lexical = self.has_words()
+        if self._vectors is None or self._vectors.lexical != lexical:
+            self._learn()
+            if (newest := self._trainer.files.newest()) is not None:
+                vectors, sequence = self._over(*newest), newest[0].sequence
+            else:
+                room = self.count() * 5 // 4
+                vectors = VectorIndex(self.info.dimension, room, lexical=lexical, make_mirror=self._make_mirror)
+                sequence = self._caught_up(vectors, 0)
+            self._vectors, self._sequence = vectors, sequence
+        return self._vectors
 
     def _over(self, block: Block, rows: Rows) -> VectorIndex:
         lexical = block.words is not None
         return VectorIndex(self.info.dimension, block=block, rows=rows, lexical=lexical, make_mirror=self._make_mirror)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
-        """Bring vectors from the state after change `sequence` to the present one; return the last change."""
+        """Bring vectors from the state after a change to the present one; return the last change."""
         forgotten = complete = False
         while not complete:
             with self.one_state():
@@ -284,8 +267,8 @@ class LocalIndex(DocumentStore):
         return sequence
 
     def _learn(self) -> None:
-        """Learn the directions if that is due. A store that cannot be written keeps those it has."""
-        with suppress(StorageFull, StorageUnavailable):
+        """Learn the directions if that is due and the store can be written."""
+        with suppress(errors.StorageFull, errors.StorageUnavailable):
             self.learn_directions()
 
     def _adopt(self, block: Block, rows: Rows) -> None:
@@ -301,7 +284,7 @@ class LocalIndex(DocumentStore):
 def _merged(
     found: Neighbours, view: VectorView, words: RowWords, search: Search
 ) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:
-    """Fuse the nearest with the best by words. Returns them with their similarities as a feature."""
+    """Fuse the nearest with the best by words; the similarity becomes a feature."""
     near = Pool(found.ids, found.vectors, search.unit, found.scores)
     best, _ = words.best(search.query, search.depth, view.rows.alive)
     ids = [view.rows.ids[row] for row in best.tolist()]
@@ -319,11 +302,10 @@ def _merged(
 
 
 class LocalCatalog:
-    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and blocks beside it.
+    """The indexes of a directory on a local disk: NAME/GENERATION.sqlite3, with SQLite's own files and blocks.
 
     An index appears and disappears when its folder is renamed, so no process ever sees a partial one. A generation is
-    random, so processes that still have a deleted index open never touch a later one of the same name. Any number of
-    processes and threads may share a directory on a local disk; calls block.
+    random, so processes that still have a deleted index open never touch a later one of the same name.
     """
 
     def __init__(
@@ -334,8 +316,8 @@ class LocalCatalog:
         most_open: int = MOST_OPEN,
         **options: Any,
     ) -> None:
-        """most_open: indexes whose files and vectors are kept open; of the caller that uses most of them, the one it
-        used the longest ago makes room for another. make_mirror, options: see `LocalIndex`."""
+        """most_open: indexes that are kept open; of the caller that uses most of them, the one it used the longest ago
+        makes room for another. make_mirror, options: see `LocalIndex`."""
         self._directory = directory
         self._make_mirror, self._options = make_mirror, options
         self._lock = threading.Lock()
@@ -348,29 +330,27 @@ class LocalCatalog:
         """See `Catalog.check`. Reads one index, an open one if possible; a damaged one says nothing about others."""
         with self._lock:
             opened = list(self._open)
-        trouble: StorageUnavailable | None = None
+        trouble: errors.StorageUnavailable | None = None
         for name in (*opened, *self._names()):
             try:
                 with self._looked_at(name) as index:
                     return index.check_file()
-            except (UnknownIndex, CorruptIndex):
+            except (errors.UnknownIndex, errors.CorruptIndex):
                 continue
-            except StorageUnavailable as error:
+            except errors.StorageUnavailable as error:
                 trouble = error
         if trouble is not None:
             raise trouble
 
     def exists(self, name: str) -> bool:
-        """See `Catalog.exists`. Also raises StorageUnavailable."""
         return exists(self._folder(name))
 
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """See `Catalog.ensure`. kind: one of `KINDS`."""
         folder = self._folder(name)
         if kind not in (None, *KINDS):
-            raise InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
+            raise errors.InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
         made = not exists(folder) and self._build(folder, encoder, dimension, kind or "flat", lexical)
         check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
         return made
@@ -382,7 +362,6 @@ class LocalCatalog:
         return self.get(name)
 
     def get(self, name: str) -> LocalIndex:
-        """See `Catalog.get`. Also raises CorruptIndex and StorageUnavailable."""
         folder = self._folder(name)
         with ExitStack() as forgotten, self._lock:
             index = self._open.get(name)
@@ -396,7 +375,6 @@ class LocalCatalog:
             return index
 
     def describe(self, name: str) -> IndexDescription:
-        """See `Catalog.describe`. Also raises CorruptIndex and StorageUnavailable."""
         try:
             with self._looked_at(name) as index:
                 size = bytes_of(index.path.parent)
@@ -405,21 +383,20 @@ class LocalCatalog:
             raise unknown(name) from None
 
     def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
-        """See `Catalog.list`. Raises StorageUnavailable if the directory cannot be read."""
         return listed(filter(wanted, self._names()), self.describe)
 
     def totals(self) -> Mapping[str, IndexTotals]:
-        """See `Catalog.totals`. Raises StorageUnavailable if the directory cannot be read."""
         totals = dict.fromkeys((*KINDS, UNREADABLE), IndexTotals())
         for name in self._names():
             try:
                 info = self.describe(name)
                 kind, count, size = info.kind, info.count, info.bytes or 0
-            except UnknownIndex:  # deleted meanwhile
+            except errors.UnknownIndex:  # deleted meanwhile
                 continue
-            except (BoundaryMorphError, OSError):
+            except (errors.BoundaryMorphError, OSError):
                 kind, count, size = UNREADABLE, 0, bytes_of(self._folder(name))
-            totals[kind] = totals[kind].plus(count, size)
+            before = totals[kind]
+            totals[kind] = IndexTotals(before.indexes + 1, before.documents + count, before.bytes + size)
         return totals
 
     def delete(self, name: str) -> None:
@@ -437,18 +414,16 @@ class LocalCatalog:
         shutil.rmtree(remains, ignore_errors=True)
 
     def artifacts(self, name: str) -> ArtifactFile:
-        """See `Catalog.artifacts`. Also raises StorageUnavailable."""
         folder = self._folder(name)
         if not exists(folder):
             raise unknown(name)
-        return ArtifactFile(folder, name, earlier=folder / EARLIER)
+        return ArtifactFile(folder, name)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexDescription:
-        """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote.
+        """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote. It appears whole.
 
-        It appears only when it is complete. replace: whether to replace an existing index of this name, which stays
-        until then. Raises InvalidIndexName, IndexConflict if the index exists, CorruptIndex, naming the file, if the
-        backup is damaged or of a later format, InvalidInput if it is not a backup, StorageFull or StorageUnavailable.
+        replace: whether to replace an index of this name. Raises InvalidIndexName, IndexConflict if the index exists,
+        StorageFull, StorageUnavailable, and as `blocks.unpack` does.
         """
         folder = self._folder(name)
         if folder.exists() and not replace:
@@ -463,13 +438,12 @@ class LocalCatalog:
         return self.describe(name)
 
     def close(self) -> None:
-        """Close all files. Indexes returned before raise UnknownIndex from then on."""
         with ExitStack() as forgotten, self._lock:
             for name in tuple(self._open):
                 self._forget(name, forgotten)
 
     def _names(self) -> Sequence[str]:
-        """Return the names of all indexes, sorted. Raises StorageUnavailable if the directory cannot be read."""
+        """Return the names of all indexes, sorted. Raises StorageUnavailable."""
         with storage_errors(f"the indexes in {self._directory} cannot be listed"):
             return [
                 path.name for path in sorted(self._directory.iterdir()) if NAME.fullmatch(path.name) and path.is_dir()
@@ -497,7 +471,7 @@ class LocalCatalog:
                 index.close()
 
     def _make_room(self, forgotten: ExitStack) -> None:
-        """Remove an open index if there is no room for another, to be released with `forgotten`."""
+        """Remove an open index if there is no room for another, and release it with `forgotten`."""
         if len(self._open) < self._most_open:
             return
         used = Counter([CALLER.get(), *(index.caller for index in self._open.values())])
@@ -517,7 +491,9 @@ class LocalCatalog:
                         break  # else the index was deleted or replaced while its files were listed
             except FileNotFoundError:
                 raise unknown(folder.name) from None
-        raise CorruptIndex(f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it")
+        raise errors.CorruptIndex(
+            f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it"
+        )
 
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
         """Create the index in a temporary folder and move it into place; False if another process was faster."""
@@ -528,7 +504,7 @@ class LocalCatalog:
                 path = temporary / f"{uuid4().hex}{_SUFFIX}"
                 store = DocumentStore.create(path, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
                 store.close()
-                with suppress(IndexConflict):
+                with suppress(errors.IndexConflict):
                     self._place(folder, temporary)
                     return True
             finally:
@@ -546,7 +522,7 @@ class LocalCatalog:
         sync(self._directory)
 
     def _replace(self, folder: Path, temporary: Path) -> None:
-        """Do the same, moving any existing index away just before, and back if anything fails."""
+        """Do the same, and move any existing index away just before, and back if anything fails."""
         before = self._directory / f"{_REPLACED}{uuid4().hex}-{folder.name}"
         with ExitStack() as forgotten, self._lock:
             with suppress(FileNotFoundError):
@@ -561,11 +537,11 @@ class LocalCatalog:
         shutil.rmtree(before, ignore_errors=True)
 
     def _building(self) -> AbstractContextManager[None]:
-        """Hold a lock while writing a temporary folder, so that no other process mistakes it for a crashed one's."""
+        """Hold a lock while a temporary folder is written, so that no process takes it for a killed one's."""
         return locked(self._directory, fcntl.LOCK_SH)
 
     def _tidy(self) -> None:
-        """Remove leftovers of killed processes, and restore an index about to be replaced."""
+        """Remove what killed processes left, and restore an index that was about to be replaced."""
         for remains in self._directory.glob(".deleted-*"):
             shutil.rmtree(remains, ignore_errors=True)
         with suppress(OSError), locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -585,5 +561,5 @@ class LocalCatalog:
             forgotten.callback(index.close)
 
 
-def _taken(name: str) -> IndexConflict:
-    return IndexConflict(f"the index {name!r} already exists; choose another name, or replace it (--replace)")
+def _taken(name: str) -> errors.IndexConflict:
+    return errors.IndexConflict(f"the index {name!r} already exists; choose another name, or replace it (--replace)")

@@ -1,7 +1,7 @@
 """Exact search with FAISS on a GPU, at depths beyond the number of results that its kernels return.
 
-The vectors are spread at random over shards. The best results of a shard, as many as FAISS returns, suffice unless the
-last one is among the nearest of all; each search checks that, and if so asks that shard for more.
+The vectors are spread at random over shards. The best results of a shard suffice unless the last one is among the
+nearest of all; then the search asks that shard for more.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ class FaissShard:
 
 
 class FaissMirror:
-    """A `Mirror` of rows in shards that grow as rows are added; searches and additions exclude each other.
-
-    Takes 4d bytes per document on the device.
-    """
+    """A `Mirror` of rows in shards, in 4d bytes per document on the device."""
 
     def __init__(self, shards: Sequence[FaissShard], most: int) -> None:
         """most: results that a shard can return."""
@@ -66,7 +63,7 @@ class FaissMirror:
         self._using = threading.Lock()
 
     def extended(self, view: VectorView, kept: int) -> FaissMirror:
-        """See `Mirror.extended`; returns itself with the new rows."""
+        """Add the new rows, and return itself."""
         with self._using:
             for start in range(kept, view.rows.count, _BLOCK):
                 rows = np.arange(start, min(start + _BLOCK, view.rows.count))

@@ -39,8 +39,6 @@ _ENDS = {
 }
 _SPARSE = 32  # times as many numbers in the span of a set as in the set, from which sorting is faster than a mask
 _PIECE = 2**19  # characters that are parsed without a pause for other threads
-
-
 _NONE = np.empty(0, np.int64)
 
 
@@ -76,7 +74,7 @@ def _values(metadata: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
 
 
 def _stored(value: object) -> Any:
-    """Return what stands for a scalar. A text ends at its first NUL, and where it differs from any in a filter."""
+    """Return what stands for a scalar. A text ends at its first NUL, and where no filter has more."""
     if isinstance(value, str):
         return value.partition("\0")[0][: MAX_STRING + 1]
     if value is None or isinstance(value, bool):
@@ -85,10 +83,7 @@ def _stored(value: object) -> Any:
 
 
 def _matching(connection: sqlite3.Connection, condition: Condition, most: int = _EVERY) -> NDArray[np.int64] | None:
-    """Return ascending sequence numbers of all documents that match a condition.
-
-    None if more than `most` rows must be read for one of its comparisons.
-    """
+    """Return ascending sequence numbers of all documents that match; None if a comparison reads more than `most`."""
     check_awaited()
     match condition:
         case Exists(path):
@@ -126,7 +121,7 @@ def _comparing(connection: sqlite3.Connection, leaf: Compare, most: int) -> NDAr
 
 
 def _meeting_all(connection: sqlite3.Connection, parts: Iterable[Condition], most: int) -> NDArray[np.int64] | None:
-    """Begin with the parts that few documents meet, and check the others on these, one by one if that is faster."""
+    """Begin with the parts that few documents meet, and check the others on these."""
     remaining, limit = list(parts), min(_FIRST_LIMIT, most)
     if not remaining:
         return _living(connection, most)
@@ -173,7 +168,7 @@ def _with_fields(
 def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
     """Return ascending sequence numbers of all living documents and perhaps of some others; None for more than `most`.
 
-    Where at least half of the numbers in use are of documents, which SQLite counts fast, all of them are returned.
+    Where at least half of the numbers in use are of documents, all of them are returned.
     """
     source = f"documents INDEXED BY living WHERE {LIVING}"
     ends = connection.execute(f"SELECT min(sequence) FROM {source} UNION ALL SELECT max(sequence) FROM {source}")  # noqa: S608
@@ -185,10 +180,8 @@ def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | No
 
 
 def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], most: int) -> NDArray[np.int64] | None:
-    """Return sequence numbers in the order of the source; None if there are more than `most`.
-
-    They come as one text, since a row for each would take four times as long.
-    """
+    """Return sequence numbers in the order of the source; None if there are more than `most`. They come as one text,
+    since a row for each would take four times as long."""
     rows = f"SELECT sequence FROM {source} LIMIT ?"  # noqa: S608
     joined = f"SELECT count(*), group_concat(sequence, ' ') FROM ({rows})"  # noqa: S608
     count, text = connection.execute(joined, (*values, most + 1)).fetchone()
@@ -218,7 +211,7 @@ def _ascending(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """What matched a filter at write `until`, some since replaced; `full`: the write at which all was computed."""
+    """What matched a filter at write `until`; `full`: the write at which all of it was computed."""
 
     sequences: NDArray[np.int64]
     until: int
@@ -227,21 +220,15 @@ class _Matches:
 
 
 class MatchingReader:
-    """The documents that match a filter, cached for recent filters.
-
-    Memory: 8 bytes per document and filter, plus the filters, up to a bound. Thread-safe. Every call is given a
-    connection in a transaction, whose state of the file it answers for.
-    """
+    """The documents that match a filter, cached for recent filters, up to a bound of memory. Thread-safe."""
 
     def __init__(self, *, most_bytes: int = FILTER_BYTES) -> None:
         self._lock = Lock()
         self._known: cachetools.LRUCache[Filter, _Matches] = cachetools.LRUCache(most_bytes, lambda each: each.bytes)
 
     def sequences(self, connection: sqlite3.Connection, filter: Filter) -> NDArray[np.int64]:
-        """Return ascending sequence numbers of all documents that match a filter, and perhaps of some deleted ones.
-
-        Raises Abandoned once nobody waits for the answer.
-        """
+        """Return ascending sequence numbers of all documents that match a filter, and perhaps of some deleted ones, in
+        the state of a transaction. Raises Abandoned once nobody waits for the answer."""
         last = last_sequence(connection)
         with self._lock:
             known = self._known.get(filter)

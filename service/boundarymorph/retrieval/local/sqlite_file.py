@@ -29,12 +29,7 @@ _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 _log = logging.getLogger(__name__)
-_NO_PLACE = (
-    "SQLITE_IOERR_SHM",
-    "SQLITE_FULL",
-    "SQLITE_CANTOPEN",
-    "SQLITE_READONLY",
-)  # errors of opening without that place
+_NO_PLACE = ("SQLITE_IOERR_SHM", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY")  # for the shared-memory file
 _State = tuple[int, int, int]
 LIVING = "embedding IS NOT NULL"
 COVERED = "documents INDEXED BY living"  # to read sequence and id without the documents
@@ -64,12 +59,15 @@ SCHEMA = (
 )
 
 
+class _Held(threading.local):
+    connection: sqlite3.Connection | None = None  # of this thread's state within `one_state`
+
+
 class SqliteFile:
     """Transactions on one file. Thread-safe; readers never wait for writers.
 
     A write is on disk when its transaction ends. A full or read-only disk can be read, but for one case (`_settled`).
-    Every call raises UnknownIndex once the file is deleted, CorruptIndex if it cannot be read, StorageUnavailable if
-    the disk fails or a lock is held too long, StorageFull if it is full.
+    Every call raises UnknownIndex once the file is deleted, CorruptIndex, StorageUnavailable or StorageFull.
     """
 
     def __init__(self, path: Path, *, log_bytes: int = LOG_BYTES) -> None:
@@ -78,7 +76,7 @@ class SqliteFile:
         self._log_bytes = log_bytes
         self._log_due = log_bytes
         self._writing = threading.Lock()
-        self._held = threading.local()
+        self._held = _Held()
         self._idle: deque[sqlite3.Connection] = deque()
         self._most_idle = _IDLE_CONNECTIONS
         self._closed = False
@@ -90,12 +88,10 @@ class SqliteFile:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Let this thread read a single state of the store within the block: that of its first read.
-
-        Meanwhile SQLite cannot empty its log of later writes, so a block should last no longer than a search.
-        """
+        """Let this thread read a single state within the block, that of its first read. Meanwhile SQLite cannot empty
+        its log of later writes."""
         with self.transaction() as connection:
-            before, self._held.connection = self._reading(), connection
+            before, self._held.connection = self._held.connection, connection
             try:
                 yield
             finally:
@@ -109,7 +105,7 @@ class SqliteFile:
         """
         if self._closed or not exists(self.path):
             raise UnknownIndex(f"the index in {self.path} no longer exists", public="the index no longer exists")
-        if kind == "DEFERRED" and (held := self._reading()) is not None:
+        if kind == "DEFERRED" and (held := self._held.connection) is not None:
             yield held
             return
         with storage_trouble(self.path):
@@ -153,12 +149,12 @@ class SqliteFile:
         return False
 
     def release(self) -> None:
-        """Close the connections, from now on each at the end of its call. Calls go on as before, one open at a time."""
+        """Close the connections, from now on each at the end of its call."""
         self._most_idle = 0
         self._close_idle()
 
     def close(self) -> None:
-        """Close the connections; those in use close when their call ends. Later calls raise UnknownIndex."""
+        """Close the connections, those in use when their call ends. Later calls raise UnknownIndex."""
         self._closed = True
         self._most_idle = 0
         self._close_idle()
@@ -167,17 +163,11 @@ class SqliteFile:
         while self._idle:
             self._idle.pop().close()
 
-    def _reading(self) -> sqlite3.Connection | None:
-        """The connection of this thread's state within `one_state`; None outside."""
-        connection: sqlite3.Connection | None = getattr(self._held, "connection", None)
-        return connection
-
     def _bound_log(self) -> None:
-        """Empty the write-ahead log if it is too long, after waiting for concurrent reads.
+        """Empty the write-ahead log if it is too long.
 
-        SQLite restarts its log only when nobody reads it. While reads overlap, that never happens unless a checkpoint
-        forces it: new reads then go to the database itself. If a read outlasts the patience, as that of a backup does,
-        the log may grow by the same amount again before the next attempt.
+        SQLite restarts its log only when nobody reads it, which may never happen unless a checkpoint forces it. If a
+        read outlasts the patience, the log may grow by the same amount again before the next attempt.
         """
         with suppress(OSError):  # of a log that is gone
             if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
@@ -218,10 +208,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
-    """Interrupt what the connection does within the block once nobody waits for it, and raise Abandoned.
-
-    For what is done for one caller alone: others must not depend on its end.
-    """
+    """Interrupt what the connection does within the block once nobody waits for it, and raise Abandoned."""
     check_awaited()
     connection.set_progress_handler(is_abandoned, _STEPS)
     try:
@@ -236,7 +223,7 @@ def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def storage_trouble(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors about the file, the disk and other processes into ours; others pass unchanged."""
+    """Translate SQLite's errors about the file, the disk and other processes into ours."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -313,8 +300,7 @@ def create_file(path: Path, *, encoder: str | None, dimension: int, kind: str, l
 
 
 def configuration(path: Path, connection: sqlite3.Connection) -> IndexConfiguration:
-    """Return what a store was created with, and whether its words are indexed now. Raises CorruptIndex unless it is one
-    of the present schema version."""
+    """Return what a store was created with. Raises CorruptIndex unless it is of the present schema version."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
@@ -355,6 +341,6 @@ def last_sequence(connection: sqlite3.Connection) -> int:
 
 
 def fact(connection: sqlite3.Connection, key: str) -> Any:
-    """Return what the store keeps about itself under a key of its table `meta`; None if that is nothing."""
+    """Return a value of the table `meta`; None if there is none."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None

@@ -1,5 +1,4 @@
-"""The document store: one SQLite file per index, durable and shared between processes; and the main directions of its
-vectors."""
+"""The document store: one SQLite file per index, shared between processes; and the main directions of its vectors."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ from boundarymorph.retrieval.local.sqlite_file import (
 )
 from boundarymorph.retrieval.local.vectors import with_room
 from boundarymorph.retrieval.ranking import (
-    TOLERANCE,
     halves_from_floats,
+    is_unit,
     to_unit_length,
     unit_embeddings,
     unit_from_halves,
@@ -57,8 +56,8 @@ _PAGE_CHARACTERS = 2**22  # of texts, after which a page ends; their words take 
 class Directions:
     """The main directions of the vectors of one index. Thread-safe.
 
-    basis: (d, m) float32, orthonormal columns that span most of what the vectors have. Documents that were found are
-    kept projected, in 2m bytes each, and 4 bytes for each sequence number up to the last.
+    basis: (d, m) float32, orthonormal columns. Documents that were found are kept projected, in 2m bytes each, and 4
+    bytes for each sequence number up to the last.
     """
 
     def __init__(self, basis: NDArray[np.float32]) -> None:
@@ -82,7 +81,7 @@ class Directions:
 
     @classmethod
     def read(cls, connection: sqlite3.Connection, dimension: int) -> Directions:
-        """Return those of a store, which must have some. dimension: d."""
+        """Return those of a store, which must have some, of d dimensions."""
         return cls(np.frombuffer(fact(connection, "directions"), "<f4").reshape(dimension, -1))
 
     def write(self, connection: sqlite3.Connection) -> None:
@@ -97,10 +96,9 @@ class Directions:
     def halves_of(
         self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]], living: int
     ) -> NDArray[np.float16]:
-        """Return (n, m) rows of n documents of the index, by their sequence numbers, of which `living` are in use. At
-        unit length they are what `units` returns.
+        """Return (n, m) rows of n documents, by their sequence numbers, which at unit length are those of `units`.
 
-        vectors: returns the (k, d) rows of those at k places, for documents that are not kept.
+        vectors: returns the (k, d) rows of those at k places. living: the number of documents of the index.
         """
         last = int(sequences.max(initial=0))
         if last > SPAN * living + ROOM:
@@ -121,8 +119,7 @@ class Directions:
                 self._kept[self._count : end] = self._halves(vectors(some))
                 self._places[sequences[some]] = np.arange(self._count, end)
                 self._count = end
-            kept: NDArray[np.float16] = self._kept[self._places[sequences]]
-            return kept
+            return np.asarray(self._kept[self._places[sequences]])
 
     def _halves(self, vectors: NDArray[np.floating]) -> NDArray[np.float16]:
         """Project rows to unit length in float16. One that has none of the directions gets the last.
@@ -145,9 +142,9 @@ def directions_due(connection: sqlite3.Connection) -> bool:
 class Changes:
     """What happened after a sequence number.
 
-    ids, vectors: documents written, in order, with (n, d) float32 unit rows. sequences: (n,) int64, the number of each
-    of these writes. deleted: ids of deleted documents. sequence: where the next call continues. complete: whether there
-    were no further changes at the time. contents: the texts of the documents written, if they were asked for.
+    ids, vectors, sequences, contents: of n documents written, in order, with (n, d) float32 unit rows, (n,) int64, and
+    the texts if they were asked for. deleted: ids. sequence: where the next call continues. complete: whether there
+    were no further changes at the time.
     """
 
     ids: list[str]
@@ -162,11 +159,9 @@ class Changes:
 class DocumentStore(SqliteFile):
     """Documents with their embeddings in one SQLite file.
 
-    Each writing call is one transaction, on disk when the call returns. Every write of a document and every deletion
-    takes a new sequence number, so any reader in any process keeps up by asking for the `changes` after the last number
-    it saw. Embeddings are stored as float16 and normalized when they are read.
-
-    Raises the errors of `SqliteFile`.
+    Each writing call is one transaction. Every write of a document and every deletion takes a new sequence number, so
+    any reader in any process keeps up by asking for the `changes` after the last number it saw. Embeddings are stored
+    as float16 and normalized when they are read. Raises the errors of `SqliteFile`.
     """
 
     def __init__(
@@ -180,10 +175,8 @@ class DocumentStore(SqliteFile):
     ) -> None:
         """Open an existing store.
 
-        tombstones_kept: deletions that `changes` still lists individually; page: how many changes it returns at a time;
-        log_bytes: size of SQLite's write-ahead log above which a write empties it; filter_bytes: memory for the
-        matches of recent filters. Raises UnknownIndex, CorruptIndex, StorageFull or
-        StorageUnavailable.
+        tombstones_kept: deletions that `changes` still lists; page: how many changes it returns at a time; log_bytes:
+        see `SqliteFile`; filter_bytes: memory for the matches of recent filters.
         """
         super().__init__(path, log_bytes=log_bytes)
         self._tombstones_kept = tombstones_kept
@@ -197,10 +190,7 @@ class DocumentStore(SqliteFile):
     def create(
         path: Path, *, encoder: str | None, dimension: int, kind: str = "flat", lexical: bool = True
     ) -> DocumentStore:
-        """Create the file, which must not exist, and open it. Raises OSError, and InvalidInput for a dimension.
-
-        lexical: whether its words are to be indexed.
-        """
+        """Create the file, which must not exist, and open it. Raises OSError, and InvalidInput for a dimension."""
         if dimension < 1 and kind != WORDS:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
         if kind == WORDS and (dimension or not lexical):
@@ -209,25 +199,17 @@ class DocumentStore(SqliteFile):
         return DocumentStore(path)
 
     def check(self, document: Document) -> None:
-        """Accept any document; see `Index.check`."""
+        """Accept any document."""
 
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
-        """See `Index.upsert`. Replaces documents of the same id; the last one of an id wins."""
         vectors = unit_embeddings(documents, embeddings, self.info.dimension)
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         rows = [
-            (
-                document.id,
-                digest,
-                vector.tobytes(),
-                document.title,
-                document.text,
-                canonical(document, dict(document.metadata)),
-            )
-            for document, vector, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
+            (it.id, digest, vector.tobytes(), it.title, it.text, canonical(it, dict(it.metadata)))
+            for it, vector, digest in zip(documents, vectors.astype("<f2"), digests, strict=True)
         ]
         with self.write() as connection:
             replaced = [row[0] for row in select(connection, "sequence", [row[0] for row in rows])]
@@ -243,12 +225,10 @@ class DocumentStore(SqliteFile):
             metadata.add(connection, zip(written, (rows[number][-1] for number in kept), strict=True))
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents; return how many of the ids existed."""
         with self.write() as connection:
             return self._bury(connection, select(connection, "id, sequence", ids))
 
     def delete_matching(self, filter: Filter) -> int:
-        """Remove the documents whose metadata match a filter; return how many there were."""
         with self.write() as connection:
             matching = orjson.dumps(self._matched.sequences(connection, filter).tolist()).decode()
             rows = connection.execute(
@@ -299,17 +279,13 @@ class DocumentStore(SqliteFile):
             return dict(select(connection, "id, digest", ids))
 
     def count(self) -> int:
-        """Number of documents in the store."""
         with self.transaction() as connection:
             (rows,) = connection.execute("SELECT count(*) FROM documents").fetchone()
             (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
         return int(rows) - int(tombstones)
 
     def changes(self, after: int, *, texts: bool = False) -> Changes:
-        """Return a page of the writes and deletions after sequence number `after`; 0 is the beginning.
-
-        Deletions are recorded only for some time; see `forgets`.
-        """
+        """Return a page of the writes and deletions after a sequence number. Older deletions are forgotten."""
         with self.transaction() as connection:
             rows, complete = self._read_page(connection, "sequence > ?", (after,), texts=texts)
             sequence = last_sequence(connection) if complete else rows[-1][0]
@@ -327,7 +303,7 @@ class DocumentStore(SqliteFile):
     def pages(self, until: int, *, texts: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float16], list[str]]]:
         """Yield the documents written up to a sequence number, in order: their numbers, stored vectors, and texts.
 
-        Each page is read in a transaction of its own. What is replaced or deleted meanwhile may be left out.
+        What is replaced or deleted meanwhile may be left out.
         """
         after, complete, chosen = 0, False, f"{LIVING} AND sequence > ? AND sequence <= ?"
         while not complete:
@@ -360,7 +336,7 @@ class DocumentStore(SqliteFile):
             return self._units([embedding for (embedding,) in rows])
 
     def directions(self) -> Directions | None:
-        """Return the main directions of the vectors, as learned last; None if they were not."""
+        """Return the main directions of the vectors; None if they were not learned."""
         with self.transaction() as connection:
             at, known = fact(connection, LEARNED_AT), self._directions
             if at is None:
@@ -370,7 +346,7 @@ class DocumentStore(SqliteFile):
         return known[1]
 
     def learn_directions(self) -> None:
-        """Learn the main directions of the vectors if that is due, and worth it for their dimension and number."""
+        """Learn the main directions of the vectors if that is due, and worth it."""
         if self.info.dimension < 2 * COUNT:
             return
         with self.transaction() as connection:
@@ -389,11 +365,8 @@ class DocumentStore(SqliteFile):
             return last_sequence(connection)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
-        """Return ascending sequence numbers, as in `changes`, of all documents whose metadata match a filter.
-
-        Numbers of replaced or deleted documents may be among them, for callers that know which documents live; that
-        saves looking up the ids.
-        """
+        """Return ascending sequence numbers of all documents whose metadata match a filter, and perhaps of some that
+        were replaced or deleted."""
         with self.transaction() as connection:
             return self._matched.sequences(connection, filter)
 
@@ -410,10 +383,7 @@ class DocumentStore(SqliteFile):
         return len(present)
 
     def copy_to(self, target: Path) -> int:
-        """Copy one state of the store into a new file, while writers continue; return the number of documents.
-
-        Raises CorruptIndex if the store is damaged.
-        """
+        """Copy one state of the store into a new file; return the number of documents. Raises CorruptIndex."""
         with closing(sqlite3.connect(target, isolation_level=None)) as copy, storage_trouble(target):
             with self.transaction() as connection:
                 connection.backup(copy)
@@ -424,19 +394,19 @@ class DocumentStore(SqliteFile):
         return int(count)
 
     def has_words(self) -> bool:
-        """Whether the words are indexed; another process may have begun that since this store was opened."""
+        """Whether the words are indexed now."""
         with self.transaction() as connection:
             return bool(fact(connection, "words"))
 
     def index_words(self) -> bool:
-        """Let the words be indexed from now on, by every process that has the store open. False if they already are."""
+        """Let the words be indexed from now on, by every process. False if they already are."""
         with self.write() as connection:
             return connection.execute("UPDATE meta SET value = 1 WHERE key = 'words' AND value IS NULL").rowcount > 0
 
     def _read_page(
         self, connection: sqlite3.Connection, chosen: str, values: Sequence[int], *, texts: bool
     ) -> tuple[list[Any], bool]:
-        """Return the chosen rows until their texts are long or there are no more, and whether there are no more."""
+        """Return the chosen rows until their texts are long, and whether there are no more."""
         columns, rows, size = "title, text" if texts else "NULL, NULL", [], 0
         query = f"SELECT sequence, id, embedding, {columns} FROM documents WHERE {chosen} ORDER BY sequence LIMIT ?"  # noqa: S608
         for row in connection.execute(query, (*values, self._page)):
@@ -453,7 +423,7 @@ class DocumentStore(SqliteFile):
 
     def _units(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
         vectors, lengths = unit_rows_of(self._halves(embeddings))
-        if self.info.dimension and not (np.abs(lengths - 1) <= TOLERANCE).all():
+        if self.info.dimension and not is_unit(lengths):
             raise CorruptIndex(f"{self.path} holds an embedding that is not of unit length")
         return vectors
 

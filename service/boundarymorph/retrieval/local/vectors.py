@@ -1,4 +1,4 @@
-"""The vectors of an index: a block in files that all processes map, and what came since; the nearest to a query."""
+"""The vectors of an index: a block in files that all processes map, and what came since."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class Neighbours:
     """n documents, best first.
 
     matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
-    sequences: (n,) int64, the store's sequence number of each, 0 if unknown; rows: (n,) where they are in the index;
-    warnings: about how they were found.
+    sequences: (n,) int64, 0 if unknown; rows: (n,) where they are in the index.
     """
 
     ids: list[str]
@@ -45,7 +44,7 @@ class Neighbours:
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """(n, d) unit rows, copied each time."""
+        """(n, d) unit rows."""
         return self.matrix[self.places]
 
     def vectors_at(self, numbers: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -93,14 +92,13 @@ class Rows:
         places: NDArray[np.int64],
         warnings: tuple[str, ...] = (),
     ) -> Neighbours:
-        """Return the best `depth` of m ascending rows, by their exact scores. Their vectors are those of the matrix at
-        (m,) places."""
+        """Return the best `depth` of m ascending rows by exact scores. matrix, places: of their vectors, (m,)."""
         with computing():
             blocks = (matrix[places[start : start + _BLOCK]] for start in range(0, len(places), _BLOCK))
             scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
             best = np.argsort(-scores, kind="stable")[:depth]
             chosen = rows[best]
-            ids = list(map(self.ids.__getitem__, chosen.tolist()))
+            ids = [self.ids[row] for row in chosen.tolist()]
             return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen], chosen, warnings)
 
 
@@ -115,10 +113,8 @@ def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """FAISS's inverted file over the rows of a block, and how many clusters to probe.
-
-    depths, ascending, with the probes and the recall measured at each; recall is 1 if all clusters are probed.
-    """
+    """FAISS's inverted file over the rows of a block; and ascending depths, with the probes and the recall measured at
+    each."""
 
     index: Any
     depths: tuple[int, ...]
@@ -130,10 +126,7 @@ class Clusters:
         return int(self.index.nlist)
 
     def probes(self, depth: int) -> int:
-        """Return the probes for any depth: interpolated between depths, linearly in logarithms; beyond, in proportion.
-
-        Nothing was measured beyond the last depth, so recall there depends on how well the proportion holds.
-        """
+        """Return the probes for any depth, interpolated linearly in logarithms; beyond all depths in proportion."""
         if depth >= self.depths[-1]:
             return -(-self.tried[-1] * depth // self.depths[-1])
         return int(np.ceil(np.exp(np.interp(np.log(depth), np.log(self.depths), np.log(self.tried))) - 1e-9))
@@ -152,8 +145,8 @@ class Block:
     """The n rows of a store up to a change, in order of sequence number. Read only: FAISS aborts if one is added.
 
     sequence: the change; sequences: (n,) of the rows. halves: (n, d) as stored; vectors: FAISS's index of them; loss:
-    the most by which the length of one differs from 1. clusters: for approximate search, in an index of kind ivf.
-    words: in an index of words, their columns and the (n,) number of each row's words.
+    the most by which the length of one differs from 1. clusters: in an index of kind ivf. words: the columns, and the
+    (n,) number of each row's words.
     """
 
     sequence: int
@@ -181,16 +174,13 @@ class BeyondDevice(Exception):
 
 
 class Mirror(Protocol):
-    """The vectors of a view on a device, which nominates candidates; those of this process decide."""
+    """The vectors of a view on a device, which nominates candidates."""
 
     def extended(self, view: VectorView, kept: int) -> Mirror:
         """Return the mirror of a view whose first `kept` rows are those here, where searches may go on meanwhile."""
 
     def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        """Return ascending living rows that certainly include the nearest `depth`.
-
-        depth: less than the number of living rows. Raises BeyondDevice if the device cannot find that many.
-        """
+        """Return ascending living rows that certainly include the nearest `depth`, of more. Raises BeyondDevice."""
 
 
 class _Unloaded:
@@ -208,8 +198,7 @@ class VectorView:
     """The state of a `VectorIndex` that one search sees. Immutable.
 
     rows: those of the block, then those in the matrix. matrix: (capacity, d) float32, of which rows in use never
-    change. words: of all rows, if they are indexed. mirror: the vectors on a device, if there is one. whole: whether no
-    rows are left out.
+    change. words: of all rows. mirror: the vectors on a device. whole: whether no rows are left out.
     """
 
     rows: Rows
@@ -220,7 +209,6 @@ class VectorView:
     whole: bool = True
 
     def __len__(self) -> int:
-        """Number of documents in it."""
         return len(self.rows)
 
     @property
@@ -229,14 +217,14 @@ class VectorView:
         return 0 if self.block is None else self.block.count
 
     def among(self, within: NDArray[np.int64]) -> VectorView:
-        """Return the same with only the documents of these ascending sequence numbers; unknown numbers are ignored."""
+        """Return the same with only the documents of these ascending sequence numbers."""
         return replace(self, rows=self.rows.among(within), whole=False)
 
     def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
         """Return the `depth` nearest to a (d,) unit query, or all if there are fewer; ties in order of insertion.
 
-        Sums in float32 depend on their order, so they only nominate somewhat more than the depth, to be ranked by inner
-        products in float64. In a block with clusters some of the nearest may be missed, unless this is not the whole.
+        Products in float32 only nominate somewhat more than the depth, to be ranked by those in float64. In a block
+        with clusters some of the nearest may be missed, unless this is not the whole.
         """
         check_search(query, depth, self.matrix.shape[1])
         _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
@@ -287,8 +275,8 @@ class VectorView:
 class VectorIndex:
     """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call.
 
-    What is not in the block takes 4d to 8d bytes per document. sequence: the store's last change in the block, 0 if
-    there is none; changed: documents written or removed since.
+    What is not in the block takes 4d to 8d bytes per document. sequence: the store's last change in the block, or 0;
+    changed: documents written or removed since.
     """
 
     def __init__(
@@ -301,8 +289,8 @@ class VectorIndex:
         lexical: bool = False,
         make_mirror: Callable[[int], Mirror] | None = None,
     ) -> None:
-        """capacity: documents to make room for. rows: those of the block. lexical: whether there are words of all
-        rows. make_mirror: makes one of no rows, given d, on a device that is to nominate."""
+        """capacity: documents to make room for. rows: those of the block. lexical: whether rows have words.
+        make_mirror: makes one of no rows, given d."""
         self._dimension = dimension
         self._rows = Rows([], np.empty(0, np.int64), np.empty(0, np.bool_), 0) if rows is None else rows
         self._row_of = {self._rows.ids[row]: row for row in np.flatnonzero(self._rows.alive).tolist()}
@@ -318,7 +306,6 @@ class VectorIndex:
         self._publish(self._view.matrix)
 
     def __len__(self) -> int:
-        """Number of documents in the index."""
         return len(self._view)
 
     def upsert(
@@ -330,8 +317,7 @@ class VectorIndex:
     ) -> None:
         """Add n documents with their (n, d) unit rows, replacing those of the same id; the last one of an id wins.
 
-        sequences: (n,) positive numbers, one per version of a document, for `VectorView.among`. texts: of the n, for an
-        index of words. Raises InvalidEmbeddings.
+        sequences: (n,) positive numbers. texts: of the n, for an index of words. Raises InvalidEmbeddings.
         """
         if vectors.shape != (len(ids), self._dimension):
             raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
@@ -359,11 +345,10 @@ class VectorIndex:
             self.changed += len(ids)
 
     def view(self) -> VectorView:
-        """Return the current state of the index, to be searched."""
         return self._view
 
     def _publish(self, matrix: NDArray[np.float32]) -> None:
-        """Make a new state visible to searches, without the dead rows of the matrix once these are the most."""
+        """Make a new state visible to searches, without the dead rows of the matrix once these are many."""
         now, base = self._rows, self._view.base
         living = int(np.count_nonzero(now.alive[base:]))
         if now.count - base > 2 * living + 1024:
@@ -380,7 +365,9 @@ class VectorIndex:
             first = () if self._block is None or self._block.words is None else self._block.words[:1]
             words = RowWords((*first, *self._parts), self._lengths[: now.count], now.alive)
         view = VectorView(now, self._block, matrix, words)
-        self._view = replace(view, mirror=self._mirrored(view))
+        self._view = (
+            view if self._make_mirror is None else replace(view, mirror=self._mirrored(view, self._make_mirror))
+        )
 
     def _add_rows(self, ids: Sequence[str], sequences: NDArray[np.int64] | None) -> None:
         """Add documents in the next rows, replacing those of the same ids."""
@@ -415,16 +402,14 @@ class VectorIndex:
         self._lengths[count : count + len(words.lengths)] = words.lengths
         self._parts = tuple(parts)
 
-    def _mirrored(self, view: VectorView) -> Mirror | None:
+    def _mirrored(self, view: VectorView, make: Callable[[int], Mirror]) -> Mirror:
         """Return the mirror of a view; from the first failure on one that cannot nominate."""
-        if self._make_mirror is None:
-            return None
         before = self._view
         if isinstance(before.mirror, _Unloaded):
             return before.mirror
         try:
             if before.mirror is None or before.rows.numbering != view.rows.numbering:
-                return self._make_mirror(self._dimension).extended(view, 0)
+                return make(self._dimension).extended(view, 0)
             return before.mirror.extended(view, before.rows.count)
         except _FAILURES as error:
             _log.warning(
@@ -441,9 +426,8 @@ class VectorIndex:
 class TrainingPolicy:
     """When the block of an index is made.
 
-    least: number of documents below which there is none, and number of changes below which it is not made again;
-    share: of its documents, that may change before it is; pause: seconds before the next attempt, doubled for each
-    that failed in a row, up to longest.
+    least: number of documents, and of changes, below which it is not; share: of its documents, that may change before
+    it is made again; pause: seconds before the next attempt, doubled for each that failed in a row, up to longest.
     """
 
     least: int = 20_000
@@ -458,14 +442,14 @@ class TrainingPolicy:
 
 
 def rounding_error(dimension: int) -> float:
-    """Return a bound on the error of a float32 inner product of two unit vectors, for any order of summation."""
+    """Return a bound on the error of a float32 inner product of two unit vectors."""
     return dimension * float(np.finfo(np.float32).eps)
 
 
 def _in_block(
     block: Block, alive: NDArray[np.bool_], query: NDArray[np.float32], depth: int, approximately: bool
 ) -> NDArray[np.int64]:
-    """Return ascending living rows of a block that include the nearest `depth`, if approximately only probably."""
+    """Return ascending living rows of a block that include the nearest `depth`, if approximately then probably."""
     living = int(np.count_nonzero(alive))
     wanted = min(depth, living)
     if wanted == living:
@@ -490,10 +474,10 @@ def _in_block(
 
 
 def _nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
-    """Return ascending positions that certainly include the best `depth`.
+    """Return ascending positions that certainly include the best `depth` of more scores, which are within `error`.
 
-    scores: (n,), n > depth, each within `error` of the true one. `depth` items have true scores of at least the
-    depth-th score here minus the error; so a better one has a score here of at least that minus the error again.
+    `depth` items have true scores of at least the depth-th score here minus the error; so a better one has a score
+    here of at least that minus the error again.
     """
     last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
     return np.flatnonzero(scores >= last - 2 * error)

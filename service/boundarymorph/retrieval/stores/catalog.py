@@ -15,14 +15,7 @@ from urllib.parse import quote
 
 import orjson
 
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    CorruptIndex,
-    InvalidInput,
-    RetrieverFailed,
-    RetrieverUnavailable,
-    UnknownIndex,
-)
+from boundarymorph import errors
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.interfaces import (
     NAME,
@@ -48,11 +41,10 @@ _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
 class StoreCatalog(Catalog):
-    """A `Catalog` of the tables of a store: those that it made itself, whose names begin with `prefix`, and those of
-    others, which are described, or else whose columns can be guessed.
+    """A `Catalog` of the tables of a store: those that were made here, whose names begin with `prefix`, and those of
+    others, which the settings describe, or else whose columns can be guessed.
 
-    What an index was created with is kept in its table, so any number of processes may share a store. Tables of others
-    are neither created nor deleted here. Also raises RetrieverUnavailable and RetrieverFailed.
+    What an index was created with is kept in its table. Also raises RetrieverUnavailable and RetrieverFailed.
     """
 
     def __init__(
@@ -65,12 +57,10 @@ class StoreCatalog(Catalog):
         schema_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         directory: Path = Path(".artifacts"),
-        earlier: Path = Path(".belongings"),
     ) -> None:
         """encoder: of guessed tables. schema_seconds: how long a table in use is not described again, unless a call
-        to it fails. directory: for the artifacts of the tables; earlier: for those of version 0.1; neither need
-        exist."""
-        self._directory, self._earlier = directory, earlier
+        to it fails. directory: for the artifacts of the tables; it need not exist."""
+        self._directory = directory
         self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
         self._seconds, self._clock = schema_seconds, clock
         self._lock = threading.Lock()
@@ -97,16 +87,20 @@ class StoreCatalog(Catalog):
         if name not in {*self._described, *made, *others}:
             check_name(name)
             if kind is not None and kind not in store.kinds:
-                raise InvalidInput(f"an index in {store.name} is of kind {' or '.join(store.kinds)}, not {kind!r}")
+                raise errors.InvalidInput(
+                    f"an index in {store.name} is of kind {' or '.join(store.kinds)}, not {kind!r}"
+                )
             if dimension not in store.dimensions:
                 least, most = store.dimensions[0], store.dimensions[-1]
-                raise InvalidInput(f"vectors in {store.name} have {least} to {most:,} dimensions, not {dimension}")
+                raise errors.InvalidInput(
+                    f"vectors in {store.name} have {least} to {most:,} dimensions, not {dimension}"
+                )
             created = datetime.now(UTC).isoformat()
             kind = kind or store.kinds[0]
             about = {"encoder": encoder, "created": created, "kind": kind, "lexical": lexical}
             try:
                 store.create(self._table(name), dimension, kind, orjson.dumps(about).decode(), lexical=lexical)
-            except (RetrieverFailed, RetrieverUnavailable):
+            except (errors.RetrieverFailed, errors.RetrieverUnavailable):
                 if name not in self._tables(fresh=True)[0]:  # else another process was faster
                     raise
             self._forget(name)
@@ -135,18 +129,17 @@ class StoreCatalog(Catalog):
         """See `Catalog.artifacts`. An index of the same name that was created later has others."""
         created = self.get(name).info.created
         folder = quote(name, safe="") + (f"@{quote(created, safe='')}" if created else "")
-        return ArtifactFile(self._directory / folder, name, earlier=self._earlier / folder, create=True)
+        return ArtifactFile(self._directory / folder, name, create=True)
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""
         if name in self._described or name not in self._tables(fresh=True)[0]:
             self.get(name)
-            raise InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
+            raise errors.InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
         self._store.drop(self._table(name))
         self._forget(name)
-        for directory in (self._directory, self._earlier):
-            for folder in directory.glob(f"{quote(name, safe='')}@*"):
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in self._directory.glob(f"{quote(name, safe='')}@*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         self._store.close()
@@ -165,7 +158,7 @@ class StoreCatalog(Catalog):
     def _opened(self, name: str) -> StoreIndex:
         attached = self._described.get(name)
         if attached is None and NAME.fullmatch(name):
-            with suppress(UnknownIndex):
+            with suppress(errors.UnknownIndex):
                 table = self._store.open(made(self._store, self._table(name)))
                 return StoreIndex(name, _information(table), table, self._store.name)
         attached = attached or self._tables()[1].get(name)
@@ -173,8 +166,8 @@ class StoreCatalog(Catalog):
             raise unknown(name)
         try:
             table = self._store.open(attached)
-        except UnknownIndex as error:
-            raise UnknownIndex(f"there is no table {attached.table!r} in {self._store.name}") from error
+        except errors.UnknownIndex as error:
+            raise errors.UnknownIndex(f"there is no table {attached.table!r} in {self._store.name}") from error
         info = IndexConfiguration(attached.encoder, table.dimension, "", lexical=attached.words)
         return StoreIndex(name, info, table, self._store.name)
 
@@ -217,7 +210,7 @@ def _information(table: Table) -> IndexConfiguration:
             about["encoder"], table.dimension, about["created"], about["kind"], lexical=about["lexical"]
         )
     except (KeyError, TypeError, orjson.JSONDecodeError) as error:
-        raise CorruptIndex(
+        raise errors.CorruptIndex(
             "a table whose name begins with the prefix of this service was not made by it; choose another "
             "stores.NAME.prefix, or describe the table in stores.NAME.indexes"
         ) from error
@@ -226,7 +219,7 @@ def _information(table: Table) -> IndexConfiguration:
 class Catalogs(Catalog):
     """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name: first
     among the described, then in the base, then in the other stores. It is called by its name if that is described in
-    one store or is in the base, and else `STORE/NAME`, whichever of the two it was found by."""
+    one store or is in the base, and else `STORE/NAME`."""
 
     def __init__(self, base: Catalog, stores: Mapping[str, StoreCatalog]) -> None:
         """base: where indexes without a store in their name are made; may be one of the stores."""
@@ -240,7 +233,7 @@ class Catalogs(Catalog):
     def exists(self, name: str) -> bool:
         try:
             catalog, inner = self._of(name)
-        except UnknownIndex:
+        except errors.UnknownIndex:
             return False
         return catalog.exists(inner)
 
@@ -272,12 +265,9 @@ class Catalogs(Catalog):
             if catalog is self._base:
                 continue
 
-            def seen(name: str, catalog: Catalog = catalog) -> bool:
-                return wanted(self._called(catalog, name))
-
             try:
-                found = catalog.list(seen)
-            except BoundaryMorphError as error:
+                found = catalog.list(lambda name, catalog=catalog: wanted(self._called(catalog, name)))  # type: ignore[misc]
+            except errors.BoundaryMorphError as error:
                 found = [UnreadableIndex("", error)]
             for info in found:
                 info.name = self._called(catalog, info.name)
@@ -287,21 +277,18 @@ class Catalogs(Catalog):
     def totals(self) -> Mapping[str, IndexTotals]:
         """See `Catalog.totals`; of the base alone. Log each other store that is away, and when it is back."""
         for name, catalog in self._stores.items():
-            if catalog is not self._base:
-                self._look_for(name, catalog)
-        return self._base.totals()
-
-    def _look_for(self, name: str, catalog: Catalog) -> None:
-        try:
-            catalog.check()
-        except BoundaryMorphError as error:
-            if name not in self._away:
+            try:
+                if catalog is not self._base:
+                    catalog.check()
+            except errors.BoundaryMorphError as error:
+                if name not in self._away:
+                    log.warning("stores.%s: not ready; requests for its indexes fail meanwhile: %s", name, error)
                 self._away.add(name)
-                log.warning("stores.%s: not ready; requests for its indexes fail meanwhile: %s", name, error)
-        else:
-            if name in self._away:
+            else:
+                if name in self._away:
+                    log.info("stores.%s: ready again", name)
                 self._away.discard(name)
-                log.info("stores.%s: ready again", name)
+        return self._base.totals()
 
     def delete(self, name: str) -> None:
         catalog, inner = self._of(name)
@@ -333,12 +320,12 @@ class Catalogs(Catalog):
         if not holders and others and not self._base.exists(name):
             holders = [catalog for catalog in others if _there(catalog, name)]
         if len(holders) > 1:
-            raise InvalidInput(f"several stores have a table {name!r}; say STORE/{name}")
+            raise errors.InvalidInput(f"several stores have a table {name!r}; say STORE/{name}")
         return (holders[0] if holders else self._base), name
 
 
 def _there(catalog: Catalog, name: str) -> bool:
     try:
         return NAME.fullmatch(name) is not None and catalog.exists(name)
-    except BoundaryMorphError:  # one that is away hides no other
+    except errors.BoundaryMorphError:  # one that is away hides no other
         return False

@@ -30,9 +30,7 @@ SAMPLE = 8  # documents looked at for one with a text
 
 class StoreIndex:
     """An `Index` over a table. The store only nominates candidates: they are ranked here by exact inner products of
-    their unit vectors, ties by id.
-
-    Also raises RetrieverUnavailable and RetrieverFailed.
+    their unit vectors, ties by id. Also raises RetrieverUnavailable and RetrieverFailed.
     """
 
     def __init__(self, name: str, info: IndexConfiguration, table: Table, store: str) -> None:
@@ -61,7 +59,7 @@ class StoreIndex:
         return Retrieved(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
-        """Return a document with a text, and its (d,) unit vector; None if there is none among some documents."""
+        """Return a document with a text, and its (d,) unit vector; None if there is none among a few."""
         found = self.table.search(self._anywhere, SAMPLE, True, documents=True)
         near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)
@@ -135,7 +133,7 @@ class StoreIndex:
 
     @property
     def _anywhere(self) -> NDArray[np.float32]:
-        """Return a (d,) unit vector for a search whose results do not matter."""
+        """A (d,) unit vector for a search whose order does not matter."""
         return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
     def _writable(self) -> Table:
@@ -159,8 +157,8 @@ class StoreIndex:
     def _distinct(
         self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
     ) -> tuple[Found, Pool, list[str]]:
-        """Return the rows of a search, the pool of the `depth` nearest documents in them, and warnings. It is deeper
-        than that where rows share an id or cannot be used."""
+        """Return the rows of a search, deeper where rows share an id or cannot be used, the pool of the `depth` nearest
+        documents in them, and warnings."""
         wanted = depth
         while True:
             found = self._nearest(unit, wanted, condition, documents=documents)
@@ -181,7 +179,7 @@ class StoreIndex:
         return self._sifted(unit, depth, possible, condition)
 
     def _sifted(self, unit: NDArray[np.float32], depth: int, where: object, condition: Condition) -> Found:
-        """Return the nearest that match a filter, from those that match a broader expression."""
+        """Return the nearest that match a filter, from those that match a broader one."""
         wanted = depth
         while True:
             found = self.table.search(unit, wanted, where, vectors=False, documents=True)
@@ -190,17 +188,12 @@ class StoreIndex:
             if len(passing) >= depth or len(found.ids) < wanted or wanted >= MOST_SIFTED:
                 break
             wanted = min(4 * wanted, max(wanted, MOST_SIFTED))
-        said = []
-        if len(passing) < depth and len(found.ids) == wanted:
-            said = [
-                f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
-            ]
-        fetched = self._vectors(passing)
+        said = f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
+        warnings = [said] if len(passing) < depth and len(found.ids) == wanted else []
         read = {id: found.documents[id] for id in passing}
-        return fetched._replace(documents=read, warnings=said, exact=found.exact)
+        return self._vectors(passing)._replace(documents=read, warnings=warnings, exact=found.exact)
 
     def _portions(self, ids: Sequence[str]) -> Iterator[list[str]]:
-        """Yield distinct ids, as many as the table is asked for at a time."""
         left = iter(dict.fromkeys(ids))
         while portion := list(islice(left, self.table.at_a_time)):
             yield portion
@@ -211,7 +204,7 @@ class StoreIndex:
         return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
-        """Return the pool of a hybrid search, fused with what the store finds by words."""
+        """Fuse the pool of a hybrid search with what the store finds by words."""
         where = True if condition is None else bounds(condition, self.table).certain
         if where is False or not words(search.query):
             return near
@@ -224,7 +217,10 @@ class StoreIndex:
         return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[str]]:
-        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: gets those without any."""
+        """Return the pool of a search with BM25 and terms of its texts, and warnings.
+
+        read: documents that need not be read; gets those without content.
+        """
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
@@ -245,23 +241,19 @@ class StoreIndex:
         ]
 
     def _contents(self, ids: Sequence[str], read: dict[str, Document]) -> dict[str, str]:
-        """Return what words are taken from, by id. read: documents that need not be read; gets those without text."""
-        left = in_pieces(self.documents, [id for id in ids if id not in read])
+        """Return the beginnings of texts from which words are taken, by id."""
         there: list[str] = []
 
-        blank: dict[str, Document] = {}
-
         def contents() -> Iterator[str]:
-            for piece in chain([read], left):
+            left = [id for id in ids if id not in read]
+            for piece in chain([dict(read)], in_pieces(self.documents, left)):
                 for id, document in piece.items():
                     there.append(id)
                     if not has_content(document.content):
-                        blank[id] = document
+                        read[id] = document
                     yield document.content
 
-        found = dict(zip(there, beginnings(contents(), len(ids)), strict=False))
-        read |= blank
-        return found
+        return dict(zip(there, beginnings(contents(), len(ids)), strict=False))
 
 
 def _units(found: Found) -> NDArray[np.float32]:
@@ -310,8 +302,6 @@ def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, 
 
 def _shared(ids: Sequence[str | None]) -> dict[str, int]:
     """Return the ids of several rows, with how many there are."""
-    if len(set(ids)) == len(ids):
-        return {}
     return {id: count for id, count in Counter(ids).items() if count > 1 and id is not None}
 
 
@@ -324,6 +314,6 @@ def _without_direction(count: int) -> str:
 
 
 def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) -> dict[str, Document]:
-    """Return the documents of a pool that should not be read again: those without content, which are never scored, and
-    those of rows that share an id, of which another could be read."""
+    """Return the documents of a pool that should not be read again: those without content, and those of rows that share
+    an id, of which another could be read."""
     return {id: read[id] for id in pool.ids if id in read and (id in shared or not has_content(read[id].content))}

@@ -1,5 +1,4 @@
-"""The contract of a store, and what stores share. One that implements it gets ranking, words, filters, warnings and
-deletion by filters from `StoreIndex`, and names and descriptions from `StoreCatalog`."""
+"""The contract of a store, and what stores share. `StoreIndex` and `StoreCatalog` do the rest."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 class Found(NamedTuple):
     """n rows in any order: their ids and (n, d) vectors of any length, float16 where the store keeps such.
 
-    ids: None for a row without one; several rows may share one. vectors: None if none were wanted; documents: by id, if
-    they were wanted, of rows that share one that of the first; warnings: about the search; exact: whether the store
-    compared all vectors that have a direction, None if that is not known.
+    ids: None for a row without one; several rows may share one. vectors, documents: if they were wanted; the documents
+    by id, of rows that share one that of the first. exact: whether the store compared all vectors that have a
+    direction, None if that is not known.
     """
 
     ids: Sequence[str | None]
@@ -41,9 +40,8 @@ class Table(Language[Any], Protocol):
     """A table or collection of documents with vectors, and the language of its filters. All methods block and are
     thread-safe. They raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
 
-    attached: what its columns are. dimension: of its vectors. words: whether `best` finds documents by words. stale:
-    whether a call failed, so that the table should be opened again. about: what `Store.create` was told. at_a_time: how
-    many ids it is asked for at most.
+    words: whether `best` finds documents by words. stale: whether a call failed, so that the table should be opened
+    again. about: what `Store.create` was told. at_a_time: how many ids it is asked for at most.
     """
 
     attached: Attached
@@ -81,8 +79,8 @@ class Table(Language[Any], Protocol):
         canonical(document, dict(document.metadata))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents, which have passed `check`, with their (n, d) unit vectors and fingerprints, durably and
-        visibly to later searches."""
+        """Write n documents, which have passed `check`, with their (n, d) unit vectors and digests, durably and visibly
+        to later searches."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; return how many there were."""
@@ -95,16 +93,8 @@ def check_columns(
     attached: Attached, columns: Iterable[str], store: str, kind: str = "table", part: str = "column"
 ) -> None:
     """Raise RetrieverFailed unless these columns of a table include all that the settings name."""
-    there = list(columns)
-    for name in (
-        attached.id,
-        attached.vector,
-        attached.text,
-        attached.title,
-        attached.full_text,
-        attached.digest,
-        *(attached.metadata or ()),
-    ):
+    there, it = list(columns), attached
+    for name in (it.id, it.vector, it.text, it.title, it.full_text, it.digest, *(it.metadata or ())):
         if name is not None and name not in there:
             raise RetrieverFailed(
                 f"the {kind} {attached.table!r} in {store} has no {part} {name!r}; its {part}s are "
@@ -158,7 +148,7 @@ def made(store: Store, table: str) -> Attached:
 
 
 def guessed(table: str, columns: Mapping[str, str], own_id: str | None = None) -> Attached | None:
-    """Return what the columns of a table are, given their kinds; None if that is not clear. own_id: see `Store`."""
+    """Return what the columns of a table are, by their kinds; None if that is not clear. own_id: see `Store`."""
     vectors = [name for name, kind in columns.items() if kind == "vector"]
     ids = ("node_id", *_IDS) if "metadata_" in columns else _IDS  # LlamaIndex's "id" is a number of its own
     id = own_id or next((name for name in ids if name in columns), None)
@@ -196,10 +186,7 @@ class Payload:
         self, attached: Attached, store: str, kinds: Mapping[str, str] | None = None, hidden: Iterable[str] = ()
     ) -> None:
         """kinds: of all columns, as for `guessed`, of which vectors and the id are no metadata; None if any but the
-        hidden may be metadata, and JSON.
-
-        Raises RetrieverFailed if the table should be written to, and has no place for any metadata.
-        """
+        hidden may be metadata, and JSON. Raises RetrieverFailed if a writable table has no place for any metadata."""
         self._text, self._title, self._digest = attached.text, attached.title, attached.digest
         self.texts = [attached.text, *([attached.title] if attached.title else [])]
         self._given = attached.metadata
