@@ -22,7 +22,7 @@ from boundarymorph.inference.models import identity_of
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked, model_changed
-from boundarymorph.scoring.trust import Trust
+from boundarymorph.selection.pool import Trust
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:  # the library has none of these

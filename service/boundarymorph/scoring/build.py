@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.scoring.rerankers import repository_of
 from boundarymorph.scoring.scorer import BatchingScorer, CrossEncoder, Scorer
-from boundarymorph.scoring.trust import Trust
+from boundarymorph.selection.pool import Trust
 from boundarymorph.settings import ScorerSettings, Settings
 
 if TYPE_CHECKING:
