@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -10,6 +12,7 @@ import orjson
 import pytest
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
+from boundarymorph.calibration.trust import Choice
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.artifacts import FILE, Artifacts
 from boundarymorph.settings import Settings
@@ -54,6 +57,31 @@ async def test_a_document_has_its_probability_and_its_score(calibrated: Settings
     by_id = {document["id"]: score_of(QUERY, document["text"]) for document in POOL}
     assert all(document["cross_encoder_score"] == by_id[document["id"]] for document in scored)
     assert all(call["score"] == by_id[call["id"]] for part in body["rounds"] for call in part["calls"])
+
+
+@pytest.mark.parametrize("source", ["index", "pool"])
+async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, tmp_path: Path, source: str) -> None:
+    async def selected(trust: Choice, **fields: object) -> Any:
+        made = replace(MADE, maps={}, trust=trust)
+        (tmp_path / "pools.json").write_bytes(orjson.dumps(made.to_json()))
+        given: dict[str, Any] = {"index": "texts"} if source == "index" else {"pool": POOL}
+        async with filled(settings.model_copy(update={"calibration": tmp_path / "pools.json"})) as client:
+            artifacts(settings, "texts").change(calibration=made)
+            wanted = {"query": QUERY, "k": 5, "relevance": "people", **given, **fields}
+            return answer(await client.post("/select", json=wanted))
+
+    strong = await selected("strong", budget=5)
+    assert (strong["scorer"]["trust"], strong["calibration"], strong["warnings"]) == ("strong", WHEN, [])
+    spared = await selected("none")
+    assert (spared["usage"]["budget"], spared["usage"]["cross_encoder_calls"]) == (0, 0)
+    assert "no call was made: by its judgements" in str(spared["warnings"])
+    asked = await selected("none", budget=5)
+    assert asked["usage"]["cross_encoder_calls"] == 5 and asked["scorer"]["trust"] == "weak"
+    assert "this scorer makes sets worse here" in str(asked["warnings"])
+    by_score = await selected("none", relevance="scorer")
+    assert by_score["usage"]["cross_encoder_calls"] > 0 and not by_score["warnings"]
+    without = await selected("none", calibration=False)
+    assert without["usage"]["cross_encoder_calls"] > 0 and without["scorer"]["trust"] == "normal"
 
 
 async def test_the_calibration_of_an_index_is_not_that_of_pools_or_of_another_index(

@@ -10,7 +10,7 @@ from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.errors import InvalidInput
 
 MAP = ProbabilityMap(0.7, -0.5, 1e-6)
-MADE = Calibration("scorer", "encoder", {"people": MAP}, 10, 400, "2026-11-28T10:00:00+00:00", {"ncg": []})
+MADE = Calibration("scorer", "encoder", {"people": MAP}, 10, 400, "2026-11-28T10:00:00+00:00", {"ncg": []}, "strong")
 
 
 def test_the_formula() -> None:
@@ -62,6 +62,7 @@ def test_json() -> None:
         {"maps": {"people": {"slope": 1.0}}},
         {"maps": {"others": {"slope": 1.0, "intercept": 0.0, "clip": 1e-6}}},
         {"maps": 7},
+        {"trust": "much"},
         {"surprise": 1},
     ],
 )

@@ -6,6 +6,7 @@ import numpy as np
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.calibration.learning import JudgedQuery
+from boundarymorph.calibration.trust import CHOICES
 
 
 class World:
@@ -21,7 +22,7 @@ class World:
         truth = sigmoid(self.level + self.slope * people)
         scores = sigmoid(people + self.noise * self.random.normal(size=size))
         grades = (self.random.random(size) < truth).astype(np.float64)
-        return JudgedQuery(scores, sigmoid(people), grades)
+        return JudgedQuery(scores, dict.fromkeys(CHOICES, sigmoid(people)), grades)
 
     def judged(self, queries: int = 10) -> Sequence[JudgedQuery]:
         return [self.query() for _ in range(queries)]

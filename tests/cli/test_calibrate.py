@@ -70,7 +70,8 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypat
     (tmp_path / "judged.ndjson").write_bytes(judged(pairs))
     said = calibrate("texts", "--judgments", "judged.ndjson")
     assert "160 judgements of 8 queries" in said
-    assert "relevance is now the probability that a person agrees" in said
+    assert "Relevance is now the probability that a person agrees" in said
+    assert "relevant above others" in said and "than your retriever here" in said
     assert said.splitlines()[-1] == "saved in the index 'texts'"
     made = kept(tmp_path)
     assert made is not None and "people" in made.maps
@@ -78,10 +79,10 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypat
 
 
 def test_what_does_not_help_changes_nothing(calibrate: Calibrate, tmp_path: Path) -> None:
-    """People say the opposite of the scorer and of the vectors."""
+    """People say the opposite of the scorer and of the vectors, of too few queries to measure the trust."""
     pairs = [
         {"query": query, "document": document["id"], "grade": int(worth({"query": query, **document}) < 0.4)}
-        for query in QUERIES
+        for query in QUERIES[:4]
         for document in texts(40)
     ]
     (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, pairs)))

@@ -31,6 +31,9 @@ def servers(directory: Path, *, embedded: bool) -> Iterator[Servers]:
     """The services, ready. embedded: with the embedded weights, or with tiny ones in their place."""
     secret, key = callers.make_key("client", [Scope.SELECT])
     environment = {"BOUNDARYMORPH_KEYS": str(key), "BOUNDARYMORPH_LIMITS__POOL": "50", "BOUNDARYMORPH_DEPTH": "50"}
+    environment["BOUNDARYMORPH_RELEVANCE"] = (
+        "scorer"  # documents that are read keep the scores that they are held against
+    )
     late = environment | {"BOUNDARYMORPH_DEADLINE_SECONDS": DEADLINE_SECONDS}
     with ExitStack() as stack:
         slow = stack.enter_context(in_a_thread(Upstream(only_probes)))

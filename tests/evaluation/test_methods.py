@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.scoring.trust import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE
+from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph_evaluation.methods.baselines import (
     Bagel,

@@ -3,7 +3,8 @@
 import pytest
 
 from boundarymorph.scoring.build import declared_trust
-from boundarymorph.scoring.trust import Trust, trust_of
+from boundarymorph.scoring.trust import trust_of
+from boundarymorph.selection.pool import Trust
 from boundarymorph.settings import ScorerSettings
 
 

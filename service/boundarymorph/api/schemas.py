@@ -17,7 +17,7 @@ from pydantic import (
 
 from boundarymorph.reading import Id, readable
 from boundarymorph.retrieval.interfaces import IndexDescription
-from boundarymorph.scoring.trust import Trust
+from boundarymorph.selection.pool import Trust
 
 Element = TypeVar("Element")
 

@@ -84,6 +84,7 @@ def task_of(
         settle=_settle(request, settings),
         method=request.method or settings.method,
         to_people=_to_people(request, settings),
+        explicit=request.budget is not None,
         rounds=settings.rounds if request.rounds is None else request.rounds,
         goal=request.spend,
         return_documents=request.return_documents,

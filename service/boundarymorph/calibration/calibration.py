@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.calibration.trust import CHOICES, Choice
 from boundarymorph.errors import InvalidInput
 
 VERSION = 2
@@ -66,6 +67,7 @@ class Calibration:
         queries, judgments: How many it was learned from.
         created: UTC, ISO 8601. Answers name the calibration by it.
         report: The measurements on queries that were left out.
+        trust: How far to trust the scorer, or "none" to make no calls. None keeps what is declared.
     """
 
     scorer: str
@@ -75,6 +77,7 @@ class Calibration:
     judgments: int = 0
     created: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
+    trust: Choice | None = None
     version: int = VERSION
 
     def stale(self, scorer: str | None, encoder: str | None) -> str | None:
@@ -96,6 +99,8 @@ class Calibration:
             maps = {kind: _checked(ProbabilityMap(**one)) for kind, one in values["maps"].items()}
             if unknown := maps.keys() - {"people", "scorer"}:
                 raise ValueError(f"it has a map for {min(unknown)!r}")
+            if values.get("trust") not in (None, *CHOICES):
+                raise ValueError(f"its trust is {values['trust']!r}")
             return cls(**{**values, "maps": maps})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"this is not a calibration: {error}; make one with `boundarymorph calibrate`") from None

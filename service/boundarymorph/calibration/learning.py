@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, Relevance, log_odds, sigmoid
+from boundarymorph.calibration.trust import Choice, MeasuredTrust, Ordered, pairs_in_order
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import counted
+from boundarymorph.selection.pool import Trust
 
 FEWEST_QUERIES = 3
 FOLDS = 20
 SLOPE_RIDGE, INTERCEPT_RIDGE = 0.1, 0.01
 BINS = 10
 REPORTED_AT = (5, 10, 50)
-NOTABLE = 1.0  # points of nCG, below which a difference is not reported
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,12 +28,12 @@ class JudgedQuery:
 
     Attributes:
         scores: (n,) The scorer's scores, in [0, 1].
-        people: (n,) What people are expected to find, in [0, 1], given these scores.
+        relevance: (n,) What people are expected to find, in [0, 1], under each trust in these scores, or without them.
         grades: (n,) From 0; between 0 and 1, how likely the document is relevant.
     """
 
     scores: NDArray[np.float64]
-    people: NDArray[np.float64]
+    relevance: Mapping[Choice, NDArray[np.float64]]
     grades: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -48,28 +49,49 @@ class JudgedQuery:
         best = np.sort(self.targets)[::-1][:k].sum()
         return float(self.targets[np.argsort(-key, kind="stable")[:k]].sum() / best)
 
+    def ordered(self) -> Ordered | None:
+        """Return how well each order separates relevant documents from others. None if there are not both."""
+        relevant = self.grades > 0
+        if relevant.all() or not relevant.any():
+            return None
+        return Ordered(
+            pairs_in_order(-np.arange(len(self), dtype=np.float64), relevant),
+            pairs_in_order(self.scores, relevant),
+            {choice: pairs_in_order(values, relevant) for choice, values in self.relevance.items()},
+        )
 
-def learn(queries: Sequence[JudgedQuery], *, scorer: str, encoder: str | None, created: str = "") -> Calibration:
-    """Learn a calibration, with a map for each kind of relevance where it helps on queries that are left out.
+
+def learn(
+    queries: Sequence[JudgedQuery], *, scorer: str, encoder: str | None, declared: Trust = "normal", created: str = ""
+) -> Calibration:
+    """Learn how far to trust a scorer, and a map for each kind of relevance where it helps on queries left out.
+
+    Args:
+        queries: The judged queries.
+        scorer, encoder, created: As in `Calibration`.
+        declared: The trust in the scorer before.
 
     Raises:
         InvalidInput: There are too few judgements.
     """
     queries = [query for query in queries if len(query)]
     _check(queries)
+    trust = MeasuredTrust.of([one for query in queries if (one := query.ordered()) is not None], declared)
+    chosen: Choice = trust.chosen or declared
     measured = {
-        "people": _Measured.of([query.people for query in queries], queries),
+        "people": _Measured.of([query.relevance[chosen] for query in queries], queries),
         "scorer": _Measured.of([query.scores for query in queries], queries),
     }
     maps: dict[Relevance, ProbabilityMap] = {}
     for kind in ("people", "scorer"):
         if measured[kind].helps:
             maps[kind] = measured[kind].learned
-    ncg = [row for k in REPORTED_AT if (row := _ncg(queries, k)) is not None]
-    report: dict[str, Any] = {"ncg": ncg, "advice": _advice(maps, ncg)}
+    ncg = [row for k in REPORTED_AT if (row := _ncg(queries, k, chosen)) is not None]
+    advice = f"{trust.advice(declared)}. {_advice(maps)}"
+    report: dict[str, Any] = {"trust": trust.to_json(), "ncg": ncg, "advice": advice}
     report |= {kind: one.report() for kind, one in measured.items()}
     judgments = sum(map(len, queries))
-    return Calibration(scorer, encoder, maps, len(queries), judgments, created, report)
+    return Calibration(scorer, encoder, maps, len(queries), judgments, created, report, trust.chosen)
 
 
 def fit(values: NDArray[np.float64], targets: NDArray[np.float64]) -> tuple[float, float]:
@@ -176,7 +198,7 @@ class _Measured:
         return found
 
 
-def _ncg(queries: Sequence[JudgedQuery], k: int) -> dict[str, float] | None:
+def _ncg(queries: Sequence[JudgedQuery], k: int, chosen: Choice) -> dict[str, float] | None:
     """Return the mean nCG@k of judged documents by three orders; None where no query has more than k judged documents,
     some of them relevant."""
     seen = [query for query in queries if len(query) > k and query.targets.any()]
@@ -185,26 +207,18 @@ def _ncg(queries: Sequence[JudgedQuery], k: int) -> dict[str, float] | None:
     orders = {
         "scorer": [query.ncg(query.scores, k) for query in seen],
         "retriever": [query.ncg(-np.arange(len(query), dtype=np.float64), k) for query in seen],
-        "people": [query.ncg(query.people, k) for query in seen],
+        "people": [query.ncg(query.relevance[chosen], k) for query in seen],
     }
     return {"k": k, **{name: float(np.mean(values)) for name, values in orders.items()}}
 
 
-def _advice(maps: Mapping[Relevance, ProbabilityMap], ncg: Sequence[Mapping[str, float]]) -> str:
-    """Say what the judgements show, and what to do."""
-    said = "these judgements do not show that probabilities would be better, so nothing changes"
+def _advice(maps: Mapping[Relevance, ProbabilityMap]) -> str:
+    """Say what relevance means from now on."""
     if "people" in maps:
-        said = "relevance is now the probability that a person agrees"
-    elif maps:
-        said = 'with "relevance": "scorer", relevance is now the probability that a person agrees'
-    behind = [round(100 * row["retriever"], 1) - round(100 * row["scorer"], 1) for row in ncg]
-    if min(behind, default=0.0) < NOTABLE:
-        return said
-    low, high = f"{min(behind):.1f}", f"{max(behind):.1f}"
-    points = high if low == high else f"{low} to {high}"
-    helps = any(row["people"] > row["retriever"] for row in ncg)
-    instead = "use another scorer" if helps else "use another scorer, or a budget of 0"
-    return f"{said}; this scorer ranks {points} points worse than the retriever here: {instead}"
+        return "Relevance is now the probability that a person agrees"
+    if maps:
+        return 'With "relevance": "scorer", relevance is now the probability that a person agrees'
+    return "These judgements do not show that probabilities would be better, so relevance stays as it is"
 
 
 def _check(queries: Sequence[JudgedQuery]) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Requests = Mapping[str, Mapping[str, Any]]  # of `POST /select`, by query
 BARE = {"calibration": False, "distinct": None}  # fields of these requests
 NAMED = 10  # judged documents that are in no pool
+PAIRS = {"retriever": "the retriever", "scorer": "the scorer alone", "none": "no calls"}  # names of orders
 BAR = 30  # characters of a probability of 1
 
 
@@ -77,7 +78,7 @@ def calibrate(
         typer.echo(orjson.dumps(made.to_json(), option=orjson.OPT_INDENT_2).decode())
     else:
         print_report(console, made, missing)
-    if made.maps:
+    if made.maps or made.trust:
         place = _keep(settings, index, out, made)
         if not as_json:
             console.print(f"saved in {place}", markup=False)
@@ -187,7 +188,8 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
         raise InvalidInput(f"none of the judged documents is in a pool: {', '.join(map(repr, missing[:NAMED]))}")
     created = datetime.now(UTC).isoformat(timespec="seconds")
     queries = [one.query for one in judged.values()]
-    return learn(queries, scorer=scorer, encoder=named.get(vectors), created=created), missing
+    encoder, declared = named.get(vectors), built.selector.trust
+    return learn(queries, scorer=scorer, encoder=encoder, declared=declared, created=created), missing
 
 
 def print_report(console: Console, made: Calibration, missing: Sequence[str]) -> None:
@@ -203,6 +205,11 @@ def print_report(console: Console, made: Calibration, missing: Sequence[str]) ->
     for row in made.report["ncg"]:
         quality.add_row(f"k = {row['k']}", *(f"{100 * row[name]:.1f}" for name in orders))
     console.print(quality)
+    if pairs := made.report["trust"]["pairs"]:
+        order = Table("relevant above others (% of pairs)", "", box=None, pad_edge=False)
+        for name, share in pairs.items():
+            order.add_row(PAIRS.get(name, f"trust {name}"), f"{share:.1f}")
+        console.print(order)
     console.print(
         f"log loss {people['log_loss_before']:.3f} before, {people['log_loss_after']:.3f} after; expected calibration "
         f"error {people['error_before']:.3f} before, {people['error_after']:.3f} after"

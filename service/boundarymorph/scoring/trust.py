@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
-from boundarymorph.selection.pool import SIGNAL_WEIGHT
-
-Trust = Literal["weak", "normal", "strong"]
-
-# The weight of the other signals beside a scorer (`TrendPosterior`). docs/evaluation.md says how these were chosen.
-SIGNAL_WEIGHTS: Mapping[Trust, float] = {"weak": 1.0, "normal": 0.5, "strong": SIGNAL_WEIGHT}
+from boundarymorph.selection.pool import Trust
 
 # By the name that a scorer reports, without its revision and precision. Other scorers are normal.
 KNOWN_MODELS: Mapping[str, Trust] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -199,9 +200,12 @@ class TrendPrior:
 DEFAULT_PRIOR = TrendPrior()
 
 
+Trust = Literal["weak", "normal", "strong"]  # in a scorer, to find what people find relevant
+# What the signals beside a scorer add to the log-odds, in standard deviations of its own over the pool, by the trust in
+# it. docs/evaluation.md says how these were chosen.
+SIGNAL_WEIGHTS: Mapping[Trust, float] = {"weak": 1.0, "normal": 0.5, "strong": 0.25}
 BY_WORDS = 0.15  # the share of BM25 in `combined_signals`
-# What the signals add to the log-odds, in standard deviations of the scorer's over the pool.
-SIGNAL_WEIGHT = 0.25
+SIGNAL_WEIGHT = SIGNAL_WEIGHTS["strong"]
 
 
 def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:

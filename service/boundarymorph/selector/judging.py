@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boundarymorph.calibration.judgments import worth_judging
 from boundarymorph.calibration.learning import JudgedQuery
+from boundarymorph.calibration.trust import CHOICES, Choice
 from boundarymorph.inference.concurrency import NEVER
 from boundarymorph.retrieval.document import Document, Retriever, VectorSource, in_awaited_pieces
 from boundarymorph.scoring.scorer import Scorer, of_content
+from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 
@@ -57,12 +60,20 @@ class Judging:
         if found.failure is not None:
             raise found.failure
         scores = {id: score for id, score in zip(documents, found.values.tolist(), strict=True) if not np.isnan(score)}
-        ranked = await self._selector.select(replace(bare, goal="ranking", known=scores))
-        positions = ranked.selection.documents.tolist()
-        people = {ranked.pool.ids[at]: value for at, value in zip(positions, ranked.selection.relevance, strict=True)}
-        ids = [id for id in ranked.pool.ids if id in scores and id in people]
-        columns = (np.array([values[id] for id in ids], dtype=np.float64) for values in (scores, people, grades))
-        return Judged(JudgedQuery(*columns), ids, ranked.vectors)
+        orders = dict[Choice, dict[str, float]]()
+        for choice in CHOICES:
+            trust: Trust = "weak" if choice == "none" else choice
+            known = {} if choice == "none" else scores
+            ranked = await self._selector.select(replace(bare, goal="ranking", known=known, trust=trust))
+            ids = [ranked.pool.ids[place] for place in ranked.selection.documents.tolist()]
+            orders[choice] = dict(zip(ids, ranked.selection.relevance.tolist(), strict=True))
+        ids = [id for id in pool.ids if id in scores and all(id in order for order in orders.values())]
+
+        def column(values: Mapping[str, float]) -> NDArray[np.float64]:
+            return np.array([values[id] for id in ids], dtype=np.float64)
+
+        relevance = {choice: column(order) for choice, order in orders.items()}
+        return Judged(JudgedQuery(column(scores), relevance, column(grades)), ids, ranked.vectors)
 
     async def _read(self, task: SelectionTask, ids: Sequence[str]) -> dict[str, Document]:
         pieces = in_awaited_pieces(task.candidates(self._retriever).documents, ids)

@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
 ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
+HARMFUL = "by its judgements, this scorer makes sets worse here; leave out 'budget' to make no calls"
+SPARED = "no call was made: by its judgements, this scorer makes sets worse here; a 'budget' in the request makes calls"
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -226,6 +228,12 @@ class SelectionRun:
         models = self.scores.model, self._encoder
         self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self.scores.trust)
         self.warnings += self.calibrated.warnings
+        if self.calibrated.harmful and self._task.budget and not self._task.ranks_all:
+            if self._task.explicit:
+                self.warnings.append(HARMFUL)
+            else:
+                self._task = replace(self._task, budget=0)
+                self.warnings.append(SPARED)
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.known, set(self._blank.tolist())
         if brought:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph.retrieval.document import VectorSource
-from boundarymorph.scoring.trust import SIGNAL_WEIGHTS, Trust, trust_of
+from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import Observation
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
+from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selector.task import SelectionTask
 
 WORDS = "words"  # in place of an encoder's name, for vectors that were made from words
@@ -30,8 +31,8 @@ class CalibratedScores:
 
     reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
     warnings: about it. ranking_only: whether the session only sorts, so that it can get probabilities in place of
-    scores. to_people: whether relevance is what people are expected to find. trust: in the scorer. scores: the scorer's
-    own, by position.
+    scores. to_people: whether relevance is what people are expected to find. trust: in the scorer. harmful: whether
+    judgements say that calls make sets worse. scores: the scorer's own, by position.
     """
 
     reading: ProbabilityMap | None = None
@@ -40,6 +41,7 @@ class CalibratedScores:
     ranking_only: bool = False
     to_people: bool = False
     trust: Trust = "normal"
+    harmful: bool = False
     scores: dict[int, float] = field(default_factory=dict)
 
     @classmethod
@@ -55,7 +57,7 @@ class CalibratedScores:
 
         scorer, encoder: names of the models in use, None if they are not known. trust: that is declared for the scorer.
         """
-        calibration, trusted = task.calibration, trust_of(scorer, trust)
+        calibration, trusted = task.calibration, task.trust or trust_of(scorer, trust)
         ranking_only, to_people = task.goal == "scores", task.to_people
         if calibration is None:
             return cls(ranking_only=ranking_only, to_people=to_people, trust=trusted)
@@ -63,8 +65,12 @@ class CalibratedScores:
         if (why := calibration.stale(scorer, known)) is not None:
             warning = f"the calibration was not used: {why}"
             return cls(warnings=[warning], ranking_only=ranking_only, to_people=to_people, trust=trusted)
-        reading = calibration.maps.get("people" if to_people else "scorer")
-        return cls(reading, calibration.created if reading else None, (), ranking_only, to_people, trusted)
+        reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
+        harmful = measured == "none" and to_people
+        if task.trust is None and measured is not None:
+            trusted = "weak" if measured == "none" else measured
+        used = reading is not None or (measured is not None and to_people)
+        return cls(reading, calibration.created if used else None, (), ranking_only, to_people, trusted, harmful)
 
     def config(self, method: str) -> Config:
         """Return the configuration of a session by the method of this name."""

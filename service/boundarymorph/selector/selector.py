@@ -10,7 +10,8 @@ from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.scoring.trust import Trust, trust_of
+from boundarymorph.scoring.trust import trust_of
+from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.queries import parts_of, select_for_all
 from boundarymorph.selector.run import SelectionRun, Shared
 from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask

@@ -33,9 +33,9 @@ from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
-from boundarymorph.scoring.trust import Trust
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
 from boundarymorph.selection.methods import DEFAULT
+from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.documents import FREE, Grouping, Room
 from boundarymorph.telemetry import metrics, tracing
 
@@ -70,11 +70,12 @@ class SelectionTask:
     min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so many
     documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent on: the set; or,
     if every document fits into it, its order; or the ranking of all candidates; or the scores of all. rounds: in which
-    calls go out at most, or "auto": three of a fixed budget. settle: stop when the
-    expected loss is at most this share of the set's relevance. method: a name in `methods.METHODS`. to_people: whether
-    relevance is what people are expected to find, instead of the score (`selection.trend`). deadline: when the current
-    set becomes the result. accepts: the result after the deadline or a failure of scorer or retriever: only a complete
-    one, or else their error; or an incomplete one, but Overloaded if nothing was scored for lack of capacity; or any.
+    calls go out at most, or "auto": three of a fixed budget. settle: stop when the expected loss is at most this share
+    of the set's relevance. method: a name in `methods.METHODS`. to_people: whether relevance is what people are
+    expected to find, instead of the score (`selection.trend`). trust: in the scorer, in place of what is declared or
+    was measured. explicit: whether the request names the budget. deadline: when the current set becomes the result.
+    accepts: the result after the deadline or a failure of scorer or retriever: only a complete one, or else their
+    error; or an incomplete one, but Overloaded if nothing was scored for lack of capacity; or any.
     reuse: whether scores known from earlier tasks are evidence that replaces calls. tenant: whose known scores are
     used. return_documents: whether the result has their texts. explain_pool: whether the result has `Explained`.
     calibration: makes relevance a probability. instruction: for the scorer, if it takes one. excluded: ids of
@@ -99,6 +100,8 @@ class SelectionTask:
     settle: float | None = None
     method: str = DEFAULT
     to_people: bool = False
+    trust: Trust | None = None
+    explicit: bool = True
     deadline: Deadline = NEVER
     accepts: Accepted = "anything"
     reuse: bool = True
