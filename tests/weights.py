@@ -51,9 +51,9 @@ def written() -> Path:
     return made
 
 
-def tiny(model: str, folder: str, sha256: str) -> Weights:
+def tiny(model: str, sha256: str) -> Weights:
     """In the place of `models._embedded`."""
-    directory = Path(os.environ.get(VARIABLE) or written()) / folder
+    directory = Path(os.environ.get(VARIABLE) or written()) / model.partition("/")[2]
     return Weights(model, "int8", directory, hashlib.sha256((directory / "model.onnx").read_bytes()).hexdigest())
 
 

@@ -105,6 +105,7 @@ EXCHANGES: list[tuple[str, dict[str, Any], Any]] = [
     ("/rerank", COHERE | {"use_activation": False}, {"results": ranked(of=logit)}),
     ("/rerank", {"query": QUERY, "texts": TEXTS, "truncate": None, "return_text": False}, ranked("score")),
     ("/rerank", {"query": QUERY, "texts": TEXTS, "raw_scores": True}, ranked("score", logit)),
+    ("/rerank", {"query": QUERY, "texts": TEXTS, "top_n": 0}, ranked("score")),
     (
         "/rerank",
         {"texts": TEXTS, "query": QUERY, "return_text": True, "top_n": 8},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,7 +122,7 @@ async def damaged_index(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -
 @asynccontextmanager
 async def replica_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
     endpoint = parse(f"http://127.0.0.1:{free_port()}")
-    scorer = RemoteScorer([endpoint], on_change=partial(metrics.observe_replica, "scorer"))
+    scorer = RemoteScorer([endpoint])
 
     async def strike() -> None:
         with suppress(ScorerUnavailable):

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from boundarymorph.scoring.remote import Endpoint, RemoteScorer, parse
+from boundarymorph.remote.urls import Endpoint
+from boundarymorph.scoring.remote import RemoteScorer, parse
 from tests.fakes.scorer import score_of
 from tests.fakes.upstream import Behaviour, Reply, Request, Upstream, listening, well
 

@@ -12,6 +12,7 @@ from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.remote.balancer import BACKOFF, LONGEST_PAUSE, PAUSE, Balancer, Role
 from boundarymorph.remote.peer import Busy, Flawed, OtherModel, Peer, Unavailable
 from tests.clocks import Clock
+from tests.metrics import sample
 
 Outcomes = Mapping[int, Exception]
 NOWHERE = -1
@@ -27,7 +28,6 @@ class Bench:
 
     def __init__(self, count: int, *, requests: int = 4, seed: int = 0) -> None:
         self.clock, self.asked = Clock(), 0
-        self.changes: dict[str, bool] = {}
         self.running: list[asyncio.Task[None]] = []
         self.open: list[tuple[int, asyncio.Future[None]]] = []
         self.peers = [Peer(f"http://{number}", "scorer") for number in range(count)]
@@ -37,12 +37,12 @@ class Bench:
             requests=requests,
             clock=self.clock,
             seed=seed,
-            on_change=self.changes.__setitem__,
         )
 
     @property
     def works(self) -> list[bool]:
-        return list(self.changes.values())
+        up = [sample("boundarymorph_replica_up", role=ROLE.name, endpoint=peer.base) for peer in self.peers]
+        return [value == 1 for value in up]
 
     async def ask(self, peer: Peer, outcomes: Outcomes) -> str:
         self.asked += 1

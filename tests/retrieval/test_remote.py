@@ -328,10 +328,10 @@ async def test_rate_limit_becomes_overloaded_with_its_pause(reply: Behaviour, se
 
 async def test_forward_of_a_read_has_a_time_limit() -> None:
     script = [answer({"detail": "none"}, 404), answer(b"away", 503), hang]
-    async with standing_in(script, timeout=0.05) as (retriever, [server]):
+    async with standing_in(script, timeout=2.0) as (retriever, [server]):
         passed = await retriever.forward("GET", "/indexes/i", {}, None)
         assert (passed.status_code, await passed.read()) == (404, b'{"detail":"none"}')
-        for reason in ("answered 503: away", r"within 0\.05 s"):
+        for reason in ("answered 503: away", "within 2 s"):
             with pytest.raises(RetrieverUnavailable, match=reason):
                 await retriever.forward("GET", "/indexes/i", {}, None)
         await until_async(lambda: server.left == 1)

@@ -1,6 +1,7 @@
 """The SQLite store; what two processes, a damaged file and forgotten deletions do to it."""
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -225,6 +226,24 @@ def test_log_is_emptied_seldom_during_a_long_read(store: DocumentStore, monkeypa
     assert log_size(store) == 0
     assert store.count() == 21
     writer.close()
+
+
+def test_filter_in_an_older_state_sees_that_state(store: DocumentStore, reopen: Reopen) -> None:
+    """Another thread has asked the same in a later state, in which some documents of this one are replaced."""
+    filter, writer = Filter({}), reopen()
+    write(store, ["a", "b"])
+    store.matching_sequences(filter)
+    write(writer, ["b", "c"])
+    with store.one_state():
+        expected, _ = store.living()
+        for ids in (["c"], ["a", "d"], ["d", "e"]):
+            write(writer, ids)
+            later = threading.Thread(target=store.matching_sequences, args=(filter,))
+            later.start()
+            later.join()
+            assert np.isin(expected, store.matching_sequences(filter)).all()
+            assert store.matching_sequences(filter).max() <= store.last_sequence()
+    assert np.isin(store.living()[0], store.matching_sequences(filter)).all()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "truncated", "empty", "version", "table", "embedding"])

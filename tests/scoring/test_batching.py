@@ -281,8 +281,8 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("nonsense", "message"),
         [
-            (None, "a NoneType instead of an array of scores"),
-            (np.array(["0.5"]), "an array of <U3"),
+            (None, "gave NoneType, not numbers, as scores"),
+            (np.array(["0.5"]), "gave ndarray, not numbers"),
             (np.array(0.5), r"gave \(\) scores for 1 pairs"),
             (np.array([0.5, 0.5]), r"gave \(2,\) scores for 1 pairs"),
             (np.array([np.nan]), "nan or inf"),

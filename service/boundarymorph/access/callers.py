@@ -16,13 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, TypeAdapter, ValidationError
 
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    InvalidConfiguration,
-    InvalidInput,
-    UnknownIndex,
-    UnknownPolicy,
-)
+from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, InvalidInput, UnknownIndex, UnknownPolicy
 from boundarymorph.settings import Settings
 from boundarymorph.settings.sections import Calls
 
@@ -128,17 +122,14 @@ def parse_key(text: str) -> Key:
             f"NAME:SCOPES:SHA256:INDEXES:TENANT with scopes of {', '.join(Scope)}; `boundarymorph key NAME` makes one"
         )
     if colons > 3 and not _NAME.fullmatch(tenant):
-        raise InvalidConfiguration(
-            f"the key {name!r} has a tenant {tenant[:200]!r}, which is not a name like that of a key"
-        )
+        raise InvalidConfiguration(f"the key {name!r} has a tenant {tenant[:200]!r}, which is not like a key's name")
     if limited and not all(map(_INDEXES.fullmatch, indexes.split(","))):
         raise InvalidConfiguration(
             f"the key {name!r} is for indexes {indexes[:200]!r}, which must be names, or prefixes of names followed "
             "by *, separated by commas"
         )
-    return Key(
-        name, frozenset(map(Scope, scopes.split(","))), sha256, tuple(indexes.split(",")) if limited else (), tenant
-    )
+    given = tuple(indexes.split(",")) if limited else ()
+    return Key(name, frozenset(map(Scope, scopes.split(","))), sha256, given, tenant)
 
 
 def make_key(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), tenant: str = "") -> tuple[str, Key]:
@@ -312,17 +303,15 @@ class Policies:
         self._of_key: dict[str, Policy] = {}
         for name, given in settings.policies.items():
             self._named[name] = Policy(name, given.model_dump(exclude={"for_keys"}, exclude_none=True))
-            if given.for_keys:
-                self._meant_for[name] = given.for_keys
+            self._meant_for[name] = given.for_keys
             for key in given.for_keys:
                 if key not in callers:
                     raise InvalidConfiguration(f"policies.{name}.for_keys: there is no key named {key!r}")
                 self._of_key[key] = self._named[name]
 
     def names(self, caller: str) -> list[str]:
-        """Return the names of the policies that a caller may see. Policies for other keys, such as other customers, are
-        left out."""
-        return sorted(name for name in self._named if caller in self._meant_for.get(name, (caller,)))
+        """Return the names of the policies that are not for other keys, such as those of other customers."""
+        return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy that the path names, else the one that `model` names, else that of the caller's key.

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -35,39 +34,29 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """The number of selections that have their turn."""
         return self._turns.shares.total
 
     @property
     def waiting(self) -> int:
-        """The number of selections that wait for their turn."""
         return self._turns.waiting().total()
 
     @asynccontextmanager
     async def turn(self, caller: str, *, deadline: float | None = None) -> AsyncIterator[None]:
-        """Wait for a turn and hold it within the block. deadline: on the clock.
-
-        Raises Overloaded at once if the turn is expected too late to be of use, and if the deadline comes first.
-        """
+        """Wait for a turn and hold it within the block. deadline: on the clock. Raises Overloaded at once if the turn
+        is expected too late to be of use, and if the deadline comes first."""
         wait = self._expected_wait(caller)
         left = math.inf if deadline is None else deadline - self._clock()
         if left <= 0:
             raise _refused("deadline", "the deadline came before the request was read; try again later", wait)
         if wait > PATIENCE * left:
-            raise _refused(
-                "too_late",
-                f"its turn would come in about {wait:.1f} s, too late for its deadline; try again later",
-                wait,
-            )
+            said = f"its turn would come in about {wait:.1f} s, too late for its deadline; try again later"
+            raise _refused("too_late", said, wait)
         try:
-            async with asyncio.timeout(None if deadline is None else deadline - self._clock()):
+            async with asyncio.timeout(None if deadline is None else left):
                 await self._turns.take(caller)
         except TimeoutError:
-            raise _refused(
-                "deadline",
-                "the deadline came before the request's turn; try again later",
-                self._expected_wait(caller),
-            ) from None
+            said, wait = "the deadline came before the request's turn; try again later", self._expected_wait(caller)
+            raise _refused("deadline", said, wait) from None
         start = self._clock()
         try:
             yield
@@ -96,7 +85,6 @@ def _refused(reason: str, message: str, wait: float = 1.0) -> Overloaded:
 PARSING_THREADS, READ_THREADS, WRITE_THREADS = 4, 4, 4
 
 
-@dataclass(frozen=True, slots=True)
 class Work:
     """The threads of a process for each kind of blocking work; a retriever has its own for searches.
 
@@ -104,21 +92,13 @@ class Work:
     including the parsing of their documents, and other changes to indexes.
     """
 
-    parsing: FairExecutor
-    read: FairExecutor
-    write: FairExecutor
-
-    @classmethod
-    def of(cls, share: float) -> Work:
+    def __init__(self, share: float) -> None:
         """share: of the threads that one caller gets, as in `Shares`."""
-        return cls(
-            FairExecutor("parsing", threads=PARSING_THREADS, share=share),
-            FairExecutor("read", threads=READ_THREADS, share=share),
-            FairExecutor("write", threads=WRITE_THREADS, share=share),
-        )
+        self.parsing = FairExecutor("parsing", threads=PARSING_THREADS, share=share)
+        self.read = FairExecutor("read", threads=READ_THREADS, share=share)
+        self.write = FairExecutor("write", threads=WRITE_THREADS, share=share)
 
     async def close(self) -> None:
-        """Wait for running calls, then release the threads."""
         for executor in (self.parsing, self.read, self.write):
             await executor.close()
 
@@ -127,10 +107,8 @@ class Access:
     """The limits on requests to one process, from its settings."""
 
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
-        """behind_gateways: whether its callers are gateways, which tell on whose behalf they call.
-
-        Raises InvalidConfiguration for malformed keys, policies, rate limits and calibrations.
-        """
+        """behind_gateways: whether its callers are gateways, which tell on whose behalf they call. Raises
+        InvalidConfiguration for malformed keys, policies, rate limits and calibrations."""
         limits = settings.limits
         self.settings = settings
         self.calibration = _of_pools(settings.calibration)
@@ -142,7 +120,7 @@ class Access:
         self.requests = Shares(limits.requests, limits.key_share, what="requests (limits.requests)")
         self.bytes_in_flight = Shares(limits.bytes_in_flight, limits.key_share, what="bytes (limits.bytes_in_flight)")
         self.admission = Admission(settings.sessions, limits.key_share)
-        self.work = Work.of(limits.key_share)
+        self.work = Work(limits.key_share)
 
     def enter(self, caller: str, until_end: ExitStack) -> None:
         """Count a request as one in progress until its end, before its body is read. Raises Overloaded if this caller,
@@ -165,7 +143,6 @@ class Access:
         return Room(self.charging(until_end), answer=self.settings.limits.body_bytes)
 
     async def close(self) -> None:
-        """Release threads and connections."""
         await self.work.close()
         await self.rates.close()
 

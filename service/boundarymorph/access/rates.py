@@ -29,10 +29,8 @@ class SharedCounters(Guard):
     """Counters in Redis, behind a circuit breaker: if Redis fails often, it is not asked for a while."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        """url: of Redis, in the format of cache.url; timeout: seconds for each request. Does not connect yet.
-
-        Raises InvalidConfiguration for a malformed url.
-        """
+        """url: of Redis, in the format of cache.url; timeout: seconds for each request. Does not connect yet. Raises
+        InvalidConfiguration for a malformed url."""
         redis = connected(url, timeout, CONNECTIONS)
         pool: Any = redis.connection_pool
         self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=PREFIX)
@@ -47,7 +45,6 @@ class SharedCounters(Guard):
             return None
 
     async def close(self) -> None:
-        """Release the connections."""
         with suppress(Exception):  # the server may be gone
             await self._redis.aclose()
 
@@ -63,10 +60,8 @@ class RateLimited(Overloaded):
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """The state of one limit of a caller: `quota` requests in `window` seconds.
-
-    remaining: requests left; reset: seconds until there are more.
-    """
+    """The state of one limit of a caller: `quota` requests in `window` seconds. remaining: requests left; reset:
+    seconds until there are more."""
 
     quota: int
     window: int
@@ -74,8 +69,7 @@ class LimitState:
     reset: float
 
     @property
-    def name(self) -> str:
-        """The name of the limit in response headers."""
+    def name(self) -> str:  # in the headers of responses
         return f'"{self.quota}-in-{self.window}s"'
 
 
@@ -88,26 +82,18 @@ class Decision:
 
     def check(self) -> None:
         """Raises RateLimited if the request was refused."""
-        if self.refused is not None:
-            raise RateLimited(
-                f"this key has used up its {self.refused.quota:,} requests in {self.refused.window:,} s; "
-                "try again later",
-                retry_after=max(1.0, self.refused.reset),
-            )
+        if (limit := self.refused) is not None:
+            used = f"this key has used up its {limit.quota:,} requests in {limit.window:,} s"
+            raise RateLimited(f"{used}; try again later", retry_after=max(1.0, limit.reset))
 
 
 class RateLimits:
-    """The limits of every key, over sliding windows.
-
-    If Redis does not answer in time, the request is counted in this process instead. If that happens often, Redis is
-    not asked for a while. Until then a limit applies to each process separately.
-    """
+    """The limits of every key, over sliding windows. While Redis does not answer in time, requests are counted in each
+    process separately."""
 
     def __init__(self, settings: RateLimitSettings, callers: Collection[str], *, url: str | None) -> None:
-        """callers: the names of all keys. url: of Redis, in the format of cache.url; None counts in this process.
-
-        Does not connect yet. Raises InvalidConfiguration for a limit of an unknown key, and for a malformed url.
-        """
+        """callers: the names of all keys. url: of Redis, in the format of cache.url; None counts in this process. Does
+        not connect yet. Raises InvalidConfiguration for a limit of an unknown key, and for a malformed url."""
         if unknown := sorted(set(settings.keys) - set(callers)):
             raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")
         self._default = _items(settings.default)
@@ -132,7 +118,6 @@ class RateLimits:
         return decision
 
     async def close(self) -> None:
-        """Release the connections."""
         if self._counters is not None:
             await self._counters.close()
 

@@ -38,10 +38,8 @@ BROKEN = "Calling again is unlikely to help; tell your user what you could not l
 
 
 class Refused(ToolError):
-    """A problem of the service, with what the language model should do about it.
-
-    slug: the type of the problem; empty for an answer that is none.
-    """
+    """A problem of the service, with what the language model should do about it. slug: the type of the problem; empty
+    for an answer that is none."""
 
     def __init__(self, response: httpx2.Response) -> None:
         status, after = response.status_code, response.headers.get("retry-after", "")
@@ -57,10 +55,8 @@ class Refused(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service's API, as the tools call it on behalf of one caller.
-
-    http: sends the credentials of the caller. url: the public URL of the service, for links to documents.
-    """
+    """A service's API, as the tools call it on behalf of one caller. http: sends the credentials of the caller. url:
+    the public URL of the service, for links to documents."""
 
     http: httpx2.AsyncClient
     url: str

@@ -82,10 +82,8 @@ server = _Server(
 
 
 class Exchange(Response):
-    """The answer to one HTTP request to the endpoint, whose body has been read and whose host has been checked.
-
-    There are no sessions: each request has all that its answer needs.
-    """
+    """The answer to one HTTP request to the endpoint, whose body has been read and whose host has been checked. There
+    are no sessions: each request has all that its answer needs."""
 
     def __init__(self, service: Service, body: bytes) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from boundarymorph.access.callers import Forbidden, Scope, Unauthenticated, is_loopback
 from boundarymorph.access.limits import Access
@@ -65,7 +66,7 @@ async def prometheus(request: Request, access: AccessOf) -> Response:
     `admin`; for others, what was counted by key is added up."""
     named = any(_has(scope, request, access) for scope in (Scope.METRICS, Scope.ADMIN))
     kept: Mapping[bool, Kept] = request.app.state.exposition
-    return Response(await kept[named].get(), media_type=metrics.EXPOSITION)
+    return Response(await kept[named].get(), media_type=CONTENT_TYPE_LATEST)
 
 
 def install(app: FastAPI, seconds: float) -> None:

@@ -72,10 +72,8 @@ def kept_name(document: str | None) -> bytes | None:
 
 
 class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss.
-
-    A cache may lose anything, but never returns anything other than what was written.
-    """
+    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss. A cache may lose anything,
+    but never returns anything other than what was written."""
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
@@ -101,9 +99,7 @@ class _Query:
 
 class MemoryScoreCache:
     """A `ScoreCache` in this process, for use on one event loop; it evicts whole queries, least recently used first.
-
-    max_bytes: an estimate, slightly more than CPython needs. seconds_to_live: since the first write of a query.
-    """
+    max_bytes: an estimate, slightly more than CPython needs. seconds_to_live: since the first write of a query."""
 
     def __init__(
         self,
@@ -172,11 +168,8 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the values of one call come from, and where they are stored.
-
-    read and compute get distinct keys. compute is called once for all missing values, and again only for those that
-    another request was computing when it failed.
-    """
+    """Where the values of one call come from, and where they are stored. `compute` is called once for all missing
+    values, and again only for those that another request was computing when it failed."""
 
     read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
     compute: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore]]]
@@ -190,18 +183,15 @@ class ReadThrough:
     For use on one event loop.
     """
 
-    def __init__(self, *, writes: int = 64, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writes: int, clock: Callable[[], float]) -> None:
         """writes: most background writes at a time."""
-        self._most_writes = writes
-        self._clock = clock
+        self._most_writes, self._clock = writes, clock
         self._flights: dict[_Key, _Flight] = {}
         self._writes: set[asyncio.Task[None]] = set()
 
     async def get(self, keys: Sequence[_Key], source: Source, *, deadline: float | None = None) -> list[CachedScore]:
-        """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock.
-
-        Raises what source.compute raises, and DeadlineExceeded.
-        """
+        """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock. Raises what
+        source.compute raises, and DeadlineExceeded."""
         found: dict[_Key, CachedScore] = {}
         wanted = list(dict.fromkeys(keys))
         due = math.inf if deadline is None else deadline
@@ -322,11 +312,10 @@ class KnownScores:
     ) -> None:
         """trust: that is declared for the scorer. full: documents that it reads in one pass. writes: most pending
         background writes. The caller closes the scorer and the cache."""
-        self.scorer = scorer
-        self.cache = cache
+        self.scorer, self.cache = scorer, cache
         self.trust, self.full = trust, full
         self.clock = clock
-        self.through: ReadThrough = ReadThrough(writes=writes, clock=clock)
+        self.through = ReadThrough(writes, clock)
 
     def of_task(self, query: str, tenant: str = "", instruction: str | None = None) -> TaskScores:
         """Return the scores of one task. tenant: whose scores are known, since a known score says that somebody has
@@ -343,7 +332,6 @@ class KnownScores:
         return f"{name}\0{tenant}" if name is not None and tenant else name
 
     async def close(self) -> None:
-        """Wait for pending writes."""
         await self.through.drain()
 
 
@@ -378,15 +366,11 @@ class TaskScores:
         return self._known.identity(self._tenant, self._instruction)
 
     async def recall(self) -> set[str | None]:
-        """Look up all known scores of the query, so that no round waits for the cache.
-
-        Returns the ids that the documents with these texts had when they were scored.
-        """
-        model, cache = self._identity, self._known.cache
-        if cache is None or model is None:
-            self._recalled = {}
-        else:
-            name = self._known.scorer.name
+        """Look up all known scores of the query, so that no round waits for the cache. Returns the ids that the
+        documents with these texts had when they were scored."""
+        model, cache, name = self._identity, self._known.cache, self._known.scorer.name
+        self._recalled = {}
+        if cache is not None and model is not None:
             self._recalled = await cache.recall(model, self._query)
             self._model = name
         return {cached.document for cached in self._recalled.values()}
@@ -481,10 +465,8 @@ _ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request.
-
-    Documents are not cached: there are many, and usually each is encoded once.
-    """
+    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request. Documents
+    are not cached: there are many, and usually each is encoded once."""
 
     def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
         from cachetools import LRUCache
@@ -508,7 +490,6 @@ class CachingEncoder:
         return self._encoder.dimension
 
     async def check(self) -> None:
-        """Check the encoder itself, whatever is cached."""
         await self._encoder.check()
 
     async def encode_query(self, text: str) -> Vector:
@@ -546,6 +527,5 @@ class CachingEncoder:
         return await self._encoder.encode_documents(texts)
 
     async def close(self) -> None:
-        """Close the encoder."""
         self._closed = True
         await self._encoder.close()

@@ -45,9 +45,7 @@ class State(IntEnum):
 
 class CircuitBreaker:
     """Opens after `failures` failures in a row; after a pause, which doubles each time, one trial call decides.
-
-    Concurrent calls usually fail for the same reason, so they count as one failure.
-    """
+    Concurrent calls usually fail for the same reason, so they count as one failure."""
 
     def __init__(self, *, failures: int = FAILURES, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed, self._clock = failures, clock
@@ -73,7 +71,6 @@ class CircuitBreaker:
         return self._turn
 
     def succeeded(self, ticket: int) -> None:
-        """Note that the call was answered."""
         if self._until is not None:
             if ticket != self._turn:
                 return
@@ -81,7 +78,6 @@ class CircuitBreaker:
         self._failures = 0
 
     def failed(self, ticket: int) -> None:
-        """Note that the call was not answered."""
         if ticket != self._turn:
             return
         self._turn += 1
@@ -157,9 +153,7 @@ class Guard:
 
     async def _reconnect(self, error: Exception) -> None:
         """Close the idle connections after an answer such as READONLY, LOADING or CLUSTERDOWN, or one from a script.
-
-        The primary may have changed, and the same address may lead to another server now.
-        """
+        The primary may have changed, and the same address may lead to another server now."""
         from redis.exceptions import BusyLoadingError, ResponseError
 
         if isinstance(error, ResponseError | BusyLoadingError):
@@ -169,10 +163,8 @@ class Guard:
 
 
 class RedisLink:
-    """Sends commands to one Redis server, each about one key.
-
-    Reads and writes have separate circuit breakers, since a full or read-only server still answers reads.
-    """
+    """Sends commands to one Redis server, each about one key. Reads and writes have separate circuit breakers, since a
+    full or read-only server still answers reads."""
 
     def __init__(
         self,
@@ -198,7 +190,6 @@ class RedisLink:
         self._closed = False
 
     def state(self, operation: Operation) -> State:
-        """Return the state of the circuit breaker of this operation."""
         return self._guards[operation].circuit.state
 
     async def call(self, operation: Operation, command: str, key: bytes, *arguments: bytes | int) -> Any:
@@ -222,10 +213,8 @@ class RedisLink:
 
 
 class RedisScoreCache:
-    """A `ScoreCache` in Redis: one hash per query, one field per text.
-
-    Key: boundarymorph:scores:2:hash of model and query, with any namespace before `scores`; field: the text's digest.
-    """
+    """A `ScoreCache` in Redis: one hash per query, one field per text. Key: boundarymorph:scores:2:hash of model and
+    query, with any namespace before `scores`; field: the text's digest."""
 
     def __init__(
         self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
@@ -237,9 +226,8 @@ class RedisScoreCache:
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         try:
             # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
-            answer = await self._link.call(
-                "read", "HRANDFIELD", score_key(model, query, self._namespace), FIELDS, b"WITHVALUES"
-            )
+            key = score_key(model, query, self._namespace)
+            answer = await self._link.call("read", "HRANDFIELD", key, FIELDS, b"WITHVALUES")
         except Unanswered:
             metrics.count_lookups("scores", error=1)
             return {}
@@ -288,13 +276,11 @@ class RedisScoreCache:
 
 
 def score_key(model: str, query: str, namespace: str | None = None) -> bytes:
-    """Return the key of a query's scores."""
     prefix = "boundarymorph:" if namespace is None else f"boundarymorph:{namespace}:"
     return f"{prefix}scores:2:{digest(model, query).hex()}".encode()
 
 
 def encoded(cached: CachedScore) -> bytes:
-    """Return the value of a score."""
     name = kept_name(cached.document)
     return _VALUE.pack(_TRUNCATED * cached.truncated | _NAMED * (name is not None), cached.score) + (name or b"")
 
@@ -314,10 +300,8 @@ def decoded(value: object) -> CachedScore | None:
 
 
 def connected(url: str, timeout: float, connections: int) -> Redis:
-    """Return a client of Redis, which waits `timeout` seconds for an answer, and never tries again.
-
-    Raises InvalidConfiguration, which quotes no part of the URL, as it may contain a password.
-    """
+    """Return a client of Redis, which waits `timeout` seconds for an answer, and never tries again. Raises
+    InvalidConfiguration, which quotes no part of the URL, as it may contain a password."""
     try:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
@@ -337,9 +321,8 @@ def connected(url: str, timeout: float, connections: int) -> Redis:
             max_connections=2 * connections,
         )
     except Exception:
-        raise InvalidConfiguration(
-            f"{_SETTINGS} cannot be used; it should be like redis://:password@host:6379, or begin with rediss:// or unix://"
-        ) from None
+        usual = "it should be like redis://:password@host:6379, or begin with rediss:// or unix://"
+        raise InvalidConfiguration(f"{_SETTINGS} cannot be used; {usual}") from None
 
 
 def _tell(operation: Operation, error: Exception | None) -> None:

@@ -24,17 +24,22 @@ from boundarymorph.inference.concurrency import CALLER, FairExecutor, room
 from boundarymorph.inference.models import DeviceLost, Item, Model, ModelRole, OutOfMemory, Results
 
 Owner = TypeVar("Owner")
+ModelType = TypeVar("ModelType", bound=Model[Any])
 
 LOOK_AHEAD = 8  # how many batches' worth of sequences are searched for one of similar lengths
+TOKENIZER_THREADS = 4
+SHUTTING_DOWN = "the model is shutting down"
+CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
+MEMORY = 0.9  # weight of the past in the running mean of seconds per token
+GROW_AFTER = 100  # successful batches before larger ones are tried
 _due = attrgetter("due")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Generic[Item, Owner]):
-    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent.
-
-    caller: on whose behalf it is.
-    """
+    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent. caller:
+    on whose behalf it is."""
 
     item: Item
     owner: Owner
@@ -45,12 +50,9 @@ class Entry(Generic[Item, Owner]):
 
 @dataclass(slots=True)
 class TokenQueue(Generic[Item, Owner]):
-    """Waiting sequences, most urgent first; equally urgent ones in order of arrival. Callers share each batch evenly.
+    """Waiting sequences, most urgent first, then in order of arrival. Callers share each batch evenly."""
 
-    callers: tokens that wait, by caller.
-    """
-
-    callers: Counter[str] = field(default_factory=Counter)
+    callers: Counter[str] = field(default_factory=Counter)  # tokens that wait, by caller
     _led: dict[str, int] = field(default_factory=dict)
     _waiting: list[Entry[Item, Owner]] = field(default_factory=list)
 
@@ -58,7 +60,6 @@ class TokenQueue(Generic[Item, Owner]):
         return len(self._waiting)
 
     def add(self, entries: Iterable[Entry[Item, Owner]]) -> None:
-        """Add sequences to the queue."""
         for entry in entries:
             insort(self._waiting, entry, key=_due)
             self.callers[entry.caller] += len(entry.item)
@@ -70,12 +71,10 @@ class TokenQueue(Generic[Item, Owner]):
         return len(dropped)
 
     def owners(self) -> set[Owner]:
-        """Return the owners of the waiting sequences."""
         return {entry.owner for entry in self._waiting}
 
     @property
     def tokens(self) -> int:
-        """Total of all tokens that wait."""
         return self.callers.total()
 
     def tokens_due(self, moment: float, caller: str = "", tokens: int = 0) -> int:
@@ -96,8 +95,7 @@ class TokenQueue(Generic[Item, Owner]):
         if not self._waiting:
             return []
         if pads:
-            front = self._front(LOOK_AHEAD * batch_tokens)
-            batch = _like_lengths(front, batch_tokens)
+            batch = _like_lengths(self._front(LOOK_AHEAD * batch_tokens), batch_tokens)
         else:
             batch = self._front(batch_tokens)
         self._remove(batch)
@@ -148,15 +146,6 @@ def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[
     return by_length[slice(*best)]
 
 
-TOKENIZER_THREADS = 4
-SHUTTING_DOWN = "the model is shutting down"
-CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
-MEMORY = 0.9  # weight of the past in the running mean of seconds per token
-GROW_AFTER = 100  # successful batches before larger ones are tried
-log = logging.getLogger(__name__)
-ModelType = TypeVar("ModelType", bound=Model[Any])
-
-
 class _Job(Generic[Item]):
     """One request under way: its results so far, and how many are missing."""
 
@@ -185,9 +174,7 @@ class Batcher(Generic[ModelType, Item]):
     take together: short requests overtake long ones, and of equal ones the first is done before the next begins.
 
     If the device runs out of memory, later batches are halved. They double again, up to the model's own size, after
-    `GROW_AFTER` successful batches.
-
-    Callers have equal parts of each batch.
+    `GROW_AFTER` successful batches. Callers have equal parts of each batch.
 
     queue_tokens: most tokens that may wait; share: of them, for one caller, as in `Shares`. A request is rejected as a
     whole if it would exceed that, or could not be done in time behind those before it. on_lost: called if the device is
@@ -232,7 +219,6 @@ class Batcher(Generic[ModelType, Item]):
 
     @property
     def name(self) -> str:
-        """Models of the same name give the same results."""
         return self.model.name
 
     def waiting(self) -> tuple[int, int]:
@@ -293,10 +279,10 @@ class Batcher(Generic[ModelType, Item]):
             async with asyncio.timeout(None if deadline is None else deadline - self._clock()):
                 return Results(await asyncio.wrap_future(job.done), len(truncated))
         except TimeoutError:
-            self._drop([job], "deadline")
+            self._drop(job, "deadline")
             raise self._too_late() from None
         except asyncio.CancelledError:
-            self._drop([job], "cancelled")
+            self._drop(job, "cancelled")
             raise
 
     def enter(self, characters: Iterable[int]) -> None:
@@ -412,10 +398,10 @@ class Batcher(Generic[ModelType, Item]):
             self._note(error, batch)
             if len(batch) == 1:
                 self._fail(batch[0].owner, error)
-            else:
-                middle = len(batch) // 2
-                self._run(batch[:middle])
-                self._run(batch[middle:])
+                return
+            middle = len(batch) // 2
+            self._run(batch[:middle])
+            self._run(batch[middle:])
         else:
             self._measure(batch, self._clock() - start)
             self._deliver(batch, values)
@@ -424,8 +410,7 @@ class Batcher(Generic[ModelType, Item]):
         """Return a model's output for `count` items if it is valid. Raises an error of the role."""
         role = self.role
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
-            given = f"an array of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
-            raise role.failed(f"{self.model.name} gave {given} instead of an array of {role.result}s")
+            raise role.failed(f"{self.model.name} gave {type(values).__name__}, not numbers, as {role.result}s")
         if values.shape != (count, *role.shape):
             raise role.failed(f"{self.model.name} gave {values.shape} {role.result}s for {count} {role.item}s")
         if not np.isfinite(values).all():
@@ -433,10 +418,10 @@ class Batcher(Generic[ModelType, Item]):
         return values
 
     def _note(self, error: Exception, batch: list[Entry[Item, _Job[Item]]]) -> None:
-        tokens = sum(len(entry.item) for entry in batch)
         if not isinstance(error, OutOfMemory):
             log.error("a batch of %d %ss failed", len(batch), self.role.item, exc_info=error)
             return
+        tokens = sum(len(entry.item) for entry in batch)
         self._metrics.out_of_memory.inc()
         log.warning("out of memory for a batch of %d %ss, %d tokens", len(batch), self.role.item, tokens)
         with self._changed:
@@ -472,17 +457,16 @@ class Batcher(Generic[ModelType, Item]):
             job.finish()
 
     def _fail(self, job: _Job[Item], error: Exception) -> None:
+        item = self.role.item
         if isinstance(error, OutOfMemory):
             longest = max(map(len, job.items))
-            error = self.role.failed(
-                f"the device has no memory for a single {self.role.item} of {longest} tokens; use a shorter max_length"
-            )
-        elif not isinstance(error, BoundaryMorphError):
-            message = f"{self.model.name} fails on a {self.role.item} ({type(error).__name__}); the log has the details"
+            message = f"the device has no memory for a single {item} of {longest} tokens; use a shorter max_length"
+        else:
+            message = f"{self.model.name} fails on a {item} ({type(error).__name__}); the log has the details"
+        if not isinstance(error, BoundaryMorphError):
             failed = self.role.failed(message)
-            failed.__cause__ = error
-            error = failed
-        self._drop([job], "failed")
+            failed.__cause__, error = error, failed
+        self._drop(job, "failed")
         job.finish(error)
 
     def _lose(self, reason: str, batch: list[Entry[Item, _Job[Item]]]) -> None:
@@ -499,7 +483,7 @@ class Batcher(Generic[ModelType, Item]):
                 job.finish(self.role.unavailable(reason))
         self._metrics.dropped("failed", dropped)
 
-    def _drop(self, jobs: Iterable[_Job[Item]], reason: str) -> None:
+    def _drop(self, job: _Job[Item], reason: str) -> None:
         with self._changed:
-            dropped = self._queue.discard(set(jobs))
+            dropped = self._queue.discard([job])
         self._metrics.dropped(reason, dropped)

@@ -15,8 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import cache
 from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
 
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded
@@ -89,10 +87,7 @@ class Deadline:
 
 
 NEVER = Deadline()
-
-
 T = TypeVar("T")
-
 
 # Closing a connection takes a few turns of the event loop. A second cancellation in one of them leaves it open, and in
 # its pool, for good. anyio's cancel scopes cancel at every turn, and a time limit may pass just when the caller leaves.
@@ -146,14 +141,8 @@ def room(held: int, total: int, most: int, share: float) -> int:
     left = most - total
     if not held:
         return left
-    part, whole = _exact(share)
+    part, whole = round(1_000 * share), 1_000  # whole numbers, by which bounds are exact
     return (part * left - (whole - part) * held) // whole
-
-
-@cache
-def _exact(share: float) -> tuple[int, int]:
-    """Return a share as a fraction of whole numbers, by which bounds are exact."""
-    return Fraction(share).limit_denominator(1_000).as_integer_ratio()
 
 
 def descriptors() -> int:
@@ -180,7 +169,6 @@ class Shares:
 
     @property
     def total(self) -> int:
-        """How much is held by all callers together."""
         return self._held.total()
 
     @property
@@ -189,7 +177,6 @@ class Shares:
         return max(1, int(self._share * self.most))
 
     def held(self, caller: str) -> int:
-        """How much a caller holds."""
         return self._held.get(caller, 0)
 
     def allows(self, caller: str, amount: int = 1) -> bool:
@@ -210,7 +197,6 @@ class Shares:
         self._held[caller] += amount
 
     def give_back(self, caller: str, amount: int = 1) -> None:
-        """Return some of what a caller holds."""
         self._held[caller] -= amount
         if not self._held[caller]:
             del self._held[caller]
@@ -397,25 +383,19 @@ class FairExecutor:
 
     async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         """Call the function in a thread. Raises what the function raises."""
-        caller = CALLER.get()
+        caller, loop = CALLER.get(), asyncio.get_running_loop()
         await self._turns.take(caller)
+
+        def done(_: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and everything on it has ended
+                loop.call_soon_threadsafe(self._turns.give_back, caller)
+
         with awaited() as context:
             future = self._threads.submit(lambda: context.run(function, *args))
-            _when_done(future, self._turns.give_back, caller)
+            future.add_done_callback(done)
             return await asyncio.wrap_future(future)
 
     async def close(self) -> None:
         """Wait for running calls, and cancel waiting ones."""
         self._turns.close()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
-
-
-def _when_done(future: Future[Any], function: Callable[[str], None], caller: str) -> None:
-    """Call the function on this event loop once a thread is done with its call."""
-    loop = asyncio.get_running_loop()
-
-    def done(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and everything on it has ended
-            loop.call_soon_threadsafe(function, caller)
-
-    future.add_done_callback(done)

@@ -24,15 +24,9 @@ if TYPE_CHECKING:  # at run time with the first model, as the library and gatewa
     from tokenizers import Tokenizer
 
 
-class Named(Protocol):
-    """A model, or a client of one. It also has an `identity` if its name is not known from the start, or may change."""
-
-    @property
-    def name(self) -> str: ...
-
-
-def identity_of(model: Named) -> str | None:
-    """Return the full name of a model, under which its results may be kept; None while that is unknown."""
+def identity_of(model: Any) -> str | None:
+    """Return the full name of a model, or of a client of one, under which its results may be kept. It is the `identity`
+    of one whose name is not known from the start, or may change; None while it is unknown."""
     identity: str | None = model.identity if hasattr(model, "identity") else model.name
     return identity
 
@@ -47,11 +41,8 @@ class DeviceLost(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
-    """A text or a pair of texts as a model reads it: tokenized and truncated to fit.
-
-    ids: (n,) token ids, special ones included; truncated: whether anything was cut off; type_ids: (n,) segments, if the
-    model distinguishes them.
-    """
+    """A text or a pair of texts as a model reads it: tokenized and truncated to fit. ids: (n,) token ids, special ones
+    included; truncated: whether anything was cut off; type_ids: (n,) segments, if the model distinguishes them."""
 
     ids: NDArray[np.int64]
     truncated: bool
@@ -168,11 +159,7 @@ def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 
 
 def encode_pairs(
-    tokenizer: Tokenizer,
-    max_length: int,
-    query: str,
-    texts: Sequence[str],
-    words: NDArray[np.bool_] | None = None,
+    tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str], words: NDArray[np.bool_] | None = None
 ) -> list[Tokens]:
     """Tokenize n pairs with their special tokens, truncated to max_length.
 
@@ -198,11 +185,8 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 
 
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
-    """Tokenize the prefixes of n texts; return at most `tokens` tokens of each.
-
-    So the work for a text is bounded, and other threads run meanwhile. Raises Abandoned once nobody waits for the
-    result.
-    """
+    """Tokenize the prefixes of n texts, so that the work for a text is bounded; return at most `tokens` tokens of each.
+    Raises Abandoned once nobody waits for the result."""
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     heads: list[Head] = []
@@ -254,11 +238,8 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """An ONNX model and its tokenizer on disk.
-
-    model: its public name; directory: contains model.onnx and tokenizer.json; sha256: of model.onnx;
-    positions: the most tokens that the model reads.
-    """
+    """An ONNX model and its tokenizer on disk. model: its public name; directory: contains model.onnx and
+    tokenizer.json; sha256: of model.onnx; positions: the most tokens that the model reads."""
 
     model: str
     precision: str
@@ -292,27 +273,21 @@ class Weights:
 
 def embedded_encoder() -> Weights:
     """Return BAAI/bge-small-en-v1.5 in int8: 384 dimensions, MIT."""
-    return _embedded(
-        "BAAI/bge-small-en-v1.5",
-        "bge-small-en-v1.5",
-        "68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743",
-    )
+    return _embedded("BAAI/bge-small-en-v1.5", "68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743")
 
 
 def embedded_cross_encoder() -> Weights:
     """Return cross-encoder/ms-marco-MiniLM-L-12-v2 in int8: one logit per pair, Apache-2.0."""
-    return _embedded(
-        "cross-encoder/ms-marco-MiniLM-L-12-v2",
-        "ms-marco-MiniLM-L-12-v2",
-        "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1",
-    )
+    sha256 = "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1"
+    return _embedded("cross-encoder/ms-marco-MiniLM-L-12-v2", sha256)
 
 
-def _embedded(model: str, folder: str, sha256: str) -> Weights:
+def _embedded(model: str, sha256: str) -> Weights:
     package = find_spec(_PACKAGE)  # which does not run it
     if package is None or not package.submodule_search_locations:
         raise ModelUnavailable(f"{model} is not installed; {_REMEDY}")
-    return Weights(model, "int8", Path(package.submodule_search_locations[0]) / folder, sha256)
+    folder = Path(package.submodule_search_locations[0]) / model.partition("/")[2]
+    return Weights(model, "int8", folder, sha256)
 
 
 @lru_cache(maxsize=32)
@@ -352,19 +327,14 @@ class OnnxTextModel:
         self._tokenizer = plain(Tokenizer.from_file(str(weights.tokenizer)))
         self._words = with_words(self._tokenizer)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(
-            str(weights.onnx), sess_options=options, providers=["CPUExecutionProvider"]
-        )
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(str(weights.onnx), options, providers=["CPUExecutionProvider"])
         self._inputs = {node.name for node in self._session.get_inputs()}
         self._output = self._session.get_outputs()[0].name
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
         """Return the model's first output for (n,) token ids and their segments (all 0 if None), without a batch axis.
-
-        Blocks for the time of one forward pass; thread-safe.
-        """
+        Blocks for the time of one forward pass; thread-safe."""
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}
@@ -373,11 +343,9 @@ class OnnxTextModel:
         return first
 
     def encode_texts(self, texts: Sequence[str]) -> list[Tokens]:
-        """Tokenize n texts for `infer`."""
         return encode_texts(self._tokenizer, self.max_length, texts)
 
     def encode_pairs(self, query: str, texts: Sequence[str]) -> list[Tokens]:
-        """Tokenize n pairs for `infer`."""
         return encode_pairs(self._tokenizer, self.max_length, query, texts, self._words)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -95,19 +95,11 @@ class Repository:
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
-        """Load the model with its weights, on the CPU, ready to run.
-
-        kind: the class of transformers that loads it; spare: prefixes of the names of weights that may be missing.
-        """
+        """Load the model with its weights, on the CPU, ready to run. kind: the class of transformers that loads it;
+        spare: prefixes of the names of weights that may be missing."""
         with self._opening("weights"):
-            model, loaded = kind.from_pretrained(
-                self.location,
-                config=self.config,
-                dtype=dtype,
-                use_safetensors=True,
-                output_loading_info=True,
-                **self._options,
-            )
+            chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
+            model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
         if missing := sorted(name for name in loaded["missing_keys"] if not name.startswith(tuple(spare))):
             raise InvalidConfiguration(
                 f"the weights in {self.location} are not those of a {type(model).__name__}: {missing[0]} is missing"
@@ -164,9 +156,7 @@ _FEWEST_TOKENS = 8
 
 def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
     """Return the most tokens of an input: the requested number, else the usual one, at most what the model reads.
-
-    Raises InvalidConfiguration if the model cannot read inputs of the requested length.
-    """
+    Raises InvalidConfiguration if the model cannot read inputs of the requested length."""
     config = repository.config
     positions = getattr(config, "max_position_embeddings", None)
     # RoBERTa counts positions from after its padding index.
@@ -220,22 +210,13 @@ class LoadOptions(TypedDict, total=False):
 
 def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
     """Convert the settings."""
-    return {
-        "revision": chosen.revision,
-        "precision": chosen.precision,
-        "device": chosen.device,
-        "batch_tokens": chosen.batch_tokens,
-        "trust_remote_code": chosen.trust_remote_code,
-        "threads": threads,
-    }
+    fields = {"revision", "precision", "device", "batch_tokens", "trust_remote_code"}
+    return cast(LoadOptions, {**chosen.model_dump(include=fields), "threads": threads})
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs.
-
-    batch_tokens: per batch, padding included; workers: concurrent batches: on a CPU one per thread, on a GPU two, of
-    which the second is made while the first computes.
-    """
+    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches: on a CPU one
+    per thread, on a GPU two, of which the second is made while the first computes."""
 
     device: torch.device
     precision: Precision
@@ -244,7 +225,6 @@ class Placement(NamedTuple):
 
     @property
     def weight_type(self) -> torch.dtype:
-        """The type of the weights."""
         return _TYPES[self.precision]
 
     @classmethod
@@ -295,10 +275,7 @@ def on_device(work: Callable[[], Result]) -> Result:
 
 Pooling = Literal["first", "last", "mean"]
 Head = Callable[[torch.Tensor], torch.Tensor]
-
-
-Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]
-"""Computes the results of a batch, (n, ...) in float32, on the model's device."""
+Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]  # (n, ...) in float32 of a batch, on the model's device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,10 +299,8 @@ class PooledBody:
 
 
 def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
-    """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them.
-
-    They are int64, as a model with code of its own may insist on it.
-    """
+    """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them. They are int64, as a
+    model with code of its own may insist on it."""
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)
     mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -340,10 +315,8 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
 
 
 class DeviceModel(Generic[Item]):
-    """One model on one device. On a GPU, the next batch is made while one computes.
-
-    failed: the error of what is asked of it once it is closed.
-    """
+    """One model on one device. On a GPU, the next batch is made while one computes. failed: the error of what is asked
+    of it once it is closed."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 
@@ -377,9 +350,7 @@ _INPUT = "sentence_embedding"
 
 def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
     """Load the layers of these folders in sequence, in float32, for (n, width) states; returns their output width too.
-
-    Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsupported layer.
-    """
+    Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsupported layer."""
     layers = nn.Sequential()
     for folder in folders:
         linear, activation = _layer(repository, folder)
@@ -413,9 +384,7 @@ def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
     """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
-
-    Raises what `Repository` raises.
-    """
+    Raises what `Repository` raises."""
     model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here

@@ -15,26 +15,19 @@ from typing import Generic, TypeVar
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, Overloaded
 from boundarymorph.inference.concurrency import Deadline, together
 from boundarymorph.remote.peer import Busy, Flawed, Mismatch, OtherModel, Peer, Refused, Relayed, Unavailable
+from boundarymorph.telemetry import metrics
 
 BACKOFF, MOST_BACKOFF = 1.0, 30.0  # seconds after the first failure, doubled after each further one
 PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds, if a busy server does not say how long, and the most that it gets
 ATTEMPTS = 3  # per call, plus one for each server; few, so that retries add little to an overload
-OnChange = Callable[[str, bool], None]
 Answer = TypeVar("Answer")
 log = logging.getLogger(__name__)
 
 
-def ignore_change(endpoint: str, works: bool) -> None:
-    """An `OnChange` that does nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What the servers are to us.
-
-    name: in messages; unavailable, failed: errors raised if none can work now, or if another try will not help; done,
-    results: in messages, what they do to texts, and what they return.
-    """
+    """What the servers are to us. unavailable, failed: errors raised if none can work now, or if another try will not
+    help; name, done, results: in messages, what they are, do to texts, and return."""
 
     name: str
     unavailable: type[BoundaryMorphError]
@@ -45,9 +38,7 @@ class Role:
     def error(self, outcome: Unavailable | Refused, note: str = "") -> BoundaryMorphError:
         """Return the error that callers get for this outcome. note: added to the message."""
         kind = self.failed if isinstance(outcome, Refused) else self.unavailable
-        if isinstance(outcome, Flawed) and outcome.kind is not None:
-            kind = outcome.kind
-        return kind(f"{outcome}{note}")
+        return (getattr(outcome, "kind", None) or kind)(f"{outcome}{note}")
 
 
 P = TypeVar("P", bound=Peer)
@@ -115,26 +106,21 @@ class Balancer(Generic[P]):
         requests: int,
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
-        on_change: OnChange = ignore_change,
     ) -> None:
-        """requests: most concurrent requests to one server; seed: for the choice among equals; on_change: called with
-        the base URL of each server and whether it works; initially all do.
-
-        Raises InvalidConfiguration if there are no peers, or one is given twice.
-        """
+        """requests: most concurrent requests to one server; seed: for the choice among equals. Raises
+        InvalidConfiguration if there are no peers, or one is given twice."""
         if not peers:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
         if len({peer.base for peer in peers}) < len(peers):
             raise InvalidConfiguration(f"a remote {role.name} has the same server twice")
-        self.model: str | None = None
-        """The model in use; None until a server has named it."""
+        self.model: str | None = None  # the one in use; None until a server has named it
         self.replicas = {peer: Replica(peer) for peer in peers}
-        self._role, self._requests, self._clock, self._on_change = role, requests, clock, on_change
+        self._role, self._requests, self._clock = role, requests, clock
         self._random = random.Random(seed)  # noqa: S311 - not used for secrets
         self._ended = asyncio.Event()  # of any request; each end has a new one
         self._closed = False
         for peer in peers:
-            on_change(peer.base, True)
+            metrics.replica_up.labels(role.name, peer.base).set(1)
 
     @property
     def any_works(self) -> bool:
@@ -146,7 +132,6 @@ class Balancer(Generic[P]):
             raise RuntimeError(f"the {self._role.name} is closed")
 
     async def close(self) -> None:
-        """Close the connections to all servers."""
         self._closed = True
         for peer in self.replicas:
             await peer.close()
@@ -210,10 +195,8 @@ class Balancer(Generic[P]):
         await together([one(replica) for replica in self.replicas.values()])
 
     def serves(self, peer: P, model: str, *, texts: int | None = None) -> None:
-        """Record which model a server serves. texts: most that it takes at a time.
-
-        Raises OtherModel if it is not the one in use, and that is still served by another server that works.
-        """
+        """Record which model a server serves. texts: most that it takes at a time. Raises OtherModel if it is not the
+        one in use, and that is still served by another server that works."""
         replica = self.replicas[peer]
         replica.model, replica.most_texts = model, texts
         if model == self.model:
@@ -252,7 +235,7 @@ class Balancer(Generic[P]):
         """Wait until a server can be called: now, or after a request or a pause ends. Returns None if there is none.
 
         again: whether one has failed already, so that the call should be no trial. Without a deadline, a single server
-        is called in any case. Raises DeadlineExceeded, or Overloaded if a pause takes too long.
+        is called in any case.
         """
         while True:
             remaining = math.inf if deadline is None else deadline.remaining()
@@ -330,7 +313,7 @@ class Balancer(Generic[P]):
                 wait = 0.0 if isinstance(away.fault, OtherModel) else BACKOFF
                 away.free_at = min(away.free_at, away.since + wait)
         if replica.works != worked:
-            self._on_change(replica.peer.base, replica.works)
+            metrics.replica_up.labels(self._role.name, replica.peer.base).set(replica.works)
             if replica.works:
                 log.info("a %s works again: %s", self._role.name, replica.peer.base)
             else:

@@ -6,15 +6,15 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
-from typing import Literal, TypedDict, Unpack
+from functools import reduce
+from typing import TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput, ScorerFailed
 from boundarymorph.inference.concurrency import Deadline, together
-from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change, log
+from boundarymorph.remote.balancer import Balancer, Role, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
 from boundarymorph.remote.wire import Answer, Context, Description, TokenCounts, Unusable, chunks, encoded
@@ -26,9 +26,7 @@ CALLS = 3  # the first two may be wasted if the model changes during them
 SHARE = 4  # one call uses at most 1/SHARE of all connections, unless each text takes a request
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
-Outcome = Literal["ok", "overloaded", "unavailable", "timeout", "failed", "cancelled"]
-Observer = Callable[[str, Outcome, float], None]
-OUTCOMES: dict[type[BaseException], Outcome] = {
+OUTCOMES: dict[type[BaseException], str] = {  # of an attempt, in the metrics; any other error is "failed"
     Busy: "overloaded",
     DeadlineExceeded: "timeout",
     TimedOut: "timeout",
@@ -46,8 +44,7 @@ class Options(TypedDict, total=False):
 
     api_key: sent to all of them as a Bearer token; timeout: seconds for a call without a deadline (30);
     attempt_timeout: seconds for one request (10); connections: to all servers together (64); clock: seconds; seed: for
-    the choice among equals; observe: called with the server's base URL, the outcome and the seconds of each request for
-    results; on_change: see `Balancer`.
+    the choice among equals.
     """
 
     api_key: str | None
@@ -56,8 +53,6 @@ class Options(TypedDict, total=False):
     connections: int
     clock: Callable[[], float]
     seed: int
-    observe: Observer
-    on_change: OnChange
 
 
 class _Server(Peer):
@@ -86,10 +81,7 @@ class RemoteModel:
     """A model over HTTP, behind one or more servers that serve the same model.
 
     Each server is asked for its description before it is used, and again after each failure and each refusal on a new
-    connection.
-
-    Attributes:
-        partial: Whether results that arrived count if others failed, which are then NaN.
+    connection. partial: whether results that arrived count if others failed, which are then NaN.
     """
 
     partial = False
@@ -105,15 +97,15 @@ class RemoteModel:
         self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
         one_by_one = all(endpoint.dialect.most_texts == 1 for endpoint in endpoints)
         self._concurrency = max(1, connections // (1 if one_by_one else SHARE))
+        limits = (endpoint.dialect.most_bytes for endpoint in endpoints)
+        self._most_bytes = min((limit for limit in limits if limit is not None), default=None)
         self._clock = options.get("clock", time.monotonic)
-        self._observe: Observer = options.get("observe", lambda endpoint, outcome, seconds: None)
         self._balancer = Balancer(
             self._servers,
             role,
             requests=max(1, connections // max(1, len(endpoints))),
             clock=self._clock,
             seed=options.get("seed", 0),
-            on_change=options.get("on_change", ignore_change),
         )
         self._connected = False
         for server in self._servers:
@@ -132,11 +124,10 @@ class RemoteModel:
             raise InvalidConfiguration(str(other)) from other
 
     def check_open(self) -> None:
-        """Raise RuntimeError after `close`."""
+        """Raises RuntimeError after `close`."""
         self._balancer.check_open()
 
     async def close(self) -> None:
-        """Close the connections to all servers."""
         await self._balancer.close()
 
     @property
@@ -161,13 +152,10 @@ class RemoteModel:
         return [server.description for server in self._servers if server.description is not None]
 
     async def connect(self, deadline: Deadline | None = None) -> None:
-        """Fetch the descriptions of all servers concurrently; one that fits is enough.
-
-        Raises Overloaded, or an error of the role.
-        """
+        """Fetch the descriptions of all servers concurrently; one that fits is enough. Raises Overloaded, or an error
+        of the role."""
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
-
         await self._balancer.ask_all(lambda server: self._describe(server, moment))
         self._connected = True
         if not self.descriptions:
@@ -226,17 +214,9 @@ class RemoteModel:
         first = [] if self._balancer.any_works else [await one(parts.pop(0))]
         return first + await together([one(part) for part in parts])
 
-    @property
-    def _most_bytes(self) -> int | None:
-        """The number of bytes that every kind of server here accepts."""
-        limits = (server.dialect.most_bytes for server in self._servers)
-        return min((limit for limit in limits if limit is not None), default=None)
-
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
         """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, Mismatch, and OtherModel.
-
-        confirm: fetch it again if a connection was opened since, as another model may be behind that connection.
-        """
+        confirm: fetch it again if a connection was opened since, as another model may be behind that connection."""
         async with server.describing:
             known, path = server.description, server.dialect.description_path
             if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
@@ -259,10 +239,8 @@ class RemoteModel:
     async def _ask(
         self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
     ) -> Answer:
-        """Return the results of one server, in several requests if it takes fewer texts than the others.
-
-        again: whether to try again if the server turns out to serve another model.
-        """
+        """Return the results of one server, in several requests if it takes fewer texts than the others. again: whether
+        to try again if the server turns out to serve another model."""
         description = await self._describe(server, deadline)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         try:
@@ -275,16 +253,16 @@ class RemoteModel:
 
     @contextmanager
     def _observed(self, server: Peer) -> Iterator[None]:
-        """Report the outcome of the block, one request to a server, to the observer."""
-        started = self._clock()
-        outcome: Outcome = "ok"
+        """Count the block, one request to a server, with its outcome."""
+        started, outcome = self._clock(), "ok"
         try:
             yield
         except BaseException as error:
             outcome = OUTCOMES.get(type(error), "failed")
             raise
         finally:
-            self._observe(server.base, outcome, self._clock() - started)
+            seconds = metrics.attempt_seconds[self._role.name].labels(server.base, outcome)
+            seconds.observe(self._clock() - started)
 
     async def _attempt(
         self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
@@ -329,13 +307,11 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, failure)
 
 
-def remote_options(chosen: ModelSettings, role: Literal["scorer", "encoder"]) -> Options:
-    """Convert the settings. role: the label in the metrics."""
+def remote_options(chosen: ModelSettings) -> Options:
+    """Convert the settings."""
     return {
         "api_key": secret(chosen.api_key),
         "timeout": chosen.timeout_seconds,
         "attempt_timeout": chosen.attempt_seconds,
         "connections": chosen.connections,
-        "observe": partial(metrics.observe_attempt, role),
-        "on_change": partial(metrics.observe_replica, role),
     }

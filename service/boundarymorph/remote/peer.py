@@ -52,10 +52,8 @@ class TimedOut(Unavailable):
 
 
 class Busy(Exception):
-    """The server is overloaded.
-
-    pause: seconds for which it asks not to be called, None if it does not say; public: its own message for callers.
-    """
+    """The server is overloaded. pause: seconds for which it asks not to be called, None if it does not say; public: its
+    own message for callers."""
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
         super().__init__(message)
@@ -104,9 +102,7 @@ class Unreadable(Exception):
 
 class Response:
     """Status and headers of an answer, and its body: `content` once it has been read, else in `chunks`, as they come.
-
-    Reading raises aiohttp.ClientError if the connection breaks.
-    """
+    Reading raises aiohttp.ClientError if the connection breaks."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
@@ -131,24 +127,24 @@ class Response:
         return self.content.decode(errors="replace")
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the whole body, which frees the connection for other requests.
-
-        Raises Unreadable, and closes the connection, if it has over `most` bytes or is compressed.
-        """
-        declared, encoding = self._answer.content_length, self.headers.get("content-encoding", "identity")
+        """Read the whole body, which frees the connection for other requests. Raises Unreadable, and closes the
+        connection, if it has over `most` bytes or is compressed."""
+        encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
             raise Unreadable(f"encoded as {encoding}, though it was asked for as it is")
-        if declared is not None and declared > most:
-            raise self._too_long(most)
-        if declared is not None:
+        if declared is not None and declared <= most:
             self.content = await self._answer.read()
             return self.content
         content = bytearray()
-        async for chunk in self.chunks():
-            content += chunk
-            if len(content) > most:
-                raise self._too_long(most)
+        if declared is None:
+            async for chunk in self.chunks():
+                content += chunk
+                if len(content) > most:
+                    break
+        if declared is not None or len(content) > most:
+            self.close()
+            raise Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
         self.content = bytes(content)
         return self.content
 
@@ -156,20 +152,14 @@ class Response:
         async for chunk in self._answer.content.iter_chunked(CHUNK):
             yield chunk
 
-    def _too_long(self, most: int) -> Unreadable:
-        self.close()
-        return Unreadable(f"over {most:,} bytes long, more than what was asked for can need")
-
     def close(self) -> None:
         """Close the connection unless the body has been read."""
         self._answer.close()
 
 
 class _Protocol(ResponseHandler):
-    """aiohttp's protocol, which ends a connection whose server sends many answers to one request.
-
-    These may be interim ones, such as 103 Early Hints. aiohttp parses and keeps all that arrive at once.
-    """
+    """aiohttp's protocol, which ends a connection whose server sends many answers to one request. These may be interim
+    ones, such as 103 Early Hints. aiohttp parses and keeps all that arrive at once."""
 
     _answers = 0  # since the request was sent
 
@@ -195,10 +185,8 @@ class _Protocol(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections, and reuses them unless something has arrived that was not asked for.
-
-    It would be taken for the answer to the next request.
-    """
+    """Makes connections, and reuses them unless something has arrived that was not asked for. It would be taken for the
+    answer to the next request."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -213,7 +201,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class ConnectionPool:
-    """At most so many connections to a server, which are kept for a while. opened: number of connections so far."""
+    """At most so many connections to a server, which are kept for a while. opened: how many there have been."""
 
     def __init__(self, base: str, most: int) -> None:
         self.opened = 0
@@ -222,17 +210,10 @@ class ConnectionPool:
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        content: bytes | AsyncIterator[bytes] | None,
-        headers: Mapping[str, str],
+        self, method: str, path: str, content: bytes | AsyncIterator[bytes] | None, headers: Mapping[str, str]
     ) -> Response:
-        """Send a request and return its answer before its body is read.
-
-        Raises aiohttp.ClientError, of `NOT_CONNECTED` if nothing was sent, and what the iterator of the body raises.
-        Cancelling closes the connection.
-        """
+        """Send a request and return its answer before its body is read. Raises aiohttp.ClientError, of `NOT_CONNECTED`
+        if nothing was sent, and what the iterator of the body raises. Cancelling closes the connection."""
         try:
             answer = await self._running().request(
                 method,
@@ -274,7 +255,7 @@ class ConnectionPool:
 
 
 def _proxy(base: str) -> str | None:
-    """Return the proxy that the environment names for this server, as a URL."""
+    """Return the URL of the proxy that the environment names for this server."""
     parts = urlsplit(base)
     proxy = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
     if proxy is None or proxy.startswith(("http://", "https://")):
@@ -286,17 +267,12 @@ def _proxy(base: str) -> str | None:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Load the trusted certificates, once: loading is slow."""
+    """Load the trusted certificates."""
     return httpx.create_ssl_context()
 
 
 class Peer:
-    """A server and the connections to it. The key is sent only there, and appears in no message.
-
-    base: its URL without a trailing slash; paid: whether each request costs money, so that one which may have been
-    carried out must not be repeated; ours: whether it is a process of this service, which is told on whose behalf we
-    call.
-    """
+    """A server and the connections to it. The key is sent only there, and appears in no message."""
 
     def __init__(
         self,
@@ -308,7 +284,12 @@ class Peer:
         paid: bool = False,
         ours: bool = False,
     ) -> None:
-        """role: what it is to us, for messages. Raises InvalidConfiguration if the key is not valid in a header."""
+        """base: its URL without a trailing slash; role: what it is to us, for messages; paid: whether each request
+        costs money, so that one which may have been carried out must not be repeated; ours: whether it is a process of
+        this service, which is told on whose behalf we call.
+
+        Raises InvalidConfiguration if the key is not valid in a header.
+        """
         self.base, self.paid, self.ours = base, paid, ours
         self._role = role
         try:
@@ -453,10 +434,8 @@ def pause_of(response: Response) -> float | None:
 
 
 def retry_after(header: str | None, now: float) -> float | None:
-    """Return the seconds that a Retry-After header asks for, given as seconds or as a date; None if it is invalid.
-
-    now: seconds since 1970.
-    """
+    """Return the seconds that a Retry-After header asks for, given as seconds or as a date; None if it is invalid. now:
+    seconds since 1970."""
     if header is None:
         return None
     try:
@@ -470,10 +449,8 @@ def retry_after(header: str | None, now: float) -> float | None:
 
 
 def _message(response: Response) -> str:
-    """Return the message of an error's body in one of the usual forms, or a body that is not JSON.
-
-    Any other JSON is dropped: validation errors often repeat the request, and errors are logged.
-    """
+    """Return the message of an error's body in one of the usual forms, or a body that is not JSON. Any other JSON is
+    dropped: validation errors often repeat the request, and errors are logged."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -481,13 +458,9 @@ def _message(response: Response) -> str:
     for key in ("error", "message", "detail", "title"):
         if isinstance(body, dict) and body.get(key):
             body = body[key]
-    match body:
-        case str():
-            return body
-        case list():
-            return "; ".join(_located(mistake) for mistake in body if isinstance(mistake, dict))
-        case _:
-            return ""
+    if isinstance(body, list):
+        return "; ".join(_located(mistake) for mistake in body if isinstance(mistake, dict))
+    return body if isinstance(body, str) else ""
 
 
 def _located(mistake: dict[str, Any]) -> str:

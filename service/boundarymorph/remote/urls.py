@@ -64,11 +64,8 @@ def own_url(host: str, port: int) -> str:
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path.
-
-    Raises InvalidInput for a name that a proxy may read as another path: one that has a part `.` or `..`, however often
-    it is percent-encoded.
-    """
+    """Return a name as one segment of a path. Raises InvalidInput for a name that a proxy may read as another path: one
+    that has a part `.` or `..`, however often it is percent-encoded."""
     read = text
     for _ in range(_DECODINGS):
         if any(part.partition(";")[0] in (".", "..") for part in _SEPARATOR.split(read)):
@@ -92,18 +89,9 @@ class Spelling:
     own: Dialect | None = None
     activations: tuple[str, ...] = ()
 
-    @property
-    def known(self) -> str:
-        """All schemes, for messages."""
-        own = [] if self.own is None else [f"http(s)://HOST:PORT for {self.noun} of this service"]
-        return ", ".join([*own, *(f"{name}://" for name in self.foreign)])
-
 
 def parse(url: str, spelling: Spelling) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
-
-    Raises InvalidConfiguration; its message contains no password.
-    """
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`. Raises InvalidConfiguration; its message contains no password."""
     noun = spelling.noun
     parts = _split(url, noun)
     dialect, transport = _scheme(parts, spelling)
@@ -118,10 +106,8 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
 
 
 def parse_plain(url: str, noun: str) -> str:
-    """Read `http(s)://HOST:PORT/PREFIX`, and return it without a trailing slash. noun: as in `Spelling`.
-
-    Raises InvalidConfiguration; its message contains no password.
-    """
+    """Read `http(s)://HOST:PORT/PREFIX`, and return it without a trailing slash. noun: as in `Spelling`. Raises
+    InvalidConfiguration; its message contains no password."""
     parts = _split(url, noun)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise InvalidConfiguration(f"the URL of {noun} must be http://HOST:PORT or https://HOST:PORT")
@@ -149,9 +135,9 @@ def _scheme(parts: SplitResult, spelling: Spelling) -> tuple[Dialect, str]:
         return spelling.own, parts.scheme
     name, plus, transport = parts.scheme.partition("+")
     if name not in spelling.foreign or (plus and transport not in ("http", "https")):
-        raise InvalidConfiguration(
-            f"'{parts.scheme}' is not a kind of {spelling.noun.split()[-1]}; there are {spelling.known}"
-        )
+        own = [] if spelling.own is None else [f"http(s)://HOST:PORT for {spelling.noun} of this service"]
+        known = ", ".join([*own, *(f"{name}://" for name in spelling.foreign)])
+        raise InvalidConfiguration(f"'{parts.scheme}' is not a kind of {spelling.noun.split()[-1]}; there are {known}")
     dialect = spelling.foreign[name]
     return dialect, transport or ("https" if dialect.home else "http")
 

@@ -227,7 +227,6 @@ def full_name(model: str, revision: object, precision: object, length: object) -
 
 
 def optional_word(value: object) -> str | None:
-    """Return a name, or None if it is missing."""
     return value if isinstance(value, str) and value else None
 
 
@@ -240,21 +239,18 @@ def parsed(body: bytes) -> Any:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return the value, which must be an object."""
     if not isinstance(value, dict):
         raise Unusable(f"there is {shown(value)} where an object should be")
     return value
 
 
 def array(value: dict[str, Any], key: str) -> list[Any]:
-    """Return the array at a key."""
     if not isinstance(value.get(key), list):
         raise Unusable(f"'{key}' is {shown(value.get(key))}, not an array")
     return list(value[key])
 
 
 def word(value: dict[str, Any], key: str) -> str:
-    """Return the name at a key."""
     if not isinstance(value.get(key), str) or not value[key]:
         raise Unusable(f"'{key}' is {shown(value.get(key))}, not a name")
     return str(value[key])

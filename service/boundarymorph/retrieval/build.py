@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.inference.concurrency import descriptors
 from boundarymorph.settings import EncoderSettings, Settings, StoreSettings, secret
-from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
     from boundarymorph.retrieval.encoders import Encoder
@@ -77,7 +75,7 @@ def _remote_encoder(chosen: EncoderSettings) -> Encoder:
         query_prompt=chosen.query_prompt,
         document_prompt=chosen.document_prompt,
         dimension=chosen.dimension,
-        **remote_options(chosen, "encoder"),
+        **remote_options(chosen),
     )
 
 
@@ -155,7 +153,6 @@ def build_remote_retriever(settings: Settings) -> RemoteRetriever:
         connections=2 * settings.limits.requests,  # a request reads documents while it searches
         dimension=settings.limits.dimension,
         line_bytes=settings.limits.line_bytes,
-        on_change=partial(metrics.observe_replica, "retriever"),
     )
 
 

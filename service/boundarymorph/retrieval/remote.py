@@ -17,7 +17,7 @@ from boundarymorph import errors
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError
 from boundarymorph.inference.concurrency import Budget
-from boundarymorph.remote.balancer import Balancer, OnChange, Role, ignore_change
+from boundarymorph.remote.balancer import Balancer, Role
 from boundarymorph.remote.peer import (
     JSON,
     SMALL,
@@ -69,16 +69,15 @@ class RemoteRetriever:
         dimension: int = 8_192,
         line_bytes: int = 4 * 2**20,
         clock: Callable[[], float] = time.monotonic,
-        on_change: OnChange = ignore_change,
     ) -> None:
         """timeout: seconds for one request to one server; connections: to each; dimension, line_bytes: most of a vector
-        and most bytes of a document, beyond which an answer is not read; on_change: see `Balancer`. Raises
-        InvalidConfiguration for a missing, repeated or malformed URL."""
+        and most bytes of a document, beyond which an answer is not read. Raises InvalidConfiguration for a missing,
+        repeated or malformed URL."""
         bases = [parse_plain(url, "a retriever") for url in urls]
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
         self._budget = Budget(timeout, last=False)
         self._vector, self._document = 4 * dimension, RECORD + line_bytes  # bytes
-        self._balancer = Balancer(peers, _ROLE, requests=2**31, clock=clock, on_change=on_change)
+        self._balancer = Balancer(peers, _ROLE, requests=2**31, clock=clock)
 
     @property
     def identity(self) -> str | None:

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 
 def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
-    """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder.
+    """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder. Raises
+    as `build_local_scorer` does."""
+    if not settings.scorer.url:
+        return build_local_scorer(settings, on_lost)
+    from boundarymorph.remote.model import remote_options
+    from boundarymorph.scoring.remote import RemoteScorer
 
-    Raises as `build_local_scorer` does.
-    """
-    return _remote_scorer(settings.scorer) if settings.scorer.url else build_local_scorer(settings, on_lost)
+    return RemoteScorer(_endpoints(settings.scorer), **remote_options(settings.scorer))
 
 
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
-    """Load the cross-encoder in this process, with its queue. on_lost: called if its device is lost for good.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
-    """
+    """Load the cross-encoder in this process, with its queue. on_lost: called if its device is lost for good. Raises
+    ModelUnavailable or InvalidConfiguration; blocks while the weights load."""
     return BatchingScorer(
         _cross_encoder(settings),
         share=settings.limits.key_share,
@@ -74,13 +75,6 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
         instruction=chosen.instruction,
         **load_options(chosen, settings.threads),
     )
-
-
-def _remote_scorer(chosen: ScorerSettings) -> Scorer:
-    from boundarymorph.remote.model import remote_options
-    from boundarymorph.scoring.remote import RemoteScorer
-
-    return RemoteScorer(_endpoints(chosen), **remote_options(chosen, "scorer"))
 
 
 def _endpoints(chosen: ScorerSettings) -> list[Endpoint]:

@@ -17,20 +17,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boundarymorph.remote.wire import (
-    Answer,
-    Context,
-    Description,
-    Dialect,
-    Request,
-    TokenCounts,
-    Unusable,
-    array,
-    is_count,
-    mapping,
-    optional_word,
-    parsed,
-)
+from boundarymorph.remote import wire
+from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, TokenCounts, Unusable
 from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
@@ -59,25 +47,15 @@ SEVERAL = (
 
 
 def messages(context: Context, passages: Sequence[str], prompt: str | None = None) -> list[dict[str, str]]:
-    """Return a conversation that asks for a grade of each passage.
-
-    The marker around passages is a hash of them all, so that none can contain it and pretend to have ended.
-
-    Args:
-        context: The query, and the caller's instruction for it.
-        passages: The texts to grade.
-        prompt: Replaces PROMPT.
-    """
-    marker = f"=== {blake2b(SEPARATOR.join(map(_utf8, passages)), digest_size=8).hexdigest()} ==="
+    """Return a conversation that asks for a grade of each passage. The marker around passages is a hash of them all, so
+    that none can contain it and pretend to have ended."""
+    joined = SEPARATOR.join(passage.encode("utf-8", "surrogatepass") for passage in passages)
+    marker = f"=== {blake2b(joined, digest_size=8).hexdigest()} ==="
     quoted = [f"{marker} passage {number}\n{text}\n{marker}" for number, text in enumerate(passages, 1)]
     wanted = [] if context.instruction is None else [f"What counts for this query: {context.instruction}"]
     form = ONE if len(passages) == 1 else SEVERAL
     content = "\n\n".join([f"Query: {context.query}", *wanted, *quoted, f"How much does each passage help? {form}"])
     return [{"role": "system", "content": f"{prompt or PROMPT}\n\n{form}"}, {"role": "user", "content": content}]
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 LIKELIEST = 5  # tokens with their probabilities that are asked for at each place
@@ -219,12 +197,9 @@ _THINKING = re.compile(r"<(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[THINK
 class Completion:
     """A model's answer.
 
-    Attributes:
-        text: What the model wrote after it finished thinking.
-        refusal: Why it wrote nothing, in its own or the server's words.
-        tokens: Tokens of the text with log-probabilities, if the server gives them.
-        usage: Number of tokens; None if not given.
-        cut_off: Whether the answer reached the limit of its length before it was complete.
+    text: what the model wrote after it finished thinking; refusal: why it wrote nothing, in its own or the server's
+    words; tokens: of the text with log-probabilities, if the server gives them; usage: None if not given; cut_off:
+    whether the answer reached the limit of its length before it was complete.
     """
 
     text: str
@@ -236,29 +211,24 @@ class Completion:
 
 def completion(body: bytes) -> Completion:
     """Read an answer. Raises Unusable if it is not a chat completion."""
-    answer = mapping(parsed(body))
-    choices = array(answer, "choices")
+    answer = wire.mapping(wire.parsed(body))
+    choices = wire.array(answer, "choices")
     if not choices:
         raise Unusable("'choices' is empty")
-    choice = mapping(choices[0])
-    message = mapping(choice.get("message"))
+    choice = wire.mapping(choices[0])
+    message = wire.mapping(choice.get("message"))
     text = _answered(_content(message.get("content")))
-    refusal = optional_word(message.get("refusal"))
+    refusal = wire.optional_word(message.get("refusal"))
     if refusal is None and choice.get("finish_reason") == "content_filter":
         refusal = "the server's filter withheld the answer"
-    return Completion(
-        text,
-        refusal,
-        _tokens(choice.get("logprobs"), text),
-        _usage(answer),
-        choice.get("finish_reason") == "length",
-    )
+    cut_off = choice.get("finish_reason") == "length"
+    return Completion(text, refusal, _tokens(choice.get("logprobs"), text), _usage(answer), cut_off)
 
 
 def _content(content: object) -> str:
     """Return the text of a message, which may be given in parts, without the parts that hold the model's thinking."""
     if isinstance(content, list):
-        parts = [mapping(part) for part in content]
+        parts = [wire.mapping(part) for part in content]
         texts = [part.get("text") for part in parts if part.get("type") in ("text", "output_text")]
         return "".join(_content(text) for text in texts)
     if content is not None and not isinstance(content, str):
@@ -288,4 +258,4 @@ def _usage(answer: dict[str, Any]) -> TokenCounts | None:
     if not isinstance(counts, dict):
         return None
     read, written = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    return TokenCounts(read, written) if is_count(read) and is_count(written) else None
+    return TokenCounts(read, written) if wire.is_count(read) and wire.is_count(written) else None

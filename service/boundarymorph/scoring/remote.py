@@ -17,27 +17,7 @@ from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import Options, RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
-from boundarymorph.remote.wire import (
-    Answer,
-    Context,
-    Description,
-    Dialect,
-    Request,
-    Unusable,
-    array,
-    by_index,
-    cards,
-    chosen,
-    full_name,
-    is_count,
-    limit,
-    mapping,
-    optional_word,
-    parsed,
-    shown,
-    vllm_description,
-    word,
-)
+from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, Unusable
 from boundarymorph.scoring.chat import Chat
 from boundarymorph.scoring.scorer import Scores, rounded_into_range
 from boundarymorph.settings import JudgeSettings
@@ -45,7 +25,10 @@ from boundarymorph.telemetry import metrics
 
 Activation = Literal["sigmoid", "cosine", "none"]
 QUESTION = "Does this passage answer the query, or a part of it?"  # asked of decision models, before the passage
+UNGRADED = 5  # texts of a call, none of which gets a score, by which a model that may decline is known to fail
 DEADLINE_SHARE = 0.95  # fraction of our own time limit, so that the scorer's timeout comes first
+_ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
+log = logging.getLogger(__name__)
 
 
 class BoundaryMorph(Dialect):
@@ -60,32 +43,26 @@ class BoundaryMorph(Dialect):
         return Request(self.path, _instructed(body, context))
 
     def read(self, body: bytes, count: int) -> Answer:
-        answer = mapping(parsed(body))
-        scores = array(answer, "scores")
+        answer = wire.mapping(wire.parsed(body))
+        scores = wire.array(answer, "scores")
         if len(scores) != count:
             raise Unusable(f"there are {len(scores)} scores for {count} texts")
         truncated = answer.get("truncated", 0)
-        if not is_count(truncated):
-            raise Unusable(f"'truncated' is {shown(truncated)}, not a count")
+        if not wire.is_count(truncated):
+            raise Unusable(f"'truncated' is {wire.shown(truncated)}, not a count")
         values = _ordered(enumerate(scores), count, "apply the sigmoid in the scorer")
-        return Answer(values, truncated, word(answer, "model"))
+        return Answer(values, truncated, wire.word(answer, "model"))
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        info = mapping(parsed(body))
-        name = word(info, "model")
+        info = wire.mapping(wire.parsed(body))
+        name = wire.word(info, "model")
         family, _, rest = name.partition("@")
         if model not in (None, name, family):
             raise Unusable(f"it serves {name}, not {model}")
         revision = rest.partition("/")[0] or name  # the name is complete either way
-        length = limit(info, "max_length", 0) or None
-        return Description(
-            name,
-            family,
-            limit(info, "max_texts", self.most_texts),
-            revision=revision,
-            length=length,
-            instructed=info.get("instructed") is True,
-        )
+        length = wire.limit(info, "max_length", 0) or None
+        instructed, texts = info.get("instructed") is True, wire.limit(info, "max_texts", self.most_texts)
+        return Description(name, family, texts, revision=revision, length=length, instructed=instructed)
 
 
 class RerankServer(Dialect):
@@ -123,12 +100,12 @@ class RerankServer(Dialect):
         return Request(self.path, {**body, **self.options}, cut)
 
     def read(self, body: bytes, count: int) -> Answer:
-        answer = parsed(body)
+        answer = wire.parsed(body)
         if self.results is not None:
-            answer = array(mapping(answer), self.results)
+            answer = wire.array(wire.mapping(answer), self.results)
         elif not isinstance(answer, list):
-            raise Unusable(f"the answer is {shown(answer)}, not an array")
-        scores = ((result.get("index"), result.get(self.score)) for result in map(mapping, answer))
+            raise Unusable(f"the answer is {wire.shown(answer)}, not an array")
+        scores = ((result.get("index"), result.get(self.score)) for result in map(wire.mapping, answer))
         if self.activation == "sigmoid":
             return Answer(sigmoid(_numbers(scores, count)))
         if self.activation == "cosine":
@@ -155,7 +132,7 @@ class VLLM(RerankServer):
     advice = """serve the model without '"use_activation": false' in --pooler-config"""
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        return replace(vllm_description(body, model, self.most_texts), instructed=True)
+        return replace(wire.vllm_description(body, model, self.most_texts), instructed=True)
 
 
 class Infinity(RerankServer):
@@ -165,23 +142,20 @@ class Infinity(RerankServer):
     advice = "update it to one that honours raw_scores: false"
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        rerankers = [card for card in cards(body) if "rerank" in _list(card.get("capabilities"), ["rerank"])]
-        card = chosen(rerankers, model)
-        served, revision = word(card, "id"), card.get("revision")
-        name = full_name(served, revision, card.get("dtype"), None)
-        return Description(name, served, self.most_texts, revision=optional_word(revision), weights=served)
+        able = ((card, card.get("capabilities")) for card in wire.cards(body))
+        rerankers = [card for card, able_to in able if not isinstance(able_to, list) or "rerank" in able_to]
+        card = wire.chosen(rerankers, model)
+        served, revision = wire.word(card, "id"), card.get("revision")
+        name = wire.full_name(served, revision, card.get("dtype"), None)
+        return Description(name, served, self.most_texts, revision=wire.optional_word(revision), weights=served)
 
 
 class Cohere(RerankServer):
-    """Cohere's v2 API and compatible ones. The server truncates long documents."""
-
     name, path, home, most_texts, counted = "cohere", "/v2/rerank", "https://api.cohere.com", 1000, True
     advice = "turn its normalisation of scores on"
 
 
 class Jina(RerankServer):
-    """Jina's API and compatible ones."""
-
     name, path, most_texts, counted = "jina", "/v1/rerank", 1000, True
     home: str | None = "https://api.jina.ai"
     options: Mapping[str, object] = {"return_documents": False}
@@ -189,8 +163,6 @@ class Jina(RerankServer):
 
 
 class Voyage(RerankServer):
-    """Voyage's API and compatible ones. The server truncates long documents."""
-
     name, path, home, most_texts, results = "voyage", "/v1/rerank", "https://api.voyageai.com", 1000, "data"
     options: Mapping[str, object] = {"return_documents": False}
     advice = "choose a model whose scores are relevances"
@@ -214,7 +186,7 @@ class LlamaCpp(Jina):
     advice = "choose a model that gives probabilities"
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        return vllm_description(body, model, self.most_texts)
+        return wire.vllm_description(body, model, self.most_texts)
 
 
 class SystemOne(Dialect):
@@ -237,8 +209,8 @@ class SystemOne(Dialect):
         return Request(self.path, body, sum(len(text) > self.characters for text in texts))
 
     def read(self, body: bytes, count: int) -> Answer:
-        answers = mapping(mapping(parsed(body)).get("answers"))
-        found = ((place, mapping(answers.get(str(place), {})).get("noul")) for place in range(count))
+        answers = wire.mapping(wire.mapping(wire.parsed(body)).get("answers"))
+        found = ((place, wire.mapping(answers.get(str(place), {})).get("noul")) for place in range(count))
         return Answer(_ordered(found, count, "a decision model answers with probabilities"))
 
 
@@ -249,26 +221,12 @@ class Decisions(SystemOne):
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 
 
-FOREIGN: tuple[Dialect, ...] = (
-    TextEmbeddingsInference(),
-    VLLM(),
-    Infinity(),
-    LlamaCpp(),
-    Cohere(),
-    Jina(),
-    Voyage(),
-    SystemOne(),
-    Decisions(),
-    Chat(),
-)
+_KINDS = (TextEmbeddingsInference, VLLM, Infinity, LlamaCpp, Cohere, Jina, Voyage, SystemOne, Decisions, Chat)
+FOREIGN: tuple[Dialect, ...] = tuple(kind() for kind in _KINDS)
 
 
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
     return body if context.instruction is None else body | {"instruction": context.instruction}
-
-
-def _list(value: object, default: list[object]) -> list[object]:
-    return value if isinstance(value, list) else default
 
 
 def _of_cosine(score: object) -> object:
@@ -288,16 +246,14 @@ def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -
 def _numbers(scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.float64]:
     """Return (count,) numbers by their index, each given once; NaN for each that is missing."""
     values = np.full(count, np.nan)
-    for index, score in by_index(scores, count, "score").items():
+    for index, score in wire.by_index(scores, count, "score").items():
         if isinstance(score, bool) or not isinstance(score, int | float | None):
-            raise Unusable(f"the score of text {index} is {shown(score)}, not a number")
+            raise Unusable(f"the score of text {index} is {wire.shown(score)}, not a number")
         values[index] = np.nan if score is None else score
     if np.isnan(values).all():
         raise Unusable(f"there is no score for any of {count} texts")
     return values
 
-
-__all__ = ["Endpoint", "parse"]
 
 _SPELLING = Spelling("a scorer", {server.name: server for server in FOREIGN}, BoundaryMorph(), get_args(Activation))
 
@@ -323,13 +279,6 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     if not isinstance(endpoint.dialect, RerankServer):
         raise InvalidConfiguration(f"activation: {endpoint.dialect.name} gives relevances in [0, 1]; leave it out")
     return replace(endpoint, dialect=endpoint.dialect.activated(cast(Activation, endpoint.activation)))
-
-
-log = logging.getLogger(__name__)
-_ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
-
-
-UNGRADED = 5  # texts of a call, none of which gets a score, by which a model that may decline is known to fail
 
 
 class RemoteScorer(RemoteModel):
@@ -372,10 +321,4 @@ class RemoteScorer(RemoteModel):
             failure = None
         if missing and failure is None and not self._declines:
             failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")
-        return Scores(
-            answer.values,
-            answer.truncated,
-            model=answer.served,
-            failure=failure,
-            tokens=answer.usage,
-        )
+        return Scores(answer.values, answer.truncated, 0, answer.served, failure, answer.usage)

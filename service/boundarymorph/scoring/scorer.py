@@ -50,10 +50,8 @@ def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def checked(scores: Scores, count: int, scorer: str) -> Scores:
-    """Return the scores of a scorer for `count` texts, with NaN in place of those that lie outside [0, 1].
-
-    Raises ScorerFailed if their number is another one, or if all of them lie outside.
-    """
+    """Return the scores of a scorer for `count` texts, with NaN in place of those that lie outside [0, 1]. Raises
+    ScorerFailed if their number is another one, or if all of them lie outside."""
     values = rounded_into_range(scores.values)
     if values.shape != (count,):
         raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")
@@ -203,10 +201,7 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
             return pairs
 
         results = await self.run(
-            tokenize,
-            (len(query) + len(text) for text in texts),
-            deadline=deadline,
-            truncate=truncate,
+            tokenize, (len(query) + len(text) for text in texts), deadline=deadline, truncate=truncate
         )
         return Scores(np.where([pair.unknown for pair in pairs], 0.0, results.values), results.truncated)
 

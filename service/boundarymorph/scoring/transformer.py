@@ -124,15 +124,10 @@ class SequencePairs:
             raise InvalidConfiguration(f"a max_length of {max_length} leaves no room for a query and a document")
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+        encoded = encode_pairs(self._tokenizer, self._max_length, query, texts, self._words)
         return [
-            Pair(
-                tokens.ids,
-                tokens.truncated,
-                tokens.type_ids if self._types else None,
-                query=query,
-                unknown=tokens.unknown,
-            )
-            for tokens in encode_pairs(self._tokenizer, self._max_length, query, texts, self._words)
+            Pair(pair.ids, pair.truncated, pair.type_ids if self._types else None, query=query, unknown=pair.unknown)
+            for pair in encoded
         ]
 
 
@@ -197,9 +192,7 @@ class ChatPrompt:
         """Return the id of one of the template's answers."""
         number = answer if isinstance(answer, int) else self._tokenizer.token_to_id(answer)
         if number is None:
-            raise InvalidConfiguration(
-                f"the {self.template.name} prompt is answered by {answer!r}, which is not a token of this model"
-            )
+            raise InvalidConfiguration(f"the {self.template.name} prompt's answer {answer!r} is no token of this model")
         return number
 
     def _cut(self, query: str, whole: Encoding, text: str, instruction: str | None, room: int) -> Pair:
@@ -278,9 +271,7 @@ def described_template(tokenizer: Any, read: ReadJson, *, instructed: bool) -> T
         return None
     described = read("config_sentence_transformers.json") or {}
     instruction = (described.get("prompts") or {}).get(described.get("default_prompt_name"))
-    roles = ["query", "document"]
-    if instructed or instruction:
-        roles = ["system", *roles]
+    roles = ["system", "query", "document"] if instructed or instruction else ["query", "document"]
     for text in _renderings(tokenizer, read, roles):
         if all(text.count(_FIELDS[role]) == 1 for role in roles):
             yes, no = answers
@@ -318,16 +309,12 @@ def _renderings(tokenizer: Any, read: ReadJson, roles: list[str]) -> Iterator[st
 
 def label_logits(labels: torch.Tensor) -> torch.Tensor:
     """Map (n, 1) or (n, 2) label logits to (n,) relevance logits."""
-    if labels.shape[-1] == 1:
-        return labels[:, 0]
-    return labels[:, 1] - labels[:, 0]
+    return labels[:, 0] if labels.shape[-1] == 1 else labels[:, 1] - labels[:, 0]
 
 
 def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
-    """Return a head made of the rows of a causal model's output layer that belong to its answers, in float32.
-
-    Raises InvalidConfiguration if the answers are not tokens of the model.
-    """
+    """Return a head made of the rows of a causal model's output layer that belong to its answers, in float32. Raises
+    InvalidConfiguration if the answers are not tokens of the model."""
     output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
     answers = [yes] if no is None else [no, yes]
     if output is None or not all(0 <= answer < output.weight.shape[0] for answer in answers):
@@ -338,10 +325,7 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
 
 
 class TransformerCrossEncoder(DeviceModel[Pair]):
-    """A `CrossEncoder` on one device, made by `load`.
-
-    The relevance is the sigmoid of the logit divided by the temperature of the prompt.
-    """
+    """A `CrossEncoder` on one device: the relevance is the sigmoid of the logit by the temperature of the prompt."""
 
     failed = ScorerFailed
 
@@ -416,10 +400,7 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
 
 
 def _generates(repository: Repository) -> bool:
-    """Return whether the model is a causal language model rather than a sequence classification model.
-
-    Raises InvalidConfiguration if it is neither.
-    """
+    """Whether it is a causal model, not one of sequence classification. Raises InvalidConfiguration for others."""
     names = repository.config.architectures or []
     if any(name.endswith("ForCausalLM") for name in names):
         return True

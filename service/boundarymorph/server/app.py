@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
 
 from boundarymorph import __version__
 from boundarymorph.access.limits import Access
 from boundarymorph.agents import routes as agents
-from boundarymorph.api import (
-    forward,
-    openapi,
-    operations,
-    problems,
-    retrieval,
-    score,
-    select,
-)
+from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.compression import Compressed
 from boundarymorph.api.lifecycle import Build, Lifecycle
-from boundarymorph.api.middleware import (
-    FromAllowed,
-    HeadAsGet,
-    InPieces,
-    Observed,
-    Paths,
-    Unexpected,
-)
+from boundarymorph.api.middleware import FromAllowed, HeadAsGet, InPieces, Observed, Paths, Unexpected
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
@@ -53,14 +38,8 @@ def create_app(
         build = build or composition.build_gateway
     else:
         indexes, build = _indexes(), build or composition.build
-    routers = (
-        select.router,
-        rerank.router,
-        indexes,
-        operations.router,
-        agents.router,
-        pages.playground(settings),
-    )
+    playground = pages.playground(settings)
+    routers = (select.router, rerank.router, indexes, operations.router, agents.router, playground)
     app = _application(settings, build, on_failure, routers, description)
     if settings.playground:
         app.openapi_external_docs = {"url": "playground", "description": "Try it in the playground"}
@@ -72,14 +51,8 @@ def create_retriever_app(
 ) -> FastAPI:
     """Create a retriever: the indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
-    return _application(
-        settings,
-        build or composition.build_retrieval,
-        on_failure,
-        (retrieval.router, _indexes(), operations.router),
-        description,
-        behind_gateways=True,
-    )
+    routers, build = (retrieval.router, _indexes(), operations.router), build or composition.build_retrieval
+    return _application(settings, build, on_failure, routers, description, behind_gateways=True)
 
 
 def create_scorer_app(
@@ -110,19 +83,16 @@ def _application(
     behind_gateways: bool = False,
 ) -> FastAPI:
     access, lifecycle = Access(settings, behind_gateways=behind_gateways), Lifecycle(settings, on_failure)
-    metrics.observe_admission(lambda: access.admission.running, lambda: access.admission.waiting)
+    metrics.select_running.set_function(lambda: access.admission.running)
+    metrics.select_waiting.set_function(lambda: access.admission.waiting)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await lifecycle.load(build)
-        tasks = [asyncio.create_task(lifecycle.live())]
-        async with AsyncExitStack() as running:
-            for router in routers:
-                await running.enter_async_context(router.lifespan_context(app))
-            yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        living = asyncio.create_task(lifecycle.live())
+        yield
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
         if lifecycle.built is not None:
             await lifecycle.built.close()
         await access.close()
@@ -142,10 +112,8 @@ def _application(
     problems.install(app)
     operations.install(app, settings.metrics_seconds)
     openapi.install(app, settings.public_url)
-    app.add_middleware(Unexpected)
-    app.add_middleware(InPieces)
-    app.add_middleware(Compressed)
-    app.add_middleware(HeadAsGet)
+    for middleware in (Unexpected, InPieces, Compressed, HeadAsGet):
+        app.add_middleware(middleware)
     app.add_middleware(Paths, routes=app.routes)
     app.add_middleware(FromAllowed, origins=access.origins)
     app.add_middleware(Observed)

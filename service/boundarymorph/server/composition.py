@@ -49,9 +49,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Par
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build the indexes of this machine or of a store and their retriever, for a process of its own or a part of one.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does.
-    """
+    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does."""
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
@@ -59,12 +57,7 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare)
     threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
-    retriever = IndexRetriever(
-        catalog,
-        encoder,
-        threads=settings.search_threads,
-        share=settings.limits.key_share,
-    )
+    retriever = IndexRetriever(catalog, encoder, threads=settings.search_threads, share=settings.limits.key_share)
     probes: dict[str, Probe] = {"indexes": probe_of_indexes(catalog)}
     if not encoder_is_paid(settings.encoder):
         probes["encoder"] = lambda deadline: bare.encode_query(PROBE)
@@ -72,10 +65,8 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
 
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does.
-
-    Raises InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process.
-    """
+    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does. Raises
+    InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process."""
     retriever = build_remote_retriever(settings)
     probes: dict[str, Probe] = {"retriever": lambda deadline: retriever.check()}
     parts = Parts(retriever=retriever, caches=build_caches(settings.cache), probes=probes)
@@ -104,10 +95,8 @@ def _selecting(
 
 
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:
-    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it.
-
-    It also has them measured for the metrics in another thread, for which nobody waits.
-    """
+    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it. It
+    also has them measured for the metrics in another thread, for which nobody waits."""
     check: asyncio.Task[None] | None = None
     measuring: asyncio.Task[None] | None = None
     due = -math.inf

@@ -33,7 +33,6 @@ from boundarymorph.telemetry import tracing
 log = logging.getLogger(__name__)
 Create = Callable[..., FastAPI]  # such as `create_app`, of settings and `on_failure`
 
-
 LAST_SECONDS = 10.0  # for a process to release its resources, after its grace time
 KILL_SECONDS = 5.0  # after that, for what is left to the interpreter
 PACKAGE = str(Path(__file__).parents[1])
@@ -66,7 +65,6 @@ def serve(create: Create, settings: Settings, name: str) -> int:
 
 
 def _server(create: Create, settings: Settings, name: str) -> _DrainingServer:
-    """Return the server of an application."""
     warnings.filterwarnings("ignore", "Removal of labels", UserWarning)  # from prometheus_client, at a gauge's end
     share_arenas()
     server: _DrainingServer
@@ -133,7 +131,6 @@ class _DrainingServer(uvicorn.Server):
         self.failed = self._broken_off = False
 
     def fail(self) -> None:
-        """Stop with an error."""
         self.failed = self.should_exit = True
 
     @property
@@ -144,7 +141,6 @@ class _DrainingServer(uvicorn.Server):
         return int(self.failed or self._broken_off or not self.started)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal asks for the end."""
         try:
             super().run(sockets)
         finally:

@@ -53,7 +53,6 @@ class Connections:
             next(iter(self._waiting)).abort("full")
 
     def closed(self, connection: ProblemProtocol) -> None:
-        """Forget a connection."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
@@ -69,10 +68,8 @@ class Connections:
 
 
 def most_connections(chosen: int | None) -> int:
-    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen.
-
-    The other half is for the process itself and its open indexes.
-    """
+    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen. The
+    other half is for the process itself and its open indexes."""
     return chosen or max(1, min(LARGEST, descriptors() // 2 - ROOM))
 
 
@@ -87,19 +84,13 @@ def check_connections(chosen: int | None) -> None:
 
 SLICE = 2**14  # bytes that are parsed between two looks at the size of a head or of trailers
 FREE_CHUNKS, LEAST_CHUNK = 1_000, 16  # after so many chunks of a body, they must have so many bytes on average
-
-
 BLANK_LINES = re.compile(rb"[\r\n]+")
 
 
 class StrictParser(h11.Connection):
-    """h11's parser of requests. It also refuses what h11 accepts, and what only an attacker sends.
+    """h11's parser of requests. It also refuses what h11 accepts, and what only an attacker sends."""
 
-    Attributes:
-        refused: The error of the first message that is not accepted.
-    """
-
-    refused: h11.RemoteProtocolError | None = None
+    refused: h11.RemoteProtocolError | None = None  # the error of the first message that is not accepted
     _blank = _chunks = _bytes = 0
 
     def __init__(self, head_bytes: int) -> None:

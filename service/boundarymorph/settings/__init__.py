@@ -18,53 +18,26 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from boundarymorph import reading
 from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.selection import methods
-from boundarymorph.settings.sections import (
-    SERVICE,
-    UNLIMITED,
-    AgentSettings,
-    Attached,
-    CacheSettings,
-    EncoderSettings,
-    Hosts,
-    JudgeSettings,
-    Keys,
-    Limits,
-    ModelSettings,
-    PolicySettings,
-    RateLimitSettings,
-    RerankSettings,
-    RetrieverSettings,
-    ScorerSettings,
-    StoreSettings,
-    TraceSettings,
-    header_key,
-    secret,
-)
+from boundarymorph.settings.sections import SERVICE as SERVICE
+from boundarymorph.settings.sections import UNLIMITED as UNLIMITED
+from boundarymorph.settings.sections import AgentSettings as AgentSettings
+from boundarymorph.settings.sections import Attached as Attached
+from boundarymorph.settings.sections import CacheSettings as CacheSettings
+from boundarymorph.settings.sections import EncoderSettings as EncoderSettings
+from boundarymorph.settings.sections import Hosts, Keys, PolicySettings, RerankSettings
+from boundarymorph.settings.sections import JudgeSettings as JudgeSettings
+from boundarymorph.settings.sections import Limits as Limits
+from boundarymorph.settings.sections import ModelSettings as ModelSettings
+from boundarymorph.settings.sections import RateLimitSettings as RateLimitSettings
+from boundarymorph.settings.sections import RetrieverSettings as RetrieverSettings
+from boundarymorph.settings.sections import ScorerSettings as ScorerSettings
+from boundarymorph.settings.sections import StoreSettings as StoreSettings
+from boundarymorph.settings.sections import TraceSettings as TraceSettings
+from boundarymorph.settings.sections import header_key as header_key
+from boundarymorph.settings.sections import secret as secret
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-
-__all__ = [
-    "DEFAULTS_WITHIN",
-    "SERVICE",
-    "UNLIMITED",
-    "AgentSettings",
-    "Attached",
-    "CacheSettings",
-    "EncoderSettings",
-    "JudgeSettings",
-    "Limits",
-    "ModelSettings",
-    "RateLimitSettings",
-    "RetrieverSettings",
-    "ScorerSettings",
-    "Settings",
-    "StoreSettings",
-    "TraceSettings",
-    "header_key",
-    "mistakes",
-    "secret",
-]
 
 PREFIX = "BOUNDARYMORPH_"
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
@@ -78,11 +51,12 @@ DEFAULT_CONFIG = Path("boundarymorph.toml")
 
 def unknown_variables(settings: type[BaseModel]) -> list[str]:
     """Return an error message for each environment variable that has the prefix but is not a setting."""
-    known = [name.upper() for name in _variables(settings)]
+    known = dict(_variables(settings))
+    mappings = tuple(f"{name}__" for name, kind in known.items() if get_origin(kind) is dict)  # with keys of the user's
     found = []
     for variable, value in sorted(os.environ.items()):
         prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
-        if prefix != PREFIX or prefix + name in OTHER_VARIABLES or _is_setting(settings, name.split("__")):
+        if prefix != PREFIX or prefix + name in OTHER_VARIABLES or name in known or name.startswith(mappings):
             continue
         if SERVICE_LINK.fullmatch(variable) or SERVICE_LINK_URL.match(value):
             continue
@@ -92,32 +66,17 @@ def unknown_variables(settings: type[BaseModel]) -> list[str]:
     return found
 
 
-def _is_setting(model: type[BaseModel], parts: list[str]) -> bool:
-    """Whether the parts of a variable's name lead to a field, or into a mapping whose keys the user chooses."""
-    field = model.model_fields.get(parts[0].lower())
-    if field is None:
-        return False
-    inner = field.annotation
-    if len(parts) == 1 or get_origin(inner) is dict:
-        return True
-    return isinstance(inner, type) and issubclass(inner, BaseModel) and _is_setting(inner, parts[1:])
-
-
-def _variables(model: type[BaseModel]) -> Iterator[str]:
-    """Yield the names of all settings' variables, without the prefix."""
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from (f"{name}__{rest}" for rest in _variables(inner))
-        else:
-            yield name
+def _variables(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
+    """Yield the names of all variables, without the prefix, and the types of their values."""
+    for field, info in model.model_fields.items():
+        yield field.upper(), info.annotation
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from ((f"{field.upper()}__{name}", kind) for name, kind in _variables(info.annotation))
 
 
 def config_file() -> Path | None:
-    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
-
-    Raises InvalidConfiguration if the named file does not exist.
-    """
+    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists. Raises InvalidConfiguration if the
+    named file does not exist."""
     named = os.environ.get(CONFIG_VARIABLE)
     if named is None:
         return DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None
@@ -156,11 +115,8 @@ _CREDENTIALS = re.compile(  # in a URL: before its host, or in its query
 
 
 class Settings(BaseSettings):
-    """Every setting of the service.
-
-    Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override the TOML file that
-    BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory.
-    """
+    """Every setting of the service. Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override
+    the TOML file that BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
@@ -316,10 +272,8 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Read the settings; overrides that are None are ignored.
-
-        Raises InvalidConfiguration, naming each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
-        """
+        """Read the settings; overrides that are None are ignored. Raises InvalidConfiguration, naming each mistake,
+        including any BOUNDARYMORPH_* variable that is not a setting."""
         if unknown := unknown_variables(cls):
             raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
         try:

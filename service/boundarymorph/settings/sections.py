@@ -27,10 +27,8 @@ def secret(value: SecretStr | None) -> str | None:
 
 
 def header_key(text: str) -> str:
-    """Return a key without the white space around it, which files and pasted texts add.
-
-    Raises ValueError for a key that no header can carry. The message does not contain the key.
-    """
+    """Return a key without the white space around it, which files and pasted texts add. Raises ValueError for a key
+    that no header can carry. The message does not contain the key."""
     key = text.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ValueError("the key has characters that a header cannot carry; copy it again, without quotes or spaces")
@@ -97,8 +95,7 @@ class StoreSettings(BaseModel, extra="forbid"):
     connections: int = Field(16, ge=1, description="connections to it")
     schema_seconds: float = Field(5.0, ge=0, description="time until a table in use is described again")
     encoder: str | None = Field(
-        SERVICE,
-        description='of tables not in `indexes`: the full name of what made their vectors, or "service"',
+        SERVICE, description='of tables not in `indexes`: the full name of what made their vectors, or "service"'
     )
     indexes: dict[str, Attached] = Field(
         default_factory=dict, description="tables by index name; if empty, those whose columns can be guessed"
@@ -126,9 +123,7 @@ class Limits(BaseModel, extra="forbid"):
     rounds: int = Field(2_000, ge=1, description="trips to the scorer that a request may name")
     dimension: int = Field(8_192, ge=1, description="d of given embeddings")
     sessions: int | None = Field(
-        None,
-        ge=1,
-        description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core",
+        None, ge=1, description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core"
     )
     requests: int = Field(512, ge=1, description="requests in progress, of all routes but probes and metrics")
     key_requests: int | None = Field(

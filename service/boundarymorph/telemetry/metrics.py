@@ -7,16 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Literal, TypeVar
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    REGISTRY,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    generate_latest,
-)
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.registry import Collector
 
 Cache = Literal["scores", "embeddings"]
@@ -43,9 +34,7 @@ def _gauge(name: str, what: str, *labels: str) -> Gauge:
     return Gauge(f"boundarymorph_{name}", what, labels)
 
 
-connections_closed = _counter(
-    "connections_closed", "Callers' connections that were closed for what they did not do.", "reason"
-)
+connections_closed = _counter("connections_closed", "Callers' connections closed for what they did not do.", "reason")
 http_seconds = _histogram(
     "http_request_duration_seconds",
     "Time from the head of a request to the end of its response.",
@@ -69,36 +58,18 @@ select_waiting = _gauge("select_waiting", "Selections that wait for their turn, 
 requests_refused = _counter("requests_refused", "Requests that were refused with 429, but for rate limits.", "reason")
 cross_encoder_calls = _counter("cross_encoder_calls", "Pairs scored for selections.")
 select_calls = _histogram("select_calls", "Cross-encoder calls of a selection.", buckets=COUNTS)
-rerank_documents = _counter(
-    "rerank_documents",
-    "Documents of answered rerank requests, by route and by whether the cross-encoder scored them.",
-    "route",
-    "outcome",
-)
+rerank_documents = _counter("rerank_documents", "Documents of answered rerank requests.", "route", "outcome")
 select_rounds = _histogram("select_rounds", "Trips to the scorer of a selection.", buckets=COUNTS)
-rate_limited = _counter(
-    "rate_limited_requests",
-    "Requests of keys that have a rate limit, by the key's name: admitted or refused.",
-    "key",
-    "outcome",
-)
+rate_limited = _counter("rate_limited_requests", "Requests of a key that has a rate limit.", "key", "outcome")
 rate_limit_unshared = _counter("rate_limit_unshared", "Requests counted in this process because Redis did not answer.")
 ingested = _counter("ingested_documents", "Uploaded documents by outcome.", "outcome")
 indexes = _gauge("indexes", "Indexes on this machine's disk, by kind; unreadable: those that cannot be read.", "kind")
 index_documents = _gauge("index_documents", "Documents of the indexes on this machine's disk.", "kind")
 index_bytes = _gauge("index_bytes", "Size of the files of the indexes on this machine's disk.", "kind")
-cache_lookups = _counter(
-    "cache_lookups",
-    "Scores and embeddings looked up: hit, miss, corrupt (damaged or foreign), error (the cache did not answer).",
-    "cache",
-    "outcome",
-)
-cache_writes = _counter(
-    "cache_writes",
-    "Scores and embeddings written: ok, error (the cache did not take them), dropped (too many writes waited).",
-    "cache",
-    "outcome",
-)
+# hit, miss, corrupt (damaged or foreign), error (the cache did not answer)
+cache_lookups = _counter("cache_lookups", "Scores and embeddings looked up.", "cache", "outcome")
+# ok, error (the cache did not take them), dropped (too many writes waited)
+cache_writes = _counter("cache_writes", "Scores and embeddings written.", "cache", "outcome")
 cache_seconds = _histogram(
     "cache_operation_duration_seconds",
     "Time of a command in Redis, from the wait for a connection.",
@@ -113,7 +84,6 @@ class BatchMetrics:
     """The metrics of all batchers of one role, the scorer's pairs or the encoder's texts, or of one model of these."""
 
     def __init__(self, role: str, item: str, done: str) -> None:
-        """role, item: parts of the names, the item in the singular; done: the participle for what a batch does."""
         items, title, model = f"{item}s", item.capitalize(), ("model", "backend")
         self.queue = (
             _gauge(f"{role}_queue_{items}", f"{title}s in the queue, at the scrape.", *model),
@@ -162,30 +132,11 @@ judge_tokens = _counter("judge_tokens", "Tokens that a language model read and w
 scorer_batches = BatchMetrics("scorer", "pair", "scored")
 encoder_batches = BatchMetrics("encoder", "text", "encoded")
 attempt_seconds = {
-    role: Histogram(
-        f"boundarymorph_{role}_attempt_duration_seconds",
-        f"Time of an attempt at a remote {role}.",
-        ["endpoint", "outcome"],
-        buckets=SECONDS,
+    role: _histogram(
+        f"{role}_attempt_duration_seconds", f"Time of an attempt at a remote {role}.", "endpoint", "outcome"
     )
     for role in ("scorer", "encoder")
 }
-
-
-def observe_admission(running: Callable[[], int], waiting: Callable[[], int]) -> None:
-    """Set the functions that return, at each scrape, how many selections run and how many requests wait."""
-    select_running.set_function(running)
-    select_waiting.set_function(waiting)
-
-
-def observe_attempt(role: str, endpoint: str, outcome: str, seconds: float) -> None:
-    """Record one attempt at a remote scorer or encoder."""
-    attempt_seconds[role].labels(endpoint, outcome).observe(seconds)
-
-
-def observe_replica(role: str, endpoint: str, works: bool) -> None:
-    """Record whether one of the servers of a role works."""
-    replica_up.labels(role, endpoint).set(works)
 
 
 def observe_indexes(kind: str, count: int, documents: int, size: int) -> None:
@@ -209,20 +160,13 @@ def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
     return found
 
 
-EXPOSITION = CONTENT_TYPE_LATEST  # its content type
-
-
 def exposition(*, named: bool) -> bytes:
-    """Return the scrape.
-
-    named: whether it says which key did what; otherwise those samples are added up, under the key "all".
-    """
-    registry = REGISTRY
-    if not named:
-        nameless = CollectorRegistry()
-        nameless.register(_Nameless(registry))
-        registry = nameless
-    return generate_latest(registry)
+    """Return the scrape. named: whether it says which key did what; else those samples are added up, as key "all"."""
+    if named:
+        return generate_latest(REGISTRY)
+    nameless = CollectorRegistry()
+    nameless.register(_Nameless(REGISTRY))
+    return generate_latest(nameless)
 
 
 class _Nameless(Collector):

@@ -88,10 +88,7 @@ _W3C = TraceContextTextMapPropagator()
 def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
     """Send the spans of this process to an OTLP/HTTP collector, under this service name unless OTEL_SERVICE_NAME is
     set. texts: whether they may have queries, texts and ids. Returns a function that sends the remaining spans and
-    stops.
-
-    Raises ModuleNotFoundError without the extra `otel`.
-    """
+    stops. Raises ModuleNotFoundError without the extra `otel`."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -158,10 +155,8 @@ def calling(method: str, url: str) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterator[Callable[[str, int], None]]:
-    """Run the block in the span of an incoming request, within the caller's trace if its headers name one.
-
-    Yields a function to be called with the route and the status of the response.
-    """
+    """Run the block in the span of an incoming request, within the caller's trace if its headers name one. Yields a
+    function to be called with the route and the status of the response."""
     if _tracer is NONE:  # whose spans would pass on the caller's trace
         yield lambda route, status: None
         return
@@ -188,7 +183,6 @@ def unseen() -> Iterator[None]:
 REQUEST_ID = "X-Request-ID"  # the header; passed on to servers that we call, so that all logs have the same id
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-_OURS = ("boundarymorph", "uvicorn", "opentelemetry")
 
 
 class JsonLines(logging.Formatter):
@@ -230,7 +224,7 @@ def configure_logs(level: str, form: Literal["text", "json"]) -> None:
     """Send the logs of this service and its server to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines())
-    for name in _OURS:
+    for name in ("boundarymorph", "uvicorn", "opentelemetry"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(level.upper())

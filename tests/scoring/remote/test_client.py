@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import suppress
 
 import numpy as np
@@ -16,12 +17,14 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.remote.balancer import BACKOFF
-from boundarymorph.scoring.remote import DEADLINE_SHARE, Endpoint, RemoteScorer, parse
+from boundarymorph.remote.urls import Endpoint
+from boundarymorph.scoring.remote import DEADLINE_SHARE, RemoteScorer, parse
 from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS
 from tests.fakes.scorer import score_of
 from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, reset, slow, well
-from tests.fakes.wires import Cohere, Ours, Tei, Vllm, Wire, running, scoring
+from tests.fakes.wires import Cohere, Ours, Server, Tei, Vllm, Wire, running, scoring
+from tests.metrics import counted, sample
 from tests.patience import until_async
 
 KEY = "sk-0123456789"
@@ -41,15 +44,15 @@ async def test_max_length_is_what_the_server_says(wire: Wire, length: int | None
 
 class TestFailover:
     async def test_all_servers_refuse_connections(self) -> None:
-        works: dict[str, bool] = {}
-        async with running(Ours(), Ours()) as servers, scoring(*servers, on_change=works.__setitem__) as scorer:
-            assert list(works.values()) == [True, True]
+        async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
+            works = [{"role": "scorer", "endpoint": server.endpoint().base} for server in servers]
+            assert [sample("boundarymorph_replica_up", **labels) for labels in works] == [1, 1]
             for server in servers:
                 await server.kill()
             with pytest.raises(ScorerUnavailable, match="cannot be reached") as raised:
                 await scorer.score(QUERY, TEXTS)
             assert raised.value.logged, "when each stopped working"
-            assert list(works.values()) == [False, False]
+            assert [sample("boundarymorph_replica_up", **labels) for labels in works] == [0, 0]
             with pytest.raises(ScorerUnavailable, match="cannot be reached"):
                 await scorer.connect()
 
@@ -307,14 +310,9 @@ class TestConfiguration:
         assert "sk-" not in str(caught.value)
 
 
-async def test_observer_hears_of_every_attempt() -> None:
-    told: list[tuple[str, str]] = []
-
-    def observe(endpoint: str, outcome: str, seconds: float) -> None:
-        assert seconds >= 0
-        told.append((endpoint, outcome))
-
-    async with running(Ours()) as [server], scoring(server, observe=observe) as scorer:
+async def test_every_attempt_is_counted() -> None:
+    async with running(Ours()) as [server], scoring(server) as scorer:
+        before = attempts(server)
         server.script = [well, *(answer("full", status, retry_after="0.01") for status in (429, 503))]
         await check(scorer)
         await check(scorer)
@@ -323,8 +321,9 @@ async def test_observer_hears_of_every_attempt() -> None:
             await scorer.score(QUERY, TEXTS)
         with pytest.raises(ScorerUnavailable):
             await scorer.score(QUERY, TEXTS)
-        base, asked = server.endpoint().base, len(server.asked)
-    async with running(Ours()) as [server], scoring(server, observe=observe) as scorer:
+        assert attempts(server) - before == {"ok": 2, "overloaded": 2, "failed": 1, "unavailable": 1}
+    async with running(Ours()) as [server], scoring(server) as scorer:
+        before = attempts(server)
         server.behaviour = hang
         request = asyncio.create_task(scorer.score(QUERY, TEXTS))
         await until_async(server.arrived.is_set)
@@ -332,6 +331,11 @@ async def test_observer_hears_of_every_attempt() -> None:
         await asyncio.gather(request, return_exceptions=True)
         with pytest.raises(DeadlineExceeded):
             await scorer.score(QUERY, TEXTS, deadline=time.monotonic() + 0.5)
-    assert {endpoint for endpoint, _ in told[:asked]} == {base}
-    outcomes = [outcome for _, outcome in told]
-    assert outcomes == ["ok", "overloaded", "overloaded", "ok", "failed", "unavailable", "cancelled", "timeout"]
+        assert attempts(server) - before == {"cancelled": 1, "timeout": 1}
+
+
+def attempts(server: Server) -> Counter[str]:
+    """The number of attempts at a server, or at an earlier one at this address, by outcome."""
+    name, base = "boundarymorph_scorer_attempt_duration_seconds_count", server.endpoint().base
+    outcomes = ("ok", "overloaded", "unavailable", "timeout", "failed", "cancelled")
+    return Counter({outcome: int(counted(name, endpoint=base, outcome=outcome)) for outcome in outcomes})
