@@ -31,7 +31,7 @@ from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order, reordered
 from boundarymorph_evaluation.tables import ScoreTable
-from load_tests import report, reviews
+from load_tests import registered, report, reviews
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
@@ -180,6 +180,16 @@ class Reliability(Study):
                 line |= {f"ECE: {name}": f"{error:.3f}", f"AUC: {name}": f"{area:.3f}"}
             lines.append(line)
         return lines
+
+
+@dataclass(frozen=True)
+class Registered(Study):
+    """lines: makes the table, which compares methods with the best simple one."""
+
+    lines: Callable[[Sequence[Row]], list[Row]] = registered.lines
+
+    def table(self, rows: Sequence[Row]) -> list[Row]:
+        return self.lines(rows)
 
 
 def calibration_error(said: Scores, happened: Scores) -> float:
@@ -391,6 +401,10 @@ STUDIES = {
     "hybrid": Study("Words as a signal, or in the order", hybrid, ("B", "order", "signal"), base=WORDS),
     "signals": Study("Signals of the caller's", signals, ("signals",), base={"signals": "none"}),
     "answerable": Reliability("Whether there is an answer", answerable, ("removed", "left", "B"), ANSWERS),
+    "registered": Registered("Beside simple methods, by people", registered.registered, ("scorer", "method"), ("ncg",)),
+    "constants": Registered(
+        "Constants of a weak scorer, by people", registered.constants, ("method",), ("ncg",), lines=registered.left_out
+    ),
     "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }
 

@@ -16,7 +16,7 @@ import orjson
 import pytest
 import torch
 
-from load_tests import bench_gpu, bench_stores, mutants, report, soak, studies
+from load_tests import bench_gpu, bench_stores, mutants, registered, report, soak, studies
 from tests.evaluation.tables import synthetic
 from tests.patience import PATIENCE
 
@@ -173,6 +173,7 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     np.savez(tmp_path / "one.npz", **synthetic(queries=2, n=110, name="one").arrays)  # type: ignore[arg-type]
     for constant, fewer in (("KS", (50,)), ("SMALL_KS", (5, 50)), ("CAP", 30)):
         monkeypatch.setattr(studies, constant, fewer)
+    monkeypatch.setattr(registered, "TRIED", [(0.5, 1.0, 0.15), (1.0, 2.0, 0.25)])
     rows, text = study(tmp_path, monkeypatch, name, "--tables", str(tmp_path))
     done = studies.STUDIES[name]
     assert {row["query"] for row in rows} == {0, 1}
@@ -230,3 +231,23 @@ def test_mutants_are_single_changes_that_tests_can_see(
     assert [line.split()[0] for line in lines[:2]] == ["killed", "SURVIVES"]
     assert lines[-1] == "1 of 2 mutants survive; the module has 2"
     assert (tmp_path / "module.py").read_text() == source
+
+
+def test_criterion_of_methods_by_hand() -> None:
+    """The mean over tables, less the largest regret against the best simple method of a table."""
+    means = {"retriever": (0.5, 0.6), "fusion": (0.4, 0.7), "ours": (0.6, 0.65), "no better": (0.5, 0.7)}
+    means |= dict.fromkeys(registered.SIMPLE[2:], (0.1, 0.1))
+    rows = [
+        {"scorer": "as it is", "table": table, "query": query, "method": method, "ncg": pair[place] + shift}
+        for method, pair in means.items()
+        for place, table in enumerate("ab")
+        for query, shift in enumerate((-0.1, 0.1))
+    ]
+    found = {line["method"]: line for line in registered.lines(rows)}
+    ours = found["ours"]
+    assert (ours["mean"], ours["largest regret"], ours["criterion"]) == ("62.5", "5.0", "57.50")
+    assert (ours["a"], ours["b"]) == ("60.0 (+10.0 to +10.0)", "65.0 (-5.0 to -5.0)")
+    assert found["no better"]["criterion"] == "60.00"
+    one, other, best, *_ = registered.left_out(rows)
+    assert (one["scorer"], one["method"], other["method"]) == ("a left out", "fusion", "ours")
+    assert best["method"] == "no better"

@@ -3,17 +3,19 @@ what a start reads, and that all find the same."""
 
 import json
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import IndexConflict, InvalidInput, UnknownIndex
+from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable, UnknownIndex
 from boundarymorph.inference.concurrency import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
@@ -209,6 +211,52 @@ def test_damaged_block_is_named_and_made_again(
     assert make(other)
     assert rows(other) == 300
     other.close()
+
+
+def test_training_is_tried_again_after_ever_longer_pauses(
+    open_index: Open, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    index = open_index(TrainingPolicy(least=100, pause=5, longest=26), clock=lambda: now[0])
+    path.with_suffix(".block").write_text("in the way")
+    put(index, names(300))
+    for seconds, expected in [(0, 1), (9, 1), (1, 2), (19, 2), (1, 3), (25, 3), (1, 4), (26, 5)]:  # 10, 20, then 26
+        now[0] += seconds
+        index.settle()
+        assert caplog.text.count("could not make a structure") == expected
+    if index.info.kind == "ivf":
+        with pytest.raises(StorageUnavailable, match="'index'"):
+            index.compact()
+    assert len(nearest(index, QUERY, 10**6)) == 300
+
+
+def test_block_is_not_made_on_a_disk_without_room_for_two(
+    open_index: Open, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = 2 * DIMENSION * 200
+    for free in (2 * size - 1, 2 * size):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        index = open_index(EAGER)
+        put(index, names(200))
+        index.settle()
+        assert rows(open_index()) == (200 if free == 2 * size else 0)
+        index.close()  # and with it any further attempt
+    assert f"needs {size:,} bytes" in caplog.text
+
+
+def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    index = open_index()
+    put(index, names(200))
+    index.close()
+    copy = path.read_bytes()
+    index = open_index()
+    put(index, names(100, 200))
+    make(index)
+    index.close()
+    path.write_bytes(copy)
+    path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+    assert sorted(nearest(open_index(), QUERY, 10**6).ids) == sorted(names(200))
+    assert "newer than its store" in caplog.text
 
 
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:

@@ -1,0 +1,167 @@
+"""The studies "registered" and "constants": is a set better than by simple methods, by people, and never much worse?
+
+The criterion was fixed before the constants of `selection.pool` and `selection.trend` were chosen: the mean nCG over
+tables and cells (k = 10 and 50; 10, 25 and 50 calls), less the largest regret of a table. The regret is what the mean
+over the cells of a table lacks of the best of four simple methods: the retriever, its fusion with BM25, and the first
+documents of either, reranked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from boundarymorph.calibration.calibration import sigmoid
+from boundarymorph.selection import SelectionSession, pool, trend
+from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE, Config
+from boundarymorph.selection.pool import SIGNAL_WEIGHTS, standardised
+from boundarymorph_evaluation.metrics import normalised_gain
+from boundarymorph_evaluation.problem import Question, fused_order
+
+Row = dict[str, Any]
+Scores = NDArray[np.float64]
+CALLS, KS, ROUNDS = (10, 25, 50), (10, 50), 3
+SIMPLE = ("retriever", "fusion", "first B, reranked", "hybrid, first B reranked")
+RESAMPLES, SEED = 2_000, 0
+# Constants of a weak scorer that were tried: the weights of the signals, of the feedback, and of words in the signals.
+TRIED = tuple(product((0.25, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0), (1.0, 2.0), (0.15, 0.25)))
+
+
+def scorers(question: Question, number: int) -> Mapping[str, Scores]:
+    """Return the table's scores, and those of made-up scorers: a good one, one at random, and one that is wrong."""
+    random, scores = np.random.default_rng(number), question.scores
+    assert question.grades is not None
+    noisy = standardised(question.grades) + random.normal(size=len(scores))
+    return {
+        "as it is": scores,
+        "grades and noise": sigmoid(2.0 * noisy - 4.0),
+        "at random": random.uniform(size=len(scores)),
+        "inverted": 1.0 - scores,
+    }
+
+
+def simple(question: Question, scores: Scores, calls: int) -> dict[str, NDArray[np.intp]]:
+    """Return the orders of the simple methods."""
+    listed, fused = np.arange(len(scores)), fused_order(question.pool)[0]
+
+    def reranked(order: NDArray[np.intp]) -> NDArray[np.intp]:
+        head = order[:calls]
+        return np.concatenate([head[np.argsort(-scores[head], kind="stable")], order[calls:]])
+
+    return dict(zip(SIMPLE, (listed, fused, reranked(listed), reranked(fused)), strict=True))
+
+
+def selected(question: Question, scores: Scores, k: int, calls: int, config: Config) -> NDArray[np.intp]:
+    session = SelectionSession(question.pool, budget=calls, k=k, config=config)
+    rounds = None if config is METHODS[PAPER] else ROUNDS
+    while (asked := session.ask_round(rounds)).size:
+        session.tell(asked, scores[asked])
+    return session.selection().documents
+
+
+def registered(question: Question, number: int) -> Iterator[Row]:
+    """Every method with every scorer."""
+    if question.grades is None or not (question.grades > 0).any():
+        return
+    methods: dict[str, Config] = {
+        f"trust {trust}": replace(TO_PEOPLE, signal_weight=weight) for trust, weight in SIGNAL_WEIGHTS.items()
+    }
+    methods |= {"by the score alone": METHODS["trend"], "the paper's": METHODS[PAPER]}
+    relevant = (question.grades > 0).astype(np.float64)
+    for (scorer, scores), k, calls in product(scorers(question, number).items(), KS, CALLS):
+        sets = {name: order[:k] for name, order in simple(question, scores, calls).items()}
+        sets["no calls"] = selected(question, scores, k, 0, methods["trust weak"])
+        sets |= {name: selected(question, scores, k, calls, config) for name, config in methods.items()}
+        for name, documents in sets.items():
+            yield {"scorer": scorer, "method": name, "k": k, "B": calls, "ncg": normalised_gain(documents, relevant)}
+
+
+def constants(question: Question, number: int) -> Iterator[Row]:
+    """The default with the constants that were tried, beside the simple methods."""
+    if question.grades is None or not (question.grades > 0).any():
+        return
+    relevant, scores = (question.grades > 0).astype(np.float64), question.scores
+    for k, calls in product(KS, CALLS):
+        sets = {name: order[:k] for name, order in simple(question, scores, calls).items()}
+        for weight, feedback, words in TRIED:
+            with mock.patch.object(trend, "FEEDBACK", feedback), mock.patch.object(pool, "BY_WORDS", words):
+                config = replace(TO_PEOPLE, signal_weight=weight)
+                sets[f"{weight:g}, {feedback:g}, {words:g}"] = selected(question, scores, k, calls, config)
+        for name, documents in sets.items():
+            yield {
+                "scorer": "as it is",
+                "method": name,
+                "k": k,
+                "B": calls,
+                "ncg": normalised_gain(documents, relevant),
+            }
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """The means of one scorer. means: by method and table, in percent."""
+
+    means: pd.DataFrame
+
+    @property
+    def regrets(self) -> pd.DataFrame:
+        """What each method lacks of the best simple one, by table."""
+        return self.means.loc[[*SIMPLE]].max() - self.means
+
+    @property
+    def values(self) -> pd.Series:
+        """The criterion of each method."""
+        return self.means.mean(axis=1) - self.regrets.max(axis=1).clip(lower=0.0)
+
+    def without(self, table: str) -> Criterion:
+        return Criterion(self.means.drop(columns=table))
+
+
+def lines(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each scorer and method.
+
+    It has the mean of each table, and in brackets the 95 % interval of its change against the best simple method, in
+    points, by a bootstrap over questions; then the mean, the largest regret and the criterion.
+    """
+    frame, found = pd.DataFrame(rows), list[Row]()
+    for scorer, some in frame.groupby("scorer", sort=False):
+        of_questions = 100 * some.groupby(["method", "table", "query"])["ncg"].mean()
+        criterion = Criterion(of_questions.groupby(["method", "table"]).mean().unstack())
+        for method in criterion.means.index:
+            line: Row = {"scorer": scorer, "method": method}
+            for table, mean in criterion.means.loc[method].items():
+                best = criterion.means.loc[[*SIMPLE], table].idxmax()
+                mine, simplest = (of_questions.xs((one, table)) for one in (method, best))
+                low, high = _interval((mine - simplest).to_numpy())
+                line[str(table)] = f"{mean:.1f} ({low:+.1f} to {high:+.1f})"
+            line["mean"] = f"{criterion.means.loc[method].mean():.1f}"
+            line["largest regret"] = f"{criterion.regrets.loc[method].max():.1f}"
+            line["criterion"] = f"{criterion.values[method]:.2f}"
+            found.append(line)
+    return found
+
+
+def left_out(rows: Sequence[Row]) -> list[Row]:
+    """Return the `lines`, best first, after one for each table with the constants that the others choose."""
+    frame = pd.DataFrame(rows)
+    means = 100 * frame.groupby(["method", "table"])["ncg"].mean().unstack()
+    criterion, chosen = Criterion(means), list[Row]()
+    for table in means.columns if len(means.columns) > 1 else ():
+        best = criterion.without(table).values.idxmax()
+        regret = criterion.regrets.loc[best, table]
+        chosen.append({"scorer": f"{table} left out", "method": best, str(table): f"{means.loc[best, table]:.1f}",
+                       "largest regret": f"{regret:.1f}"})  # fmt: skip
+    return chosen + sorted(lines(rows), key=lambda line: -float(line["criterion"]))
+
+
+def _interval(changes: Scores) -> tuple[float, float]:
+    drawn = np.random.default_rng(SEED).choice(changes, (RESAMPLES, len(changes))).mean(axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
