@@ -16,7 +16,7 @@ import pytest_asyncio
 from numpy.typing import ArrayLike
 
 from boundarymorph import errors
-from boundarymorph.api.lifecycle import Parts
+from boundarymorph.api.lifecycle import ABSENT, Parts
 from boundarymorph.errors import (
     PROBLEM_TYPE,
     BodyTooLarge,
@@ -41,7 +41,8 @@ from boundarymorph.server.app import create_retriever_app, create_scorer_app
 from boundarymorph.settings import Limits, Settings
 from tests.clocks import Clock
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
-from tests.fakes.service import client_of, fake_retrieval, on_socket, ready
+from tests.fakes import service
+from tests.fakes.service import fake_retrieval, on_socket
 from tests.fakes.upstream import Behaviour, Reply, Upstream, answer, hang, listening, reset
 from tests.patience import PATIENCE, until_async
 from tests.retrieval.fakes import SeededEncoder, vector_of
@@ -78,9 +79,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def serving(build: Callable[..., Any], settings: Settings) -> AsyncIterator[RemoteRetriever]:
-    app = create_retriever_app(settings, build=build)
-    async with on_socket(app) as url, client_of(app) as client:
-        await ready(client)
+    async with service.listening(create_retriever_app(settings, build=build)) as (url, _):
         retriever = RemoteRetriever(url)
         yield retriever
         await retriever.close()
@@ -173,6 +172,8 @@ KINDS = [
 
 class Failing:
     """A part whose retriever raises what it is told to, except on the probe."""
+
+    selector = ABSENT
 
     def __init__(self) -> None:
         self.error: Exception | None = None
