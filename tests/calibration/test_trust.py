@@ -49,7 +49,9 @@ def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: flo
             "the trust in it is now strong, not normal",
             id="a strong scorer that was not known",
         ),
-        pytest.param(queries_of(10, none=0.801), "weak", None, "stays weak; about .* more", id="nothing is sure"),
+        pytest.param(
+            queries_of(10, none=0.801), "weak", None, "stays weak, and about .* more judged quer", id="nothing is sure"
+        ),
         pytest.param(queries_of(4, none=0.99), "weak", None, "judge 1 more", id="too few queries"),
         pytest.param([], "strong", None, "0 queries .* judge 5 more .* stays strong", id="no query"),
     ],

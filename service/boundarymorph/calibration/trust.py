@@ -95,8 +95,8 @@ class MeasuredTrust:
         found = f"your scorer ranks {behind:.0f} points {worse} than your retriever here"
         found += f" (95 % interval {low:.0f} to {high:.0f})"
         if self.chosen is None:
-            more = "" if self.needed is None else f"; about {self.needed} more judged queries would decide"
-            return f"{found}; the trust in it stays {declared}{more}"
+            kept = f"{found}; the trust in it stays {declared}"
+            return kept if self.needed is None else f"{kept}, and {_queries(self.needed)} would decide"
         if self.chosen == "none":
             return f"{found}: selections will make no calls, unless a request names a budget"
         return f"{found}: the trust in it is now {self.chosen}, not {declared}"
@@ -117,6 +117,10 @@ def _needed(shares: NDArray[np.float64], declared: int) -> int | None:
     best = int(np.argmax(gains.mean(axis=0)))
     mean, deviation = gains[:, best].mean(), gains[:, best].std(ddof=1)
     return max(1, int(np.ceil((deviation / mean) ** 2)) + 1 - len(gains)) if mean > 0.0 else None
+
+
+def _queries(count: int) -> str:
+    return f"about {counted(count, 'more judged query', 'more judged queries')}"
 
 
 def _interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
