@@ -118,7 +118,9 @@ async def test_only_admins_read_the_addresses_of_parts(tmp_path: Path) -> None:
             assert brief.json() == full.json() | {
                 "detail": "no answer from: scorer",
                 "parts": {"scorer": full.json()["parts"]["scorer"] | {"detail": None}},
+                "scorer": None,
             }
+        assert full.json()["scorer"]["trust"] == "normal"
         state.failure = "/data/models is gone"
         assert (await client.get("/readyz")).json()["detail"] is None
 
