@@ -19,17 +19,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import sigmoid
-from boundarymorph.selection import SelectionSession, pool, trend
+from boundarymorph.selection import pool, trend
 from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE, Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, standardised
 from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order
+from boundarymorph_evaluation.study import bootstrap_interval
+from load_tests.sessions import chosen, first_by_score
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
 CALLS, KS, ROUNDS = (10, 25, 50), (10, 50), 3
 SIMPLE = ("retriever", "fusion", "first B, reranked", "hybrid, first B reranked")
-RESAMPLES, SEED = 2_000, 0
 # Constants of a weak scorer that were tried: the weights of the signals, of the feedback, and of words in the signals.
 TRIED = tuple(product((0.25, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0), (1.0, 2.0), (0.15, 0.25)))
 
@@ -50,20 +51,14 @@ def scorers(question: Question, number: int) -> Mapping[str, Scores]:
 def simple(question: Question, scores: Scores, calls: int) -> dict[str, NDArray[np.intp]]:
     """Return the orders of the simple methods."""
     listed, fused = np.arange(len(scores)), fused_order(question.pool)[0]
-
-    def reranked(order: NDArray[np.intp]) -> NDArray[np.intp]:
-        head = order[:calls]
-        return np.concatenate([head[np.argsort(-scores[head], kind="stable")], order[calls:]])
-
-    return dict(zip(SIMPLE, (listed, fused, reranked(listed), reranked(fused)), strict=True))
+    orders = listed, fused, *(order[first_by_score(scores[order], calls)] for order in (listed, fused))
+    return dict(zip(SIMPLE, orders, strict=True))
 
 
 def selected(question: Question, scores: Scores, k: int, calls: int, config: Config) -> NDArray[np.intp]:
-    session = SelectionSession(question.pool, budget=calls, k=k, config=config)
+    """Return the set of a session: by the paper's method in rounds that grow, by others in a few."""
     rounds = None if config is METHODS[PAPER] else ROUNDS
-    while (asked := session.ask_round(rounds)).size:
-        session.tell(asked, scores[asked])
-    return session.selection().documents
+    return chosen(question.pool, scores, k, calls, config=config, rounds=rounds)
 
 
 def registered(question: Question, number: int) -> Iterator[Row]:
@@ -139,7 +134,7 @@ def lines(rows: Sequence[Row]) -> list[Row]:
             for table, mean in criterion.means.loc[method].items():
                 best = criterion.means.loc[[*SIMPLE], table].idxmax()
                 mine, simplest = (of_questions.xs((one, table)) for one in (method, best))
-                low, high = _interval((mine - simplest).to_numpy())
+                low, high = bootstrap_interval((mine - simplest).to_numpy())
                 line[str(table)] = f"{mean:.1f} ({low:+.1f} to {high:+.1f})"
             line["mean"] = f"{criterion.means.loc[method].mean():.1f}"
             line["largest regret"] = f"{criterion.regrets.loc[method].max():.1f}"
@@ -159,9 +154,3 @@ def left_out(rows: Sequence[Row]) -> list[Row]:
         chosen.append({"scorer": f"{table} left out", "method": best, str(table): f"{means.loc[best, table]:.1f}",
                        "largest regret": f"{regret:.1f}"})  # fmt: skip
     return chosen + sorted(lines(rows), key=lambda line: -float(line["criterion"]))
-
-
-def _interval(changes: Scores) -> tuple[float, float]:
-    drawn = np.random.default_rng(SEED).choice(changes, (RESAMPLES, len(changes))).mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return float(low), float(high)

@@ -22,8 +22,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, SelectionSession, TrendConfig
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, TO_PEOPLE
+from boundarymorph.calibration.trust import pairs_in_order
+from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, TrendConfig
+from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import standardised
 from boundarymorph_evaluation import datasets, tables
@@ -32,6 +33,7 @@ from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order, reordered
 from boundarymorph_evaluation.tables import ScoreTable
 from load_tests import registered, report, reviews
+from load_tests.sessions import chosen, first_by_score, played
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
@@ -116,39 +118,6 @@ def without_words(pool: Pool) -> Pool:
     return replace(pool, features={name: of for name, of in pool.features.items() if name != "bm25"}, terms=None)
 
 
-def first_by_score(scores: Scores, budget: int) -> NDArray[np.intp]:
-    """Return all positions: the first `budget` of them by score, the others behind them as they came."""
-    return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
-
-
-def played(
-    pool: Pool,
-    scores: Scores,
-    k: int,
-    at: Sequence[int],
-    config: Config | None = None,
-    size: int | None = 1,
-    rounds: int | None = None,
-) -> Iterator[tuple[int, SelectionSession]]:
-    """Play a session in rounds of a size, or without one in so many rounds, or in growing ones, and yield it after each
-    number of calls. Rounds without a size depend on the budget: each has a session of its own."""
-    for budgets in [at] if size else [(budget,) for budget in at]:
-        session = SelectionSession(pool, budget=max(budgets), k=k, config=config or METHODS[DEFAULT])
-        for budget in budgets:
-            while (left := budget - session.spent) > 0:
-                asked = session.ask(min(size, left)) if size else session.ask_round(rounds, left)
-                if not asked.size:
-                    break
-                session.tell(asked, scores[asked])
-            yield budget, session
-
-
-def chosen(pool: Pool, scores: Scores, k: int, budget: int, **options: Any) -> NDArray[np.intp]:
-    """Return the set of a session without rounds of a size."""
-    ((_, session),) = played(pool, scores, k, (budget,), size=None, **options)
-    return session.selection().documents
-
-
 def gains(
     setting: Row, pool: Pool, scores: Scores, k: int, at: Sequence[int] = BUDGETS, **options: Any
 ) -> Iterator[Row]:
@@ -200,8 +169,8 @@ def calibration_error(said: Scores, happened: Scores) -> float:
 
 def ranked_right(said: Scores, happened: Scores) -> float:
     """Return the area under the ROC curve: how often what happened was more probable than what did not."""
-    yes, no = said[happened > 0, None], said[happened == 0]
-    return float(((yes > no) + (yes == no) / 2).mean()) if yes.size and no.size else float("nan")
+    yes = happened > 0
+    return pairs_in_order(said, yes) if yes.any() and not yes.all() else float("nan")
 
 
 def only(question: Question, kept: NDArray[np.intp]) -> Question:

@@ -240,7 +240,7 @@ def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
 def _items(given: Any, name: str, of_table: str) -> list[Any]:
     """Return the items of a list. of_table: how a data frame gives such a list.
 
-    Raises InvalidInput for a text, and for what is iterated by names, not by items.
+    Raises InvalidInput for a single text, and for a mapping or a data frame, whose iteration gives names.
     """
     kind = type(given).__name__
     if isinstance(given, str | bytes):

@@ -309,8 +309,11 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def parse(body: bytes) -> Any:
-    """Return the value of a JSON body. Raises InvalidInput for what is not JSON, is nested more than 200 deep, or would
-    take far more memory than its size, and LimitExceeded for too many values."""
+    """Parse a JSON body.
+
+    Raises InvalidInput if it is not JSON, is nested more than 200 deep, or needs far more memory than its size
+    suggests; LimitExceeded if it has too many values.
+    """
     body = without_mark(body, "the body")
     check_memory(body)
     many = body.count(b",") > MOST_VALUES

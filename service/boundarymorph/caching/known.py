@@ -22,7 +22,6 @@ from boundarymorph.inference.models import identity_of
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked, model_changed
-from boundarymorph.selection.pool import Trust
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:  # the library has none of these
@@ -305,15 +304,11 @@ class KnownScores:
         scorer: Scorer,
         cache: ScoreCache | None = None,
         *,
-        trust: Trust | None = None,
-        full: int = 1,
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """trust: that is declared for the scorer. full: documents that it reads in one pass. writes: most pending
-        background writes. The caller closes the scorer and the cache."""
+        """writes: most pending background writes. The caller closes the scorer and the cache."""
         self.scorer, self.cache = scorer, cache
-        self.trust, self.full = trust, full
         self.clock = clock
         self.through = ReadThrough(writes, clock)
 
@@ -348,7 +343,6 @@ class TaskScores:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = self.requests = 0
         self.tokens: TokenCounts | None = None
-        self.trust, self.full = known.trust, known.full
         self._known = known
         self._query = query
         self._tenant, self._instruction = tenant, instruction

@@ -226,7 +226,7 @@ def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None,
 
 
 def _blocks(text: str, most: int) -> Iterator[str]:
-    """Yield consecutive parts of a text of at most so many characters, which end at a border if there is one."""
+    """Split a text into parts of at most `most` characters. A part ends at a border if it has one."""
     start = 0
     while len(text) - start > most:
         ends = (text.rfind(border, start + most // 2, start + most) for border in _BORDERS)
@@ -238,7 +238,7 @@ def _blocks(text: str, most: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Passages:
-    """Cuts documents into passages of at most so many characters, at headings, paragraphs and sentences.
+    """Cuts documents into passages of at most `characters`, at headings, paragraphs and sentences.
 
     A passage has the title of its document and the metadata `document`, the document's id, and `passage`, its number
     from 1. The first has the document's id; others have `#` and their number behind it.

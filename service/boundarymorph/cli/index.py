@@ -337,7 +337,7 @@ def _indexes(data_directory: Path | None) -> Iterator[Catalog]:
 
 @contextmanager
 def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalCatalog]:
-    """Open the indexes of this machine. Raises InvalidConfiguration if those of a service are elsewhere."""
+    """Open the indexes of this machine. Raises InvalidConfiguration if the settings put indexes elsewhere."""
     from boundarymorph.retrieval.build import build_catalog
 
     settings = _settings(data_directory)

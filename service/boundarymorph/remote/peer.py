@@ -201,7 +201,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class ConnectionPool:
-    """At most so many connections to a server, which are kept for a while. opened: how many there have been."""
+    """Keeps connections to one server, at most `most`. opened: the number of connections made so far."""
 
     def __init__(self, base: str, most: int) -> None:
         self.opened = 0
@@ -286,7 +286,7 @@ class Peer:
     ) -> None:
         """base: its URL without a trailing slash; role: what it is to us, for messages; paid: whether each request
         costs money, so that one which may have been carried out must not be repeated; ours: whether it is a process of
-        this service, which is told on whose behalf we call.
+        this service; requests then name the caller.
 
         Raises InvalidConfiguration if the key is not valid in a header.
         """

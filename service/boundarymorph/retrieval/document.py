@@ -257,9 +257,9 @@ class GivenCandidates:
 
     embeddings: (N, d), or one (d,) or None per document; missing ones are encoded here, and so is the query. If there
     are none at all and `vectors` is "lexical", the vectors are made from the words.
-    scores: (N,) retrieval scores. Without them, documents that are `ranked` get those of a fused ranking, which are
-    more informative than the order alone (docs/evaluation.md). Others are ordered by BM25 with lexical vectors, and
-    else by inner product with the query.
+    scores: (N,) retrieval scores. Without them, `ranked` documents get the scores of a fused ranking, since these say
+    more than ranks (docs/evaluation.md). Other documents are ordered by BM25 if their vectors are lexical, and by inner
+    product with the query if not.
     features: additional (N,) signals. words: whether to compute which documents have which words of the query, and
     bm25 if it is not among the features. tokens: (N,) lengths, None where unknown. listed: whether to make no vectors.
     """

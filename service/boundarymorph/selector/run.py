@@ -29,7 +29,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.methods import DEFAULT, TO_FIND, Config
 from boundarymorph.selection.outlook import ENOUGH
-from boundarymorph.selection.pool import footprint
+from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
 from boundarymorph.selector.scores import CalibratedScores, Pace
 from boundarymorph.selector.task import (
@@ -79,9 +79,15 @@ CALLS: dict[Call, tuple[State, State]] = {
 
 @dataclass(slots=True)
 class Shared:
-    """What the selections of a process share. running: how many there are."""
+    """What the selections of a process share.
+
+    trust: that is declared for the scorer; full: documents that the scorer reads in one pass; running: how many
+    selections there are.
+    """
 
     executor: FairExecutor
+    trust: Trust | None = None
+    full: int = 1
     pace: Pace = field(default_factory=Pace)
     running: int = 0
 
@@ -112,11 +118,11 @@ class SelectionRun:
         self.batch = NOTHING
         self.vectors: VectorSource = "none"
         self.session: Session | None = None
-        self.calibrated = CalibratedScores(trust=trust_of(scores.model, scores.trust))
+        self.calibrated = CalibratedScores(trust=trust_of(scores.model, shared.trust))
         self.interruption: Interruption | None = None
         self.ungraded = 0
         self._rounds: int | None = None  # in all; None for rounds that grow
-        self._full = 1 if task.rounds != "auto" else scores.full
+        self._full = 1 if task.rounds != "auto" else shared.full
         self._proposals: Selection | None = None
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
@@ -226,7 +232,7 @@ class SelectionRun:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
         models = self.scores.model, self._encoder
-        self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self.scores.trust)
+        self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
         self.warnings += self.calibrated.warnings
         if self.calibrated.harmful and self._task.budget and not self._task.ranks_all:
             if self._task.explicit:
@@ -249,7 +255,8 @@ class SelectionRun:
     def _planned_rounds(self) -> int | None:
         """Return in how many rounds the budget is spent, or None for rounds that grow.
 
-        What stops by itself looks after every pass of a scorer, and so does what only the scorer decides.
+        A fixed budget is spent in few. A selection that stops by itself, and one by the score alone, looks at the
+        scores more often: after each full pass of the scorer, or in rounds that grow.
         """
         task = self._task
         if task.rounds != "auto":

@@ -38,13 +38,13 @@ class Selector:
         share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; trust: that is declared for the scorer; full: documents that it reads in one pass; encoder:
-        the encoder's name, None where it is not known; share: of the threads that one caller gets, as in `Shares`."""
+        """cache: of scores; trust, full: as in `Shared`; encoder: the encoder's name, None where it is not known;
+        share: of the threads that one caller gets, as in `Shares`."""
         self.retriever = retriever
-        self._known = KnownScores(scorer, cache, trust=trust, full=full, clock=clock)
+        self._known = KnownScores(scorer, cache, clock=clock)
         self.encoder = encoder
         self._clock = clock
-        self._shared = Shared(FairExecutor("selector", threads=threads, share=share))
+        self._shared = Shared(FairExecutor("selector", threads=threads, share=share), trust, full)
 
     @property
     def model(self) -> str | None:
@@ -54,7 +54,7 @@ class Selector:
     @property
     def trust(self) -> Trust:
         """How far the scorer is trusted, unless a calibration says otherwise."""
-        return trust_of(self.model, self._known.trust)
+        return trust_of(self.model, self._shared.trust)
 
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
         """Carry out one task. A cancelled task makes no further calls.

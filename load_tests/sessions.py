@@ -1,0 +1,47 @@
+"""Sessions that studies play, with known scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection import Config, Pool, SelectionSession
+from boundarymorph.selection.methods import DEFAULT, METHODS
+
+Scores = NDArray[np.float64]
+
+
+def first_by_score(scores: Scores, budget: int) -> NDArray[np.intp]:
+    """Return all positions: the first `budget` of them by score, the others behind them as they came."""
+    return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
+
+
+def played(
+    pool: Pool,
+    scores: Scores,
+    k: int,
+    at: Sequence[int],
+    config: Config | None = None,
+    size: int | None = 1,
+    rounds: int | None = None,
+) -> Iterator[tuple[int, SelectionSession]]:
+    """Play a session in rounds of a size, or without one in so many rounds, or in growing ones, and yield it after each
+    number of calls. Rounds without a size depend on the budget: each has a session of its own."""
+    for budgets in [at] if size else [(budget,) for budget in at]:
+        session = SelectionSession(pool, budget=max(budgets), k=k, config=config or METHODS[DEFAULT])
+        for budget in budgets:
+            while (left := budget - session.spent) > 0:
+                asked = session.ask(min(size, left)) if size else session.ask_round(rounds, left)
+                if not asked.size:
+                    break
+                session.tell(asked, scores[asked])
+            yield budget, session
+
+
+def chosen(pool: Pool, scores: Scores, k: int, budget: int, **options: Any) -> NDArray[np.intp]:
+    """Return the set of a session without rounds of a size."""
+    ((_, session),) = played(pool, scores, k, (budget,), size=None, **options)
+    return session.selection().documents
