@@ -57,10 +57,7 @@ class Build:
     strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False
     kind: Annotated[
         str | None,
-        typer.Option(
-            help="How to search a new index: flat or ivf; in a store flat or hnsw.",
-            show_default="flat",
-        ),
+        typer.Option(help="How to search a new index: flat or ivf; in a store flat or hnsw.", show_default="flat"),
     ] = None
     words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True
     dimension: Annotated[

@@ -35,8 +35,7 @@ app.command()(serve.retriever)
 def key(
     name: Annotated[str, typer.Argument(help="Who it is for.")],
     scope: Annotated[
-        list[str] | None,
-        typer.Option(help="select, write, admin or metrics; repeatable.", show_default="select"),
+        list[str] | None, typer.Option(help="select, write, admin or metrics; repeatable.", show_default="select")
     ] = None,
     index: Annotated[
         list[str] | None,

@@ -96,8 +96,7 @@ class ScorerOptions:
     """Options of the scorer."""
 
     model: Annotated[
-        str | None,
-        typer.Option(help="Hugging Face name, short name or folder.", show_default="the embedded one"),
+        str | None, typer.Option(help="Hugging Face name, short name or folder.", show_default="the embedded one")
     ] = None
     revision: Annotated[
         str | None, typer.Option(help="Commit, branch or tag of --model.", show_default="its main branch")

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
 from boundarymorph.inference.concurrency import CALLER, FairExecutor, room
-from boundarymorph.inference.models import DeviceLost, Item, Model, ModelRole, OutOfMemory, Results
+from boundarymorph.inference.models import DeviceLost, Model, ModelRole, OutOfMemory, Results, TokenSequence
 
 Owner = TypeVar("Owner")
-ModelType = TypeVar("ModelType", bound=Model[Any])
+ModelType = TypeVar("ModelType", bound=Model)
+Tokenize = Callable[[], Sequence[TokenSequence]]
 
 LOOK_AHEAD = 8  # how many batches' worth of sequences are searched for one of similar lengths
 TOKENIZER_THREADS = 4
@@ -37,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry(Generic[Item, Owner]):
+class Entry(Generic[Owner]):
     """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent."""
 
-    item: Item
+    item: TokenSequence
     owner: Owner
     position: int
     due: float
@@ -48,17 +49,17 @@ class Entry(Generic[Item, Owner]):
 
 
 @dataclass(slots=True)
-class TokenQueue(Generic[Item, Owner]):
+class TokenQueue(Generic[Owner]):
     """Waiting sequences, most urgent first, then in order of arrival. Callers share each batch evenly."""
 
     callers: Counter[str] = field(default_factory=Counter)  # tokens that wait, by caller
     _led: dict[str, int] = field(default_factory=dict)
-    _waiting: list[Entry[Item, Owner]] = field(default_factory=list)
+    _waiting: list[Entry[Owner]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, entries: Iterable[Entry[Item, Owner]]) -> None:
+    def add(self, entries: Iterable[Entry[Owner]]) -> None:
         for entry in entries:
             insort(self._waiting, entry, key=_due)
             self.callers[entry.caller] += len(entry.item)
@@ -85,7 +86,7 @@ class TokenQueue(Generic[Item, Owner]):
         own = due.pop(caller, 0)
         return own + sum(min(count, own + tokens) for count in due.values())
 
-    def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Item, Owner]]:
+    def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Owner]]:
         """Remove and return the next batch, which contains the most urgent sequence; empty if nothing waits.
         batch_tokens: largest cost of more than one sequence. pads: each costs as much as the longest; the batch then
         has similar lengths, chosen from the most urgent `LOOK_AHEAD` times batch_tokens."""
@@ -98,21 +99,21 @@ class TokenQueue(Generic[Item, Owner]):
         self._remove(batch)
         return batch
 
-    def _remove(self, entries: Sequence[Entry[Item, Owner]]) -> None:
+    def _remove(self, entries: Sequence[Entry[Owner]]) -> None:
         gone = set(map(id, entries))
         self._waiting = [entry for entry in self._waiting if id(entry) not in gone]
         for entry in entries:
             self.callers[entry.caller] -= len(entry.item)
         self.callers = +self.callers
 
-    def _front(self, tokens: int) -> list[Entry[Item, Owner]]:
+    def _front(self, tokens: int) -> list[Entry[Owner]]:
         """Return the most urgent sequences with at most this many tokens in total, but at least one; of several callers
         about as many tokens each."""
         entries = self._waiting if len(self.callers) <= 1 else self._by_turns()
         sums = accumulate(len(entry.item) for entry in entries)
         return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
 
-    def _by_turns(self) -> list[Entry[Item, Owner]]:
+    def _by_turns(self) -> list[Entry[Owner]]:
         """Return all that wait in the order of callers that take turns by tokens; of equals, the caller goes first that
         was first the longest ago."""
         before: Counter[str] = Counter()
@@ -127,7 +128,7 @@ class TokenQueue(Generic[Item, Owner]):
         return [entry for *_, entry in order]
 
 
-def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[Entry[Item, Owner]]:
+def _like_lengths(entries: list[Entry[Owner]], batch_tokens: int) -> list[Entry[Owner]]:
     """Return the batch with the most tokens among all runs of neighbours by length that contain the first entry."""
     by_length = sorted(entries, key=lambda entry: len(entry.item))
     sums = [0, *accumulate(len(entry.item) for entry in by_length)]
@@ -143,10 +144,10 @@ def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[
     return by_length[slice(*best)]
 
 
-class _Job(Generic[Item]):
+class _Job:
     """One request under way: its results so far, and how many are missing."""
 
-    def __init__(self, items: Sequence[Item], role: ModelRole, arrival: float) -> None:
+    def __init__(self, items: Sequence[TokenSequence], role: ModelRole, arrival: float) -> None:
         self.items = items
         self.arrival = arrival
         self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
@@ -162,7 +163,7 @@ class _Job(Generic[Item]):
                 self.done.set_exception(error)
 
 
-class Batcher(Generic[ModelType, Item]):
+class Batcher(Generic[ModelType]):
     """Runs the requests of many callers on one model in this process; scorers and encoders derive from it.
 
     Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens; idle
@@ -198,7 +199,7 @@ class Batcher(Generic[ModelType, Item]):
         self._clock = clock
         self.batch_tokens = model.batch_tokens  # current size limit of a batch
         self._good_batches = 0  # since `batch_tokens` last changed
-        self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
+        self._queue: TokenQueue[_Job] = TokenQueue()
         self._tokenizing: list[tuple[float, int, str]] = []  # when requests are due, estimated tokens, callers
         self.idle = 0  # workers that wait for a batch
         self._lost: str | None = None
@@ -233,7 +234,7 @@ class Batcher(Generic[ModelType, Item]):
 
     async def run(
         self,
-        tokenize: Callable[[], Sequence[Item]],
+        tokenize: Tokenize,
         characters: Iterable[int],
         *,
         deadline: float | None = None,
@@ -299,8 +300,8 @@ class Batcher(Generic[ModelType, Item]):
         self._metrics.close()
 
     async def _tokenize(
-        self, tokenize: Callable[[], Sequence[Item]], guess: int, due: float, deadline: float | None, admitted: bool
-    ) -> Sequence[Item]:
+        self, tokenize: Tokenize, guess: int, due: float, deadline: float | None, admitted: bool
+    ) -> Sequence[TokenSequence]:
         expected = (due, guess, CALLER.get())
         with self._changed:
             self._admit(guess, due, deadline, admitted)
@@ -354,7 +355,7 @@ class Batcher(Generic[ModelType, Item]):
             )
 
     def _work(self) -> None:
-        batch: list[Entry[Item, _Job[Item]]] = []
+        batch: list[Entry[_Job]] = []
         try:
             while batch := self._next():
                 now = self._clock()
@@ -366,7 +367,7 @@ class Batcher(Generic[ModelType, Item]):
             log.critical("a thread of the %s has ended", self.role.name, exc_info=error)
             self._lose(f"a thread of the {self.role.name} has ended ({type(error).__name__})", batch)
 
-    def _next(self) -> list[Entry[Item, _Job[Item]]]:
+    def _next(self) -> list[Entry[_Job]]:
         """Wait for the next batch; returns an empty one after `close`."""
         with self._changed:
             self.idle += 1
@@ -379,7 +380,7 @@ class Batcher(Generic[ModelType, Item]):
             self.idle -= 1
         return batch
 
-    def _run(self, batch: list[Entry[Item, _Job[Item]]]) -> None:
+    def _run(self, batch: list[Entry[_Job]]) -> None:
         start = self._clock()
         try:
             values = self._checked(self.model.run([entry.item for entry in batch]), len(batch))
@@ -410,7 +411,7 @@ class Batcher(Generic[ModelType, Item]):
             raise role.failed(f"{self.model.name} gave nan or inf for a {role.item}; another precision may help")
         return values
 
-    def _note(self, error: Exception, batch: list[Entry[Item, _Job[Item]]]) -> None:
+    def _note(self, error: Exception, batch: list[Entry[_Job]]) -> None:
         if not isinstance(error, OutOfMemory):
             log.error("a batch of %d %ss failed", len(batch), self.role.item, exc_info=error)
             return
@@ -422,7 +423,7 @@ class Batcher(Generic[ModelType, Item]):
             self.batch_tokens = min(smaller, self.model.batch_tokens)
             self._good_batches = 0
 
-    def _measure(self, batch: list[Entry[Item, _Job[Item]]], seconds: float) -> None:
+    def _measure(self, batch: list[Entry[_Job]], seconds: float) -> None:
         lengths = [len(entry.item) for entry in batch]
         tokens = sum(lengths)
         last = seconds / tokens / len(self._workers)
@@ -437,7 +438,7 @@ class Batcher(Generic[ModelType, Item]):
         self._metrics.batch_tokens.observe(tokens)
         self._metrics.padding.observe(1 - tokens / (max(lengths) * len(lengths)) if self.model.pads else 0.0)
 
-    def _deliver(self, batch: list[Entry[Item, _Job[Item]]], values: NDArray[Any]) -> None:
+    def _deliver(self, batch: list[Entry[_Job]], values: NDArray[Any]) -> None:
         finished = []
         with self._changed:
             for entry, value in zip(batch, values, strict=True):
@@ -449,7 +450,7 @@ class Batcher(Generic[ModelType, Item]):
         for job in finished:
             job.finish()
 
-    def _fail(self, job: _Job[Item], error: Exception) -> None:
+    def _fail(self, job: _Job, error: Exception) -> None:
         item = self.role.item
         if isinstance(error, OutOfMemory):
             longest = max(map(len, job.items))
@@ -462,7 +463,7 @@ class Batcher(Generic[ModelType, Item]):
         self._drop(job, "failed")
         job.finish(error)
 
-    def _lose(self, reason: str, batch: list[Entry[Item, _Job[Item]]]) -> None:
+    def _lose(self, reason: str, batch: list[Entry[_Job]]) -> None:
         """Fail all present and future requests."""
         with self._changed:
             first, self._lost = self._lost is None, reason
@@ -476,7 +477,7 @@ class Batcher(Generic[ModelType, Item]):
                 job.finish(self.role.unavailable(reason))
         self._metrics.dropped("failed", dropped)
 
-    def _drop(self, job: _Job[Item], reason: str) -> None:
+    def _drop(self, job: _Job, reason: str) -> None:
         with self._changed:
             dropped = self._queue.discard([job])
         self._metrics.dropped(reason, dropped)

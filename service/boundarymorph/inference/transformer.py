@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.concurrency import available_cores
-from boundarymorph.inference.models import DeviceLost, Item, OutOfMemory, TokenSequence
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.settings import ModelSettings
 
 # The first is what most models have; a tokenizer can also be built from the others.
@@ -271,7 +271,7 @@ def on_device(work: Callable[[], Result]) -> Result:
 
 Pooling = Literal["first", "last", "mean"]
 Head = Callable[[torch.Tensor], torch.Tensor]
-Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]  # (n, ...) in float32 of a batch, on the model's device
+Forward: TypeAlias = Callable[[Sequence[TokenSequence]], torch.Tensor]  # (n, ...) float32, on the device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,12 +309,12 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
     return {name: torch.from_numpy(values).to(device) for name, values in features.items()}
 
 
-class DeviceModel(Generic[Item]):
+class DeviceModel:
     """One model on one device. failed: the error of what is asked of it once it is closed."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 
-    def __init__(self, name: str, forward: Forward[Item], placement: Placement, max_length: int) -> None:
+    def __init__(self, name: str, forward: Forward, placement: Placement, max_length: int) -> None:
         self.name = name
         self.max_length = max_length
         self.batch_tokens = placement.batch_tokens
@@ -322,9 +322,9 @@ class DeviceModel(Generic[Item]):
         self.backend = f"torch-{placement.device.type}"
         self.parallel = placement.device.type == "cpu"
         self.pads = True
-        self._forward: Forward[Item] | None = forward
+        self._forward: Forward | None = forward
 
-    def compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
+    def compute(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
         """Return what `forward` gives for a batch. Raises OutOfMemory, DeviceLost, or `failed` after `close`."""
         forward = self._forward
         if forward is None:

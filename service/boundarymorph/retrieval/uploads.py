@@ -79,11 +79,7 @@ class Line(NamedTuple):
 
 
 async def parse_ndjson(
-    chunks: AsyncIterable[bytes],
-    dimension: int,
-    *,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    run: Run = in_default_thread,
+    chunks: AsyncIterable[bytes], dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
     """Parse an `UploadedDocument` per line by `run`, keeping no more than a chunk and a document in memory."""
 

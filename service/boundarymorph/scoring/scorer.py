@@ -124,26 +124,18 @@ class Scorer(Protocol):
         """Release threads and connections; later calls fail."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pair(TokenSequence):
-    """A query and a document. unknown: whether the model knows no word of the document, so that its score is 0."""
-
-    query: str
-    unknown: bool = False
-
-
-class CrossEncoder(Model[Pair], Protocol):
+class CrossEncoder(Model, Protocol):
     """A `Model` that returns relevances: two with the same name, which includes the prompt, return the same."""
 
     @property
     def takes_instruction(self) -> bool:
         """Whether its prompt has a place for an instruction."""
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         """Tokenize the pairs of n texts with one query. Raises InvalidInput for an instruction that fills the prompt;
         without a place for one it is ignored."""
 
-    def run(self, pairs: Sequence[Pair], /) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[TokenSequence], /) -> NDArray[np.float64]:
         """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
 
 
@@ -159,7 +151,7 @@ SCORER = ModelRole(
 )
 
 
-class BatchingScorer(Batcher[CrossEncoder, Pair]):
+class BatchingScorer(Batcher[CrossEncoder]):
     """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits."""
 
     role = SCORER
@@ -188,9 +180,9 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
             return Scores(np.empty(0))
         if instruction is not None and not self.takes_instruction:
             raise TakesNoInstruction(self.name)
-        pairs: list[Pair] = []
+        pairs: list[TokenSequence] = []
 
-        def tokenize() -> list[Pair]:
+        def tokenize() -> list[TokenSequence]:
             pairs.extend(self.model.tokenize(query, texts, instruction))
             return pairs
 
@@ -210,11 +202,8 @@ class OnnxCrossEncoder(OnnxTextModel):
         """Load the cross-encoder that comes with the service. Raises ModelUnavailable."""
         return cls(embedded_cross_encoder(), max_length=max_length, threads=threads)
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-        return [
-            Pair(tokens.ids, tokens.truncated, tokens.type_ids, query=query, unknown=tokens.unknown)
-            for tokens in self.encode_pairs(query, texts)
-        ]
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
+        return self.encode_pairs(query, texts)
 
-    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
         return sigmoid(np.array([self.infer(pair.ids, pair.type_ids)[0] for pair in pairs], dtype=np.float64))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Unpack, cast
 
@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, ScorerFailed
-from boundarymorph.inference.models import encode_heads, encode_pairs, plain, with_words
+from boundarymorph.inference.models import TokenSequence, encode_heads, encode_pairs, plain, with_words
 from boundarymorph.inference.transformer import (
     CAUSAL_MAX_LENGTH,
     DeviceModel,
@@ -35,7 +35,6 @@ from boundarymorph.inference.transformer import (
     padding_token,
     typed,
 )
-from boundarymorph.scoring.scorer import Pair
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _APART = "\0"
@@ -120,12 +119,9 @@ class SequencePairs:
         if max_length - self._tokenizer.num_special_tokens_to_add(True) < _LEAST_ROOM:
             raise InvalidConfiguration(f"a max_length of {max_length} leaves no room for a query and a document")
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         encoded = encode_pairs(self._tokenizer, self._max_length, query, texts, self._words)
-        return [
-            Pair(pair.ids, pair.truncated, pair.type_ids if self._types else None, query=query, unknown=pair.unknown)
-            for pair in encoded
-        ]
+        return encoded if self._types else [replace(pair, type_ids=None) for pair in encoded]
 
 
 class ChatPrompt:
@@ -164,7 +160,7 @@ class ChatPrompt:
     def takes_instruction(self) -> bool:
         return self.template.instructed
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         """Tokenize the pairs of n texts with one query. instruction: in place of the operator's; it is ignored without
         a place. Raises InvalidInput if it leaves no room."""
         room = self._room
@@ -181,7 +177,7 @@ class ChatPrompt:
         return [
             self._cut(query, whole, text, instruction, room)
             if body.truncated and len(whole) > room // 2
-            else Pair(_array(before, body.ids, self._tail), query=query, truncated=body.truncated)
+            else TokenSequence(_array(before, body.ids, self._tail), body.truncated)
             for text, body in zip(texts, bodies, strict=True)
         ]
 
@@ -192,14 +188,14 @@ class ChatPrompt:
             raise InvalidConfiguration(f"the {self.template.name} prompt's answer {answer!r} is no token of this model")
         return number
 
-    def _cut(self, query: str, whole: Encoding, text: str, instruction: str | None, room: int) -> Pair:
+    def _cut(self, query: str, whole: Encoding, text: str, instruction: str | None, room: int) -> TokenSequence:
         [document] = encode_heads(self._tokenizer, [text], room)
         kept = max(room // 2, room - len(document.ids))
         short = query if len(whole) <= kept else query[: whole.offsets[kept - 1][1]]
         before = self._ids(self._before, short, instruction)
         spare = max(self._max_length - len(self._tail) - len(before), 0)
         [body] = encode_heads(self._tokenizer, [_fill(self._lead, short, instruction) + text], spare)
-        return Pair(_array(before, body.ids, self._tail), query=query, truncated=True)
+        return TokenSequence(_array(before, body.ids, self._tail), truncated=True)
 
     def _room_beside(self, instruction: str | None) -> int:
         """Return the tokens that are left for a query and a document."""
@@ -316,7 +312,7 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
     return lambda states: label_logits(nn.functional.linear(states, weight, bias))
 
 
-class TransformerCrossEncoder(DeviceModel[Pair]):
+class TransformerCrossEncoder(DeviceModel):
     """A `CrossEncoder` on one device: the relevance is the sigmoid of the logit by the temperature of the prompt."""
 
     failed = ScorerFailed
@@ -324,7 +320,7 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
     def __init__(
         self,
         name: str,
-        forward: Forward[Pair],
+        forward: Forward,
         placement: Placement,
         max_length: int,
         *,
@@ -376,10 +372,10 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
     def takes_instruction(self) -> bool:
         return self._prompt.takes_instruction
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         return self._prompt.tokenize(query, texts, instruction)
 
-    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
         """Return (n,) relevances. Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number."""
         if not pairs:
             return np.empty(0)
@@ -402,7 +398,7 @@ def _generates(repository: Repository) -> bool:
     )
 
 
-def _open(repository: Repository, placement: Placement, chat: ChatPrompt | None, *, generates: bool) -> Forward[Pair]:
+def _open(repository: Repository, placement: Placement, chat: ChatPrompt | None, *, generates: bool) -> Forward:
     kind = AutoModelForCausalLM if generates else AutoModelForSequenceClassification
     model = repository.open(kind, dtype=placement.weight_type)
     model.to(device=placement.device)  # type: ignore[call-arg]

@@ -33,7 +33,7 @@ SLICES = 2  # of one call at a time, so that one is tokenized while another is e
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
 
-class DualEncoder(Model[TokenSequence], Protocol):
+class DualEncoder(Model, Protocol):
     """A `Model` that returns unit vectors."""
 
     @property
@@ -48,7 +48,7 @@ class DualEncoder(Model[TokenSequence], Protocol):
         """Return the (n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
 
 
-class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
+class BatchingEncoder(Batcher[DualEncoder]):
     """An `Encoder` that batches the texts of all requests together (`Batcher`). Queries go first. A call with many
     documents queues at most two slices of them, so that calls take turns."""
 
@@ -121,7 +121,7 @@ class OnnxDualEncoder(OnnxTextModel):
         return self.tokenize_documents([_BGE_QUERY_PREFIX + text])[0]
 
     def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
-        return [TokenSequence(tokens.ids, tokens.truncated, tokens.type_ids) for tokens in self.encode_texts(texts)]
+        return self.encode_texts(texts)
 
     def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
         return unit_vectors(np.array([self.infer(text.ids, text.type_ids)[0] for text in texts]))

@@ -79,20 +79,13 @@ class TextReader:
         return read
 
 
-class TransformerDualEncoder(DeviceModel[TokenSequence]):
+class TransformerDualEncoder(DeviceModel):
     """A `DualEncoder` on one device, made by `load`."""
 
     failed = EncoderFailed
 
     def __init__(
-        self,
-        name: str,
-        forward: Forward[TokenSequence],
-        placement: Placement,
-        max_length: int,
-        *,
-        reader: TextReader,
-        dimension: int,
+        self, name: str, forward: Forward, placement: Placement, max_length: int, *, reader: TextReader, dimension: int
     ) -> None:
         super().__init__(name, forward, placement, max_length)
         self.dimension = dimension
