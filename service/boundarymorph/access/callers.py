@@ -92,7 +92,6 @@ class Caller:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the caller may use every index."""
         return not self.keys or any(not key.indexes for key in self.keys)
 
     def sees(self, index: str) -> bool:
@@ -151,7 +150,6 @@ class KeyRing:
 
     @property
     def callers(self) -> set[str]:
-        """All names that `caller` can return."""
         return {key.name for key in self._keys} or {ANONYMOUS}
 
     def caller(self, authorization: str | None) -> Caller:

@@ -79,7 +79,6 @@ class Decision:
     refused: LimitState | None = None
 
     def check(self) -> None:
-        """Raises RateLimited if the request was refused."""
         if (limit := self.refused) is not None:
             used = f"this key has used up its {limit.quota:,} requests in {limit.window:,} s"
             raise RateLimited(f"{used}; try again later", retry_after=max(1.0, limit.reset))

@@ -23,7 +23,6 @@ class Caches:
     link: RedisLink | None = None
 
     def before_encoder(self, encoder: Encoder) -> Encoder:
-        """Return an encoder that caches queries."""
         return CachingEncoder(encoder, self.vector_bytes) if self.vector_bytes else encoder
 
     async def close(self) -> None:

@@ -212,7 +212,6 @@ class ReadThrough:
         return [found[key] for key in keys]
 
     async def drain(self) -> None:
-        """Wait for pending writes."""
         while self._writes:
             await asyncio.gather(*self._writes)
 

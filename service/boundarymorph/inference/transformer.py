@@ -13,20 +13,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, Typ
 
 import numpy as np
 import torch
+import transformers
 from huggingface_hub.errors import HFValidationError
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
@@ -71,18 +64,20 @@ class Repository:
         return digest.hexdigest()
 
     @cached_property
-    def config(self) -> PreTrainedConfig:
+    def config(self) -> transformers.PreTrainedConfig:
         self._require(("config.json",))
         with self._opening("configuration"):
             # Nothing follows the tokens of an input, so keys and values need not be kept.
-            config: PreTrainedConfig = AutoConfig.from_pretrained(self.location, use_cache=False, **self._options)
+            config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
+                self.location, use_cache=False, **self._options
+            )
             return config
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
+    def tokenizer(self) -> transformers.PreTrainedTokenizerBase:
         self._require(_VOCABULARIES)
         with self._opening("tokenizer"):
-            return AutoTokenizer.from_pretrained(self.location, **self._options)
+            return transformers.AutoTokenizer.from_pretrained(self.location, **self._options)
 
     @cached_property
     def backend_tokenizer(self) -> Tokenizer:
@@ -91,7 +86,7 @@ class Repository:
             raise InvalidConfiguration(f"{self.location} has no tokenizer.json, which is required")
         return backend
 
-    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
+    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> transformers.PreTrainedModel:
         """Load the model with its weights on the CPU. kind: the class that loads it; spare: prefixes of weights that
         may be missing."""
         with self._opening("weights"):
@@ -101,7 +96,7 @@ class Repository:
             raise InvalidConfiguration(
                 f"the weights in {self.location} are not those of a {type(model).__name__}: {missing[0]} is missing"
             )
-        opened: PreTrainedModel = model.eval()
+        opened: transformers.PreTrainedModel = model.eval()
         return opened
 
     def read_json(self, name: str) -> Any:
@@ -205,7 +200,6 @@ class LoadOptions(TypedDict, total=False):
 
 
 def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
-    """Convert the settings."""
     fields = {"revision", "precision", "device", "batch_tokens", "trust_remote_code"}
     return cast(LoadOptions, {**chosen.model_dump(include=fields), "threads": threads})
 
@@ -278,7 +272,7 @@ Forward: TypeAlias = Callable[[Sequence[TokenSequence]], torch.Tensor]  # (n, ..
 class PooledBody:
     """A model whose head makes its results of (n, d) pooled states. padding: a token, which is masked."""
 
-    body: PreTrainedModel
+    body: transformers.PreTrainedModel
     pooling: Pooling
     padding: int
     head: Head
@@ -333,7 +327,6 @@ class DeviceModel:
             return on_device(lambda: forward(items).cpu().numpy())
 
     def close(self) -> None:
-        """Release the memory."""
         self._forward = None
         torch.cuda.empty_cache()
 
@@ -379,7 +372,7 @@ def open_body(
 ) -> tuple[PooledBody, int]:
     """Load the body of a model, and return the width of its results, too. dense: folders of layers after the
     pooling."""
-    model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
+    model = repository.open(transformers.AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here
     model.to(device=placement.device)  # type: ignore[call-arg]

@@ -91,11 +91,9 @@ class Replica(Generic[P]):
 
 
 class Balancer(Generic[P]):
-    """Sends each call to the server with the fewest requests under way, and to another one if that fails.
-
-    A server that has failed, or has another model than the one in use, is left alone for 1, 2, 4 ... 30 seconds, then
-    tried with one call. The model changes only once no server that works has it any more.
-    """
+    """Sends each call to the server with the fewest requests under way, and to another one if that fails. A server that
+    has failed, or has another model than the one in use, is left alone for 1, 2, 4 ... 30 seconds, then tried with one
+    call. The model changes only once no server that works has it any more."""
 
     def __init__(
         self,

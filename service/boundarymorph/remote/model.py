@@ -142,7 +142,6 @@ class RemoteModel:
 
     @property
     def descriptions(self) -> list[Description]:
-        """Those of the servers that have one."""
         return [server.description for server in self._servers if server.description is not None]
 
     async def connect(self, deadline: Deadline | None = None) -> None:
@@ -258,7 +257,6 @@ class RemoteModel:
     async def _attempt(
         self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
-        """Send one request."""
         with self._observed(server):
             budget, dialect = deadline.within(self._attempt_timeout), server.dialect
             request = dialect.request(description.model, context, texts, budget.seconds)
@@ -299,7 +297,6 @@ def _joined(answers: Sequence[Answer]) -> Answer:
 
 
 def remote_options(chosen: ModelSettings) -> Options:
-    """Convert the settings."""
     return {
         "api_key": secret(chosen.api_key),
         "timeout": chosen.timeout_seconds,

@@ -258,7 +258,6 @@ def _proxy(base: str) -> str | None:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Load the trusted certificates."""
     return httpx.create_ssl_context()
 
 

@@ -40,8 +40,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens that a language model read and wrote."""
-
     read: int = 0
     written: int = 0
 
@@ -247,7 +245,6 @@ def word(value: dict[str, Any], key: str) -> str:
 
 
 def limit(value: dict[str, Any], key: str, default: int) -> int:
-    """Return the positive number at a key, or the default."""
     number = value.get(key)
     return number if is_count(number) and number > 0 else default
 

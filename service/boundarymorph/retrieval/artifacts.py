@@ -24,11 +24,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Data that belong to an index and are not documents.
-
-    description: of its documents, for those who choose among indexes. distinct: the field of the metadata by which
-    selections are distinct, unless a request says otherwise. calibration: turns relevance into a probability.
-    """
+    """Data that belong to an index and are not documents. description: of its documents, for those who choose among
+    indexes. distinct: the field of the metadata by which selections are distinct, unless a request says otherwise.
+    calibration: turns relevance into a probability."""
 
     description: str | None = None
     distinct: str | None = None

@@ -27,10 +27,7 @@ STORES = "boundarymorph.stores"  # the entry points of stores, named by the sche
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
-    """Load the dual encoder. Its `name` is valid after `check`. on_lost: called if its device is lost for good.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
-    """
+    """Load the dual encoder, whose `name` is valid after `check`. Raises ModelUnavailable or InvalidConfiguration."""
     chosen = settings.encoder
     if chosen.url:
         from boundarymorph.remote.model import remote_options

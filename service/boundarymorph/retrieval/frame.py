@@ -35,10 +35,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and what comes with it, for `decode_pool` to restore bit for bit.
-
-    Raises InvalidInput for ids that are not valid Unicode.
-    """
+    """Encode a pool and what comes with it for `decode_pool`. Raises InvalidInput for ids that are not Unicode."""
     pool = retrieved.pool
     tensors = {
         "vectors": _rows(pool.embeddings) if retrieved.halves is None else retrieved.halves,
@@ -158,7 +155,6 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
 
 
 def _blocks(vectors: NDArray[Any]) -> Iterator[slice]:
-    """Yield the rows in parts."""
     step = max(1, _BLOCK // vectors.shape[1])
     yield from (slice(start, start + step) for start in range(0, len(vectors), step))
 

@@ -54,10 +54,8 @@ Answer = TypeVar("Answer")
 
 class RemoteRetriever:
     """A `Retriever` over HTTP: one or more `boundarymorph retriever` servers with the same documents and encoder.
-
     Errors for the caller are passed on. Every call also raises Overloaded, RetrieverUnavailable if no retriever can be
-    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first.
-    """
+    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first."""
 
     def __init__(
         self,

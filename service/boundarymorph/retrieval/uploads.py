@@ -52,8 +52,7 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload. line: or position in an array, from 1; embedding: (d,) float32 unit; end: in bytes;
-    unknown: names of its unknown fields."""
+    """A document of an upload, by line from 1. embedding: (d,) float32 unit; end: in bytes; unknown: its fields."""
 
     line: int
     document: Document
@@ -94,8 +93,7 @@ async def parse_ndjson(
 async def parse_array(
     body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse a JSON array of `UploadedDocument`s, by `run`. Raises InvalidInput if it is none, and as `reading.parse`
-    does."""
+    """Parse a JSON array of `UploadedDocument`s, by `run`. Raises InvalidInput, and as `reading.parse` does."""
     end = 0
 
     def parsed(start: int) -> list[ParsedDocument | BadLine]:
@@ -220,9 +218,8 @@ def _embedding(value: Sequence[float], dimension: int) -> NDArray[np.float32]:
 
 @dataclass(slots=True)
 class IngestReport:
-    """The outcome of the documents of an upload so far. superseded: by one with the same id in the same batch;
-    truncated: to be encoded; problems: the first MAX_PROBLEMS skipped; unknown_fields: documents with each; position:
-    bytes processed."""
+    """The outcome of an upload so far. superseded: by one with the same id in the same batch; truncated: to be encoded;
+    problems: the first MAX_PROBLEMS skipped; unknown_fields: documents with each; position: bytes."""
 
     added: int = 0
     updated: int = 0

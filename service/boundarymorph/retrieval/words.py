@@ -99,8 +99,7 @@ def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArra
 
 @dataclass(frozen=True, eq=False)
 class PoolWords:
-    """The words of n texts. content: all texts, folded, as bytes with spaces between words; starts: (T,) where words
-    begin; ends: (n,) where texts end."""
+    """The words of n texts. content: all, folded, with spaces; starts: (T,) of words; ends: (n,) of texts."""
 
     content: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -134,8 +133,7 @@ class PoolWords:
         return hashes
 
     def index_terms(self) -> NDArray[np.uint64]:
-        """Return (T,) all words as numbers: the upper half is that of the stem (`stem_numbers`), the lower that of the
-        word."""
+        """Return (T,) all words as numbers: the upper half is of the stem (`stem_numbers`), the lower of the word."""
         return self._stems << np.uint64(32) | self.hashes.astype(np.uint64)
 
     def bm25(self, query: str) -> NDArray[np.float64]:
@@ -329,7 +327,6 @@ class ColumnWriter:
         self.count = 0
 
     def add(self, texts: Iterable[str]) -> None:
-        """Add the next rows."""
         words = PoolWords.of(texts)
         number, page = len(self._pages), Columns.of(words, self.count)
         for name in _FILES:
@@ -365,8 +362,7 @@ def read_columns(folder: Path) -> tuple[Columns, NDArray[np.uint32]]:
 
 @dataclass(frozen=True)
 class RowWords:
-    """The words of all rows at one moment: BM25 with exact statistics of the living, and the query's words they have.
-    parts: of consecutive rows; lengths: (n,) words of each row; alive: (n,)."""
+    """BM25 of all rows at one moment, with statistics of the living. parts: of consecutive rows; the rest: (n,)."""
 
     parts: tuple[Columns, ...]
     lengths: NDArray[np.uint32]

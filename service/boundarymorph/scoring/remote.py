@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 
 class BoundaryMorph(Dialect):
-    """The scorer that comes with this service."""
-
     name, path, description_path = "boundarymorph", "/score", "/info"
     most_texts, honours_deadlines = 512, True
 
@@ -285,7 +283,6 @@ class RemoteScorer(RemoteModel):
         self._declines = all(endpoint.dialect.declines for endpoint in endpoints)
 
     async def check(self) -> None:
-        """Score a short pair. Raises as `score` does."""
         scores = await self.score("probe", ["probe"])
         if np.isnan(scores.values).any():
             raise scores.failure or ScorerFailed(f"{self.name} gave no score for a probe; the log says why")

@@ -66,9 +66,8 @@ def checked(scores: Scores, count: int, scorer: str) -> Scores:
 
 async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
     """Return what `score` gives for the texts with words, and 0 for the others, which it is not asked for.
-
-    Cross-encoders are often sure of a pair without words, and some servers refuse the whole request for a blank text.
-    """
+    Cross-encoders are often sure of a pair without words, and some servers refuse the whole request for a blank
+    text."""
     without = blank(texts)
     if not without:
         return await score(texts)
@@ -114,11 +113,9 @@ class Scorer(Protocol):
     async def score(
         self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
     ) -> Scores:
-        """Score n texts against one query, or raise an error if none can be scored.
-
-        deadline: on `time.monotonic()`. instruction: in place of the operator's or, of a language model, beside it.
-        Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed.
-        """
+        """Score n texts against one query, or raise an error if none can be scored. deadline: on `time.monotonic()`.
+        instruction: in place of the operator's or, of a language model, beside it. Raises Overloaded before any work
+        was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed."""
 
     async def close(self) -> None:
         """Release threads and connections; later calls fail."""

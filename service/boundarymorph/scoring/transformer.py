@@ -19,22 +19,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, ScorerFailed
+from boundarymorph.inference import transformer
 from boundarymorph.inference.models import TokenSequence, encode_heads, encode_pairs, plain, with_words
-from boundarymorph.inference.transformer import (
-    CAUSAL_MAX_LENGTH,
-    DeviceModel,
-    Forward,
-    Head,
-    LoadOptions,
-    Placement,
-    PooledBody,
-    Repository,
-    chosen_length,
-    on_device,
-    padded,
-    padding_token,
-    typed,
-)
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _APART = "\0"
@@ -182,7 +168,6 @@ class ChatPrompt:
         ]
 
     def token(self, answer: str | int) -> int:
-        """Return the id of one of the template's answers."""
         number = answer if isinstance(answer, int) else self._tokenizer.token_to_id(answer)
         if number is None:
             raise InvalidConfiguration(f"the {self.template.name} prompt's answer {answer!r} is no token of this model")
@@ -300,7 +285,7 @@ def label_logits(labels: torch.Tensor) -> torch.Tensor:
     return labels[:, 0] if labels.shape[-1] == 1 else labels[:, 1] - labels[:, 0]
 
 
-def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
+def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> transformer.Head:
     """Return a head made of the rows of a causal model's output layer that belong to its answers, in float32. Raises
     InvalidConfiguration for answers that are not tokens."""
     output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
@@ -312,7 +297,7 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
     return lambda states: label_logits(nn.functional.linear(states, weight, bias))
 
 
-class TransformerCrossEncoder(DeviceModel):
+class TransformerCrossEncoder(transformer.DeviceModel):
     """A `CrossEncoder` on one device: the relevance is the sigmoid of the logit by the temperature of the prompt."""
 
     failed = ScorerFailed
@@ -320,8 +305,8 @@ class TransformerCrossEncoder(DeviceModel):
     def __init__(
         self,
         name: str,
-        forward: Forward,
-        placement: Placement,
+        forward: transformer.Forward,
+        placement: transformer.Placement,
         max_length: int,
         *,
         prompt: SequencePairs | ChatPrompt,
@@ -339,7 +324,7 @@ class TransformerCrossEncoder(DeviceModel):
         max_length: int | None = None,
         prompt: str | None = None,
         instruction: str | None = None,
-        **options: Unpack[LoadOptions],
+        **options: Unpack[transformer.LoadOptions],
     ) -> TransformerCrossEncoder:
         """Load a model from a folder or from the hub.
 
@@ -347,18 +332,20 @@ class TransformerCrossEncoder(DeviceModel):
         name or chat (the repository's own), by default by the model's name and files. Raises ModelUnavailable,
         InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
         """
-        placement = Placement.of(options)
-        repository = Repository(
+        placement = transformer.Placement.of(options)
+        repository = transformer.Repository(
             name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
         )
         generates = _generates(repository)
-        length = chosen_length(repository, max_length, CAUSAL_MAX_LENGTH if generates else None)
+        length = transformer.chosen_length(repository, max_length, transformer.CAUSAL_MAX_LENGTH if generates else None)
         template = _template(repository, prompt, instruction, generates=generates)
         chat = None
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
-        reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        forward = on_device(lambda: _open(repository, placement, chat, generates=generates))
+        reader = chat or SequencePairs(
+            repository.backend_tokenizer, max_length=length, types=transformer.typed(repository)
+        )
+        forward = transformer.on_device(lambda: _open(repository, placement, chat, generates=generates))
         return cls(
             _name(repository, placement.precision, length, chat),
             forward,
@@ -385,7 +372,7 @@ class TransformerCrossEncoder(DeviceModel):
         return sigmoid(logits / self._temperature)
 
 
-def _generates(repository: Repository) -> bool:
+def _generates(repository: transformer.Repository) -> bool:
     """Whether it is a causal model, not one of sequence classification. Raises InvalidConfiguration for others."""
     names = repository.config.architectures or []
     if any(name.endswith("ForCausalLM") for name in names):
@@ -398,7 +385,9 @@ def _generates(repository: Repository) -> bool:
     )
 
 
-def _open(repository: Repository, placement: Placement, chat: ChatPrompt | None, *, generates: bool) -> Forward:
+def _open(
+    repository: transformer.Repository, placement: transformer.Placement, chat: ChatPrompt | None, *, generates: bool
+) -> transformer.Forward:
     kind = AutoModelForCausalLM if generates else AutoModelForSequenceClassification
     model = repository.open(kind, dtype=placement.weight_type)
     model.to(device=placement.device)  # type: ignore[call-arg]
@@ -407,19 +396,19 @@ def _open(repository: Repository, placement: Placement, chat: ChatPrompt | None,
         no = chat.template.no
         head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
         body = cast(PreTrainedModel, model.base_model)
-        return PooledBody(body, "last", padding_token(repository), head)
+        return transformer.PooledBody(body, "last", transformer.padding_token(repository), head)
     if model.config.num_labels not in (1, 2):
         raise InvalidConfiguration(
             f"the model has {model.config.num_labels} labels: a reranker has one, or two of which the second is for"
         )
     if model.config.pad_token_id is None:
-        model.config.pad_token_id = padding_token(repository)
+        model.config.pad_token_id = transformer.padding_token(repository)
     padding = model.config.pad_token_id
-    return lambda pairs: label_logits(model(**padded(pairs, padding, model.device)).logits.float())
+    return lambda pairs: label_logits(model(**transformer.padded(pairs, padding, model.device)).logits.float())
 
 
 def _template(
-    repository: Repository, prompt: str | None, instruction: str | None, *, generates: bool
+    repository: transformer.Repository, prompt: str | None, instruction: str | None, *, generates: bool
 ) -> Template | None:
     """Return the template for a chat model, or None if the query and the document are simply joined."""
     if prompt is not None and prompt not in (*TEMPLATES, _OWN_PROMPT):
@@ -440,7 +429,7 @@ def _prompts() -> str:
     return ", ".join([*TEMPLATES, _OWN_PROMPT])
 
 
-def _name(repository: Repository, precision: str, max_length: int, chat: ChatPrompt | None) -> str:
+def _name(repository: transformer.Repository, precision: str, max_length: int, chat: ChatPrompt | None) -> str:
     name = f"{repository.model}@{repository.revision[:12]}/{precision}/{max_length}"
     if chat is None:
         return name

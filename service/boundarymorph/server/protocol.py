@@ -60,7 +60,6 @@ class Connections:
             self._waiting[connection] = None
 
     def works(self, connection: ProblemProtocol) -> None:
-        """Note that a request of a connection begins."""
         self._waiting.pop(connection, None)
 
 
@@ -203,7 +202,6 @@ class ProblemProtocol(H11Protocol):
         self._leave()
 
     def abort(self, reason: str) -> None:
-        """Close the connection at once."""
         metrics.connections_closed.labels(reason).inc()
         self._leave()
         self._end_request()

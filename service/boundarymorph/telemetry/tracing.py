@@ -122,7 +122,6 @@ def trace_id() -> str | None:
 
 
 def headers() -> dict[str, str]:
-    """Return the headers with which an outgoing request continues the current trace."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier)
     return carrier

@@ -49,8 +49,7 @@ class DualEncoder(Model, Protocol):
 
 
 class BatchingEncoder(Batcher[DualEncoder]):
-    """An `Encoder` that batches the texts of all requests together (`Batcher`). Queries go first. A call with many
-    documents queues at most two slices of them, so that calls take turns."""
+    """An `Encoder` that batches texts across requests, queries first; a call queues two slices of documents."""
 
     def __init__(self, model: DualEncoder, **options: Any) -> None:
         """options: see `Batcher`."""
@@ -114,7 +113,6 @@ class OnnxDualEncoder(OnnxTextModel):
 
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxDualEncoder:
-        """Load it. Raises ModelUnavailable."""
         return cls(embedded_encoder(), max_length=max_length, threads=threads)
 
     def tokenize_query(self, text: str) -> TokenSequence:

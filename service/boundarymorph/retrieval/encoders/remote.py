@@ -111,8 +111,8 @@ def parse(url: str) -> Endpoint:
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP, of one or more servers with the same model. Name and dimension are of the model that gave
-    the last vectors; before, they raise EncoderUnavailable."""
+    """An `Encoder` over HTTP. Name and dimension are of the last answer's model; before they raise
+    EncoderUnavailable."""
 
     def __init__(
         self,
@@ -154,7 +154,6 @@ class RemoteEncoder:
         await self._encode(_QUERY, ["probe"])
 
     async def check(self) -> None:
-        """Encode a short query. Raises as `encode_query` does."""
         await self.encode_query("probe")
 
     async def encode_query(self, text: str) -> NDArray[np.float32]:
@@ -207,7 +206,6 @@ class RemoteEncoder:
         return self._known
 
     def _prompts(self, model: str) -> tuple[str, str]:
-        """Return the prompts of queries and of documents."""
         family = known_recipe(model)
         return (
             family.query if self._query_prompt is None else self._query_prompt,

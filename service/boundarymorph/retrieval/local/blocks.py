@@ -118,8 +118,7 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a file without opening it. Raises OSError, and CorruptIndex for a link, pipe, device or
-    folder."""
+    """Return the size of a file. Raises OSError, and CorruptIndex for a link, pipe, device or folder."""
     path = folder / name
     if path.is_symlink():
         raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
@@ -321,18 +320,15 @@ class BlockFiles:
 
 
 def _vectors_of(dimension: int) -> Any:
-    """Return FAISS's index of float16 vectors and inner products, without vectors."""
     return _faiss.IndexScalarQuantizer(dimension, _faiss.ScalarQuantizer.QT_fp16, _faiss.METRIC_INNER_PRODUCT)
 
 
 def clusters_of(count: int) -> int:
-    """Return the number of clusters for this many vectors."""
     return max(1, min(count // 8, int(4 * math.sqrt(count))))
 
 
 def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
-    """Return FAISS's inverted file with half precision and inner products, trained but without vectors. sample: (n, d)
-    unit rows, n at least `clusters`. checkpoint is called between iterations."""
+    """Return FAISS's inverted file in half precision, trained on (n, d) unit rows, n at least `clusters`; empty."""
     dimension = sample.shape[1]
     index = _faiss.index_factory(dimension, f"IVF{clusters},SQfp16", _faiss.METRIC_INNER_PRODUCT)
     index.by_residual = False  # so that the stored halves are kept as they are
@@ -349,8 +345,7 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
 
 
 def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
-    """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries. exact: FAISS's
-    index of the same rows. checkpoint is called between searches."""
+    """Find the fewest probes that reach the TARGET recall for (n, d) queries. exact: FAISS's index of the same rows."""
 
     def scores(searched: Any, depth: int, parameters: Any) -> NDArray[np.float32]:
         """Return (n, depth), descending, padded with the smallest float32."""
@@ -379,8 +374,7 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
 
 
 class Trainer:
-    """Makes the block of one index in a thread, where `adopt` is called with each newer block, whichever process made
-    it. A failed attempt is logged and repeated after the pause."""
+    """Makes the block of one index in a thread, in which `adopt` gets each newer one, whichever process made it."""
 
     def __init__(
         self,
@@ -463,8 +457,7 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy one state of an index into a new folder, which appears when it is complete. Raises InvalidInput if it
-    exists, CorruptIndex, StorageFull or StorageUnavailable."""
+    """Copy one state of an index into a new folder. Raises InvalidInput, CorruptIndex or StorageUnavailable."""
     if target.exists():
         raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
@@ -480,8 +473,7 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name. Raises
-    CorruptIndex, naming the file, for damage, another format, a link, or what no backup has; InvalidInput if it is not
-    a backup; StorageFull and OSError."""
+    CorruptIndex for damage, a link, or what no backup has; InvalidInput if it is none; StorageFull and OSError."""
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:

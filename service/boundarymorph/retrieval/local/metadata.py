@@ -166,8 +166,8 @@ def _with_fields(
 
 
 def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
-    """Return ascending sequence numbers of all living documents and perhaps of some others; None for more than `most`.
-    Where at least half of the numbers in use are of documents, all of them are returned."""
+    """Return ascending sequence numbers of all living documents, and of some others if few are missing; None for more
+    than `most`."""
     source = f"documents INDEXED BY living WHERE {LIVING}"
     ends = connection.execute(f"SELECT min(sequence) FROM {source} UNION ALL SELECT max(sequence) FROM {source}")  # noqa: S608
     (first,), (last,) = ends.fetchall()
@@ -178,8 +178,7 @@ def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | No
 
 
 def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], most: int) -> NDArray[np.int64] | None:
-    """Return sequence numbers in the order of the source; None if there are more than `most`. They come as one text,
-    since a row for each would take four times as long."""
+    """Return sequence numbers in the order of the source, read as one text for speed; None for more than `most`."""
     rows = f"SELECT sequence FROM {source} LIMIT ?"  # noqa: S608
     joined = f"SELECT count(*), group_concat(sequence, ' ') FROM ({rows})"  # noqa: S608
     count, text = connection.execute(joined, (*values, most + 1)).fetchone()

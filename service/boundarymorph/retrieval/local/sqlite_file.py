@@ -64,9 +64,8 @@ class _Held(threading.local):
 
 
 class SqliteFile:
-    """Durable transactions on one file. Thread-safe; readers never wait for writers. On a full or read-only disk it can
-    be read, but for one case (`_settled`). Raises UnknownIndex once the file is deleted, CorruptIndex,
-    StorageUnavailable or StorageFull."""
+    """Durable transactions on one file. Thread-safe; readers never wait for writers. Raises UnknownIndex once the file
+    is deleted, CorruptIndex, StorageUnavailable or StorageFull."""
 
     def __init__(self, path: Path, *, log_bytes: int = LOG_BYTES) -> None:
         """log_bytes: size of SQLite's write-ahead log above which a write empties it."""
@@ -157,8 +156,7 @@ class SqliteFile:
             self._idle.pop().close()
 
     def _bound_log(self) -> None:
-        """Empty the write-ahead log if it is too long: by itself SQLite does so only when nobody reads it. If a read
-        outlasts the patience, the log may grow by the same amount before the next attempt."""
+        """Empty the write-ahead log if it is too long. A read that outlasts the patience lets it grow once more."""
         with suppress(OSError):  # of a log that is gone
             if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
                 self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
@@ -231,9 +229,8 @@ def storage_trouble(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _settled(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads the file as it is, without log and locks: only while all writes are in the file,
-    which is compared before and after. trouble: why SQLite could not read it otherwise. Raises StorageUnavailable if
-    there are writes in the log or the file has changed, and `trouble` if it is gone."""
+    """Yield a connection that reads the file as it is, without log and locks: only while all writes are in the file.
+    Raises StorageUnavailable if there are writes in the log or the file changes, and `trouble` if it is gone."""
     before = _state(path)
     if before is None and not path.exists():
         raise trouble

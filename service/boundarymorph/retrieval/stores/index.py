@@ -29,8 +29,7 @@ SAMPLE = 8  # documents looked at for one with a text
 
 
 class StoreIndex:
-    """An `Index` over a table. The store only nominates candidates, which are ranked here by exact inner products, ties
-    by id. Also raises RetrieverUnavailable and RetrieverFailed."""
+    """An `Index` over a table, whose candidates are ranked here exactly, ties by id."""
 
     def __init__(self, name: str, info: IndexConfiguration, table: Table, store: str) -> None:
         """store: the name of the engine, for messages."""
@@ -156,8 +155,7 @@ class StoreIndex:
     def _distinct(
         self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
     ) -> tuple[Found, Pool, list[str]]:
-        """Return the rows of a search, deeper where rows share an id or cannot be used, the pool of the nearest, and
-        warnings."""
+        """Return the rows of a search, deeper where some cannot be used, the pool of the nearest, and warnings."""
         wanted = depth
         while True:
             found = self._nearest(unit, wanted, condition, documents=documents)
@@ -216,8 +214,7 @@ class StoreIndex:
         return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[str]]:
-        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: documents that need not be
-        read; gets those without content."""
+        """Return a pool with BM25 and terms of its texts, and warnings. read: gets documents without content."""
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))

@@ -211,8 +211,8 @@ class PgvectorStore(Store):
 
 
 class PgvectorTable(Table):
-    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; otherwise an
-    iterative scan of the index, which the answer says."""
+    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; else by an
+    iterative scan of it."""
 
     at_a_time = 10_000
 
