@@ -62,7 +62,7 @@ def decode_pool(frame: bytes) -> Retrieved:
     scores = _column(tensors, "scores", count)
     if (scores[1:] > scores[:-1]).any():
         raise MalformedFrame("its scores are not in descending order")
-    ids = _texts(_bytes(tensors, "ids"), "ids")
+    ids = _list(_bytes(tensors, "ids"), "ids", str)
     if len(ids) != count or len(set(ids)) < count:
         raise MalformedFrame(f"it has {len(set(ids))} different ids for {count} documents")
     of_features = [name for name in tensors if name.startswith(_FEATURE)]
@@ -84,7 +84,7 @@ def decode_pool(frame: bytes) -> Retrieved:
     source: Any = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
-    warnings = _texts(metadata.get("warnings", ""), "warnings")
+    warnings = _list(metadata.get("warnings", ""), "warnings", str)
     pool = Pool(ids, vectors, query, scores, features, terms)
     return Retrieved(pool, warnings, source, documents, artifacts)
 
@@ -213,20 +213,13 @@ def _check_lengths(lengths: NDArray[np.float64], what: str) -> None:
         raise MalformedFrame(f"{what} is not of unit length")
 
 
-def _texts(array: str | bytes, what: str) -> list[str]:
-    texts = _list(array, what)
-    if not set(map(type, texts)) <= {str}:
-        raise MalformedFrame(f"its {what} are not texts")
-    return texts
-
-
-def _list(array: str | bytes, what: str) -> list[Any]:
+def _list(array: str | bytes, what: str, kind: type = dict) -> list[Any]:
     try:
         values = orjson.loads(array)
     except orjson.JSONDecodeError as error:
         raise MalformedFrame(f"its {what} are not JSON: {error}") from error
-    if not isinstance(values, list):
-        raise MalformedFrame(f"its {what} are not a list")
+    if not isinstance(values, list) or not set(map(type, values)) <= {kind}:
+        raise MalformedFrame(f"its {what} are not a list of {'texts' if kind is str else 'objects'}")
     return values
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -60,10 +60,9 @@ class LocalIndex(DocumentStore):
         warnings: Sequence[str] = (),
         policy: TrainingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
-        **options: Any,
     ) -> None:
-        """make_mirror: see `VectorIndex`. warnings: added to every answer. options: see `DocumentStore`."""
-        super().__init__(path, **options)
+        """make_mirror: see `VectorIndex`. warnings: added to every answer."""
+        super().__init__(path)
         self.name = name
         self.caller = ""  # who used it last
         self._make_mirror = make_mirror if self.info.dimension else None
@@ -391,7 +390,8 @@ class LocalCatalog:
         if folder.exists() and not replace:
             raise _taken(name)
         temporary = self._directory / f".creating-{uuid4().hex}"
-        with storage_errors(f"{name!r} could not be restored from {source}"), self._building():
+        trouble = f"{name!r} could not be restored from {source}"
+        with storage_errors(trouble), locked(self._directory, fcntl.LOCK_SH):  # so that nobody tidies the folder up
             try:
                 unpack(source, temporary, f"{uuid4().hex}{_SUFFIX}")
                 self._replace(folder, temporary) if replace else self._place(folder, temporary)
@@ -462,7 +462,7 @@ class LocalCatalog:
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
         """Create the index in a temporary folder and move it into place; False if another process was faster."""
         temporary = self._directory / f".creating-{uuid4().hex}"
-        with storage_errors(str(folder)), self._building():
+        with storage_errors(str(folder)), locked(self._directory, fcntl.LOCK_SH):
             try:
                 temporary.mkdir()
                 path = temporary / f"{uuid4().hex}{_SUFFIX}"
@@ -499,10 +499,6 @@ class LocalCatalog:
                 raise
             self._forget(folder.name, forgotten)
         shutil.rmtree(before, ignore_errors=True)
-
-    def _building(self) -> AbstractContextManager[None]:
-        """Hold a lock while a temporary folder is written, so that no process takes it for a killed one's."""
-        return locked(self._directory, fcntl.LOCK_SH)
 
     def _tidy(self) -> None:
         """Remove what killed processes left, and restore an index that was about to be replaced."""

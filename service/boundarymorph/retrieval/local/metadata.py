@@ -19,7 +19,6 @@ from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Exists, Filter, Not, spellings
 from boundarymorph.retrieval.local.sqlite_file import LIVING, interruptible, last_sequence, select
 
-FILTER_BYTES = 64 * 2**20
 FEW = 2_000  # writes since an answer whose metadata are read one by one, rather than asking anew
 _REMAINS = 10_000  # writes after which an answer is computed anew, without those that are gone
 _ENTRY_BYTES = 1_024  # memory of a filter, without its values
@@ -219,7 +218,7 @@ class _Matches:
 class MatchingReader:
     """The documents that match a filter, cached for recent filters, up to a bound of memory. Thread-safe."""
 
-    def __init__(self, *, most_bytes: int = FILTER_BYTES) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._lock = Lock()
         self._known: cachetools.LRUCache[Filter, _Matches] = cachetools.LRUCache(most_bytes, lambda each: each.bytes)
 

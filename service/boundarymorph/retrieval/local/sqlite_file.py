@@ -19,7 +19,6 @@ from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, 
 from boundarymorph.inference.concurrency import Abandoned, check_awaited, is_abandoned
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 
-LOG_BYTES = 4 * 2**20
 _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
 _PATIENCE = 30.0  # seconds that a write waits for another writer
 _IDLE_CONNECTIONS = 8  # kept open for later calls, with two descriptors each
@@ -67,11 +66,11 @@ class SqliteFile:
     """Durable transactions on one file. Thread-safe; readers never wait for writers. Raises UnknownIndex once the file
     is deleted, CorruptIndex, StorageUnavailable or StorageFull."""
 
-    def __init__(self, path: Path, *, log_bytes: int = LOG_BYTES) -> None:
-        """log_bytes: size of SQLite's write-ahead log above which a write empties it."""
+    log_bytes = 4 * 2**20  # of SQLite's write-ahead log, above which a write empties it
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._log_bytes = log_bytes
-        self._log_due = log_bytes
+        self._log_due = self.log_bytes
         self._writing = threading.Lock()
         self._held = _Held()
         self._idle: deque[sqlite3.Connection] = deque()
@@ -159,7 +158,7 @@ class SqliteFile:
         """Empty the write-ahead log if it is too long. A read that outlasts the patience lets it grow once more."""
         with suppress(OSError):  # of a log that is gone
             if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
-                self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
+                self._log_due = self.log_bytes if self.empty_log() else size + self.log_bytes
 
     def _connection(self) -> sqlite3.Connection:
         try:

@@ -20,11 +20,10 @@ from boundarymorph.retrieval.document import STOP, Document, canonical, fingerpr
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import WORDS
 from boundarymorph.retrieval.local import metadata
-from boundarymorph.retrieval.local.metadata import FILTER_BYTES, MatchingReader
+from boundarymorph.retrieval.local.metadata import MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import (
     COVERED,
     LIVING,
-    LOG_BYTES,
     SqliteFile,
     configuration,
     create_file,
@@ -140,21 +139,13 @@ class DocumentStore(SqliteFile):
     transaction. Every write and deletion of a document takes a new sequence number, so readers in any process keep up
     by `changes`. Embeddings are stored as float16 and normalized when they are read."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        tombstones_kept: int = 10_000,
-        page: int = 10_000,
-        log_bytes: int = LOG_BYTES,
-        filter_bytes: int = FILTER_BYTES,
-    ) -> None:
-        """tombstones_kept: deletions that `changes` still lists; page: changes at a time; log_bytes: see `SqliteFile`;
-        filter_bytes: memory for the matches of recent filters."""
-        super().__init__(path, log_bytes=log_bytes)
-        self._tombstones_kept = tombstones_kept
-        self._page = page
-        self._matched = MatchingReader(most_bytes=filter_bytes)
+    tombstones_kept = 10_000  # deletions that `changes` still lists
+    page_rows = 10_000  # changes at a time
+    filter_bytes = 64 * 2**20  # for the matches of recent filters
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._matched = MatchingReader(self.filter_bytes)
         self._directions: tuple[int, Directions] | None = None
         with self.transaction() as connection:
             self.info = configuration(path, connection)
@@ -346,7 +337,7 @@ class DocumentStore(SqliteFile):
         metadata.remove(connection, [sequence for _, sequence in rows])
         connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
         (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
-        if tombstones - len(present) > self._tombstones_kept:
+        if tombstones - len(present) > self.tombstones_kept:
             connection.execute("DELETE FROM documents WHERE embedding IS NULL AND sequence <= ?", (before,))
             connection.execute("UPDATE meta SET value = ? WHERE key = 'purged'", (before,))
         return len(present)
@@ -377,12 +368,12 @@ class DocumentStore(SqliteFile):
         """Return the chosen rows until their texts are long, and whether there are no more."""
         columns, rows, size = "title, text" if texts else "NULL, NULL", [], 0
         query = f"SELECT sequence, id, embedding, {columns} FROM documents WHERE {chosen} ORDER BY sequence LIMIT ?"  # noqa: S608
-        for row in connection.execute(query, (*values, self._page)):
+        for row in connection.execute(query, (*values, self.page_rows)):
             rows.append(row)
             size += len(row[4] or "")
             if size >= _PAGE_CHARACTERS:
                 return rows, False
-        return rows, len(rows) < self._page
+        return rows, len(rows) < self.page_rows
 
     def _halves(self, embeddings: Sequence[bytes]) -> NDArray[np.float16]:
         if any(len(embedding) != 2 * self.info.dimension for embedding in embeddings):
