@@ -25,7 +25,6 @@ def storage_errors(trouble: str) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Whether a file or folder exists. Raises StorageUnavailable if that cannot be determined."""
     with storage_errors(str(path)):
         return path.exists()
 

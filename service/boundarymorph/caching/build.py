@@ -26,7 +26,6 @@ class Caches:
         return CachingEncoder(encoder, self.vector_bytes) if self.vector_bytes else encoder
 
     async def close(self) -> None:
-        """Close the connections; what was cached in this process is lost."""
         if self.link is not None:
             await self.link.close()
 

@@ -57,7 +57,6 @@ class CachedScore:
 
 
 def kept_name(document: str | None) -> bytes | None:
-    """Return an id in UTF-8, or None if it is not stored."""
     if document is None:
         return None
     try:
@@ -87,8 +86,6 @@ _SCORE_BYTES = 200
 
 @dataclass(slots=True)
 class _Query:
-    """The scores of one query in the order written, and when they expire."""
-
     expires: float
     scores: dict[bytes, CachedScore] = field(default_factory=dict)
 
@@ -359,7 +356,6 @@ class TaskScores:
         return {cached.document for cached in self._recalled.values()}
 
     def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
-        """Return the recalled scores of documents, by position, whose text has not changed since."""
         recalled = self._recalled or {}
         digests = {position: digest(document.content) for position, document in documents.items()}
         found = {position: recalled[text] for position, text in digests.items() if text in recalled}

@@ -98,7 +98,6 @@ async def parts(settings: Settings) -> AsyncIterator[Parts]:
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
-    """Parse the text of an option as a JSON object. Raises InvalidInput."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -64,7 +64,6 @@ async def _here(settings: Settings) -> AsyncIterator[Service]:
 
 @asynccontextmanager
 async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
-    """Yield a running service."""
     import httpx2
 
     from boundarymorph.agents.rest import Service

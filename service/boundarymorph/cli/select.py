@@ -126,7 +126,6 @@ def select(options: SelectOptions) -> None:
 
 
 def _number(text: str | None) -> int | str | None:
-    """Return the text as an int if it is a whole number; otherwise the request validates it."""
     return int(text) if text is not None and text.isdecimal() else text
 
 

@@ -20,8 +20,6 @@ IndexStore = Annotated[str | None, option("Name of the --store in which indexes 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverOptions:
-    """Options of the retriever."""
-
     host: Host = None
     port: Annotated[int | None, option("Port to listen on.", default="8082")] = None
     data_directory: DataDirectory = None
@@ -32,8 +30,6 @@ class RetrieverOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(RetrieverOptions):
-    """Options of a service."""
-
     port: Annotated[int | None, option("Port to listen on.", default="8080")] = None
     scorer: Annotated[
         str | None,
@@ -91,8 +87,6 @@ def _run(create: Create, name: str, default_port: int | None = None, **given: An
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerOptions:
-    """Options of the scorer."""
-
     model: Annotated[str | None, option("Hugging Face name, short name or folder.", default="the embedded one")] = None
     revision: Annotated[str | None, option("Commit, branch or tag of --model.", default="its main branch")] = None
     host: Host = None

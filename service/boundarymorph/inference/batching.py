@@ -65,7 +65,6 @@ class TokenQueue(Generic[Owner]):
             self.callers[entry.caller] += len(entry.item)
 
     def discard(self, owners: Collection[Owner]) -> int:
-        """Remove the sequences of these owners; return how many there were."""
         dropped = [entry for entry in self._waiting if entry.owner in owners]
         self._remove(dropped)
         return len(dropped)
@@ -145,8 +144,6 @@ def _like_lengths(entries: list[Entry[Owner]], batch_tokens: int) -> list[Entry[
 
 
 class _Job:
-    """One request under way: its results so far, and how many are missing."""
-
     def __init__(self, items: Sequence[TokenSequence], role: ModelRole, arrival: float) -> None:
         self.items = items
         self.arrival = arrival
@@ -219,16 +216,13 @@ class Batcher(Generic[ModelType]):
         return self.model.name
 
     def waiting(self) -> tuple[int, int]:
-        """Number of waiting items, and of their tokens."""
         with self._changed:
             return len(self._queue), self._queue.tokens
 
     def full_batch(self) -> int:
-        """Return how many items of the greatest length fill a batch."""
         return max(1, self.batch_tokens // self.model.max_length)
 
     def check_open(self) -> None:
-        """Raise RuntimeError after `close`."""
         if self._closed:
             raise RuntimeError(f"this {self.role.name} is closed")
 
@@ -464,7 +458,6 @@ class Batcher(Generic[ModelType]):
         job.finish(error)
 
     def _lose(self, reason: str, batch: list[Entry[_Job]]) -> None:
-        """Fail all present and future requests."""
         with self._changed:
             first, self._lost = self._lost is None, reason
             jobs = self._queue.owners() | {entry.owner for entry in batch}

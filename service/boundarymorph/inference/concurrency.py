@@ -256,7 +256,6 @@ class Turns:
         self._call()
 
     def waiting(self) -> Counter[str]:
-        """Return how many turns each caller waits for."""
         return Counter(waiter.caller for waiter in self._waiters)
 
     def close(self) -> None:
@@ -282,8 +281,6 @@ Result = TypeVar("Result")
 
 
 class Run(Protocol):
-    """Calls a function, most often in another thread, and awaits its result."""
-
     async def __call__(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result: ...
 
 
@@ -345,8 +342,6 @@ async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -
 
 
 def at_once_if(short: Callable[[], bool], run: Run) -> Run:
-    """A `Run` that is `at_once` whenever `short`, and `run` otherwise."""
-
     async def chosen(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         return await (at_once if short() else run)(function, *args)
 

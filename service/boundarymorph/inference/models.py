@@ -161,7 +161,6 @@ def encode_pairs(
 
 
 def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[TokenSequence]:
-    """Tokenize n texts with their special tokens, truncated to max_length."""
     room, around = max(0, max_length - tokenizer.num_special_tokens_to_add(False)), _framing(tokenizer, 1)
     framed = [(*around(head.ids), head.truncated) for head in encode_heads(tokenizer, texts, room)]
     return [TokenSequence(ids, truncated, types) for ids, types, truncated in framed]
@@ -182,7 +181,6 @@ def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> lis
 
 
 def _heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int, characters: int) -> list[Head]:
-    """Return at most `tokens` tokens of so many characters of each text."""
     check_awaited()
     encodings = tokenizer.encode_batch_fast([text[:characters] for text in texts], add_special_tokens=False)
     return [

@@ -46,7 +46,6 @@ class Repository:
 
     @property
     def model(self) -> str:
-        """The name of the model on the hub, or of its folder."""
         return self.location if self.folder is None else self.folder.resolve().name
 
     @cached_property
@@ -114,7 +113,6 @@ class Repository:
             raise ModelUnavailable(f"{name} of {self.location} cannot be read: {error}") from error
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the tensors of an additional safetensors file."""
         with self._opening("weights"):
             found = cached_file(self.location, name, **self._where)
             assert found is not None, "a missing file raises OSError"
@@ -163,7 +161,6 @@ def chosen_length(repository: Repository, max_length: int | None, usual: int | N
 
 
 def padding_token(repository: Repository) -> int:
-    """Return the token for padding: any will do, since it is masked."""
     return int(repository.tokenizer.pad_token_id or 0)
 
 
@@ -232,7 +229,6 @@ class Placement(NamedTuple):
 
 
 def _chosen_device(device: str) -> torch.device:
-    """Return the device; auto is a GPU if there is one. Raises InvalidConfiguration if it does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -125,11 +125,9 @@ class Dialect(ABC):
         """Read the results of `count` texts."""
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        """Read the server's own description. model: the configured one, if any."""
         raise Unusable("it does not describe itself")
 
     def configured(self, model: str) -> Description:
-        """Return the description of a server that does not describe itself. model: the configured one."""
         return Description(f"{self.name}:{model}", model, self.most_texts)
 
 
@@ -166,7 +164,6 @@ class TextEmbeddingsInference(Dialect):
 
 
 def vllm_description(body: bytes, model: str | None, most_texts: int) -> Description:
-    """Read vLLM's description of itself, for any kind of model."""
     card = chosen([card for card in cards(body) if not card.get("parent")], model)
     served, root = word(card, "id"), optional_word(card.get("root"))
     name = served if root in (None, served) else f"{served}={root}"  # it may be served under another name
@@ -180,7 +177,6 @@ def vllm_description(body: bytes, model: str | None, most_texts: int) -> Descrip
 
 
 def cards(body: bytes) -> list[dict[str, Any]]:
-    """Return the models that an OpenAI-compatible API lists."""
     return [mapping(card) for card in array(mapping(parsed(body)), "data")]
 
 
@@ -255,7 +251,6 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def shown(value: object) -> str:
-    """Format a value briefly, for a message."""
     return "missing" if value is None else repr(value)[:60]
 
 

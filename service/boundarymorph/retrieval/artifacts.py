@@ -34,7 +34,6 @@ class Artifacts:
 
     @classmethod
     def of_json(cls, values: Any) -> Artifacts:
-        """Raises InvalidInput for anything else."""
         match values:
             case {"description": str() | None, "distinct": str() | None, "calibration": calibration, **others} if (
                 not others
@@ -99,7 +98,6 @@ class ArtifactFile:
 
 
 def _write(path: Path, artifacts: Artifacts) -> None:
-    """Write a file whole or not at all."""
     scratch = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         scratch.write_bytes(orjson.dumps(artifacts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -66,7 +66,6 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def encoder_is_paid(settings: EncoderSettings) -> bool:
-    """Whether a request costs money."""
     from boundarymorph.retrieval.encoders.remote import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
@@ -80,7 +79,6 @@ def most_open(chosen: int) -> int:
 def build_catalog(
     settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[str] = ()
 ) -> LocalCatalog:
-    """Return the indexes on this machine. Raises InvalidConfiguration if the settings rule them out."""
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
     try:
@@ -130,7 +128,6 @@ def _searched_catalog(settings: Settings) -> LocalCatalog:
 
 
 def build_remote_retriever(settings: Settings) -> RemoteRetriever:
-    """Return a client of the retrievers at `retriever.url`. Raises InvalidConfiguration if it is not set."""
     from boundarymorph.retrieval.remote import RemoteRetriever
 
     chosen = settings.retriever

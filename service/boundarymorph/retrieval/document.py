@@ -117,7 +117,6 @@ def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]
 async def in_awaited_pieces(
     read: Callable[[Sequence[str]], Awaitable[Mapping[str, Document]]], ids: Sequence[str]
 ) -> AsyncIterator[Mapping[str, Document]]:
-    """Do the same with `Retriever.documents`."""
     left = list(ids)
     while left:
         found = await read(left)
@@ -169,8 +168,6 @@ class Retrieved:
 
 
 class Retriever(Protocol):
-    """First-stage retrieval over named indexes."""
-
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         """Return what a search finds, with BM25 as a feature if the index has words; with a warning if that is nothing.
         Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support."""

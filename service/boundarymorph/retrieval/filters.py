@@ -91,8 +91,6 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Whether a field is present, null or not."""
-
     path: tuple[str, ...]
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
@@ -334,8 +332,6 @@ def whole(comparison: str, values: Sequence[Scalar]) -> tuple[Literal["in", "gte
 
 
 class Language(Protocol[E]):
-    """The expressions of a store."""
-
     def leaf(self, condition: Exists | Compare) -> Bounds[E]:
         """Translate the condition of the field at a path, whose names may have dots."""
 

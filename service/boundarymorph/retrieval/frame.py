@@ -127,7 +127,6 @@ def _frame(tensors: Mapping[str, NDArray[Any]], kind: str, **metadata: str) -> b
 
 
 def _rows(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the rows as float16 if that restores them, else unchanged."""
     if vectors.dtype != np.float32:
         return vectors
     vectors = np.ascontiguousarray(vectors)
@@ -160,7 +159,6 @@ def _blocks(vectors: NDArray[Any]) -> Iterator[slice]:
 
 
 def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
-    """Parse a frame of this kind into tensors and metadata."""
     header = int.from_bytes(frame[:8], "little")
     if header > HEADER_BYTES:
         raise MalformedFrame(f"its header is over {HEADER_BYTES:,} bytes")

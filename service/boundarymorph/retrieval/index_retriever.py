@@ -123,7 +123,6 @@ class IndexRetriever:
 
 
 def _found(index: Index, search: Search) -> Retrieved:
-    """Return what a search finds, with the documents that are likely to be read."""
     retrieved = index.retrieve(search)
     documents = dict(retrieved.documents)
     ids = [id for id in _likely(retrieved.pool, search.documents) if id not in documents]

@@ -29,7 +29,6 @@ UNREADABLE = "unreadable"  # in place of a kind that cannot be read
 
 
 def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
-    """Make each call of a retriever's method a span and an observation."""
     name = method.__name__
 
     @wraps(method)
@@ -72,7 +71,6 @@ class IndexConfiguration:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidIndexName unless this is a valid name of an index."""
     if not NAME.fullmatch(name):
         raise InvalidIndexName(
             f"{name!r} cannot name an index; use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"

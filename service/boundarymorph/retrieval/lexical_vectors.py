@@ -140,7 +140,6 @@ def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[
 
 
 def _without(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a vector without its parts along orthonormal rows."""
     remaining = vector.copy()
     for _ in range(2):  # the second time against rounding errors
         remaining -= (basis @ remaining) @ basis

@@ -233,7 +233,6 @@ class IngestReport:
 
     @property
     def stored(self) -> int:
-        """Number of documents that are in the index."""
         return self.added + self.updated + self.unchanged
 
     @property
@@ -245,11 +244,6 @@ class IngestReport:
         self.skipped += 1
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(bad)
-
-    def count_unknown(self, names: Sequence[str]) -> None:
-        for name in names:
-            if name in self.unknown_fields or len(self.unknown_fields) < MAX_FIELD_NAMES:
-                self.unknown_fields[name] = self.unknown_fields.get(name, 0) + 1
 
 
 async def ingesting(
@@ -283,7 +277,9 @@ async def ingesting(
             if isinstance(entry, BadLine):
                 report.skip(entry)
                 continue
-            report.count_unknown(entry.unknown)
+            for name in entry.unknown:
+                if name in report.unknown_fields or len(report.unknown_fields) < MAX_FIELD_NAMES:
+                    report.unknown_fields[name] = report.unknown_fields.get(name, 0) + 1
             batch.append(entry)
             if len(batch) >= size or entry.end - report.position >= BATCH_BYTES:
                 await _write(index, encoder, batch, report, run)
@@ -324,7 +320,6 @@ async def _write(
 async def _embed(
     entries: Sequence[ParsedDocument], encoder: Encoder | None, index: Index
 ) -> tuple[NDArray[np.float32], int]:
-    """Return (n, d) vectors, given or encoded, and how many texts were truncated."""
     vectors = np.empty((len(entries), index.info.dimension), dtype=np.float32)
     for row, entry in enumerate(entries):
         if entry.embedding is not None:

@@ -208,7 +208,6 @@ def _spaced(folded: bytes) -> bytes:
 
 
 def _fold_run(error: UnicodeError, query: bool = False) -> tuple[bytes, int]:
-    """Replace a run of non-ASCII characters, for the ASCII codec; returns the replacement and where to continue."""
     assert isinstance(error, UnicodeEncodeError)
     run = error.object[error.start : error.end]
     return (_fold_short if len(run) <= _SHORT else _fold)(run, query), error.end
@@ -228,8 +227,6 @@ _fold_short = lru_cache(maxsize=65_536)(_fold)
 
 
 class _FoldedCharacters(dict[int, str]):
-    """The replacement of each character, computed at its first use."""
-
     def __missing__(self, code: int) -> str:
         parts = _DROPPED.sub("", unicodedata.normalize("NFKD", chr(code)).casefold()).translate(_SAME_LETTERS)
         kept = (part if part == "_" or unicodedata.category(part)[0] in "LMN" else " " for part in parts)
@@ -296,7 +293,6 @@ class Columns:
         return int(start), int(np.searchsorted(self.terms, np.uint64(last), side="right"))
 
     def between(self, first: int, last: int) -> slice:
-        """Return where the pairs of these words are."""
         start, end = self.span(first, last)
         return slice(int(self.ends[start - 1]) if start else 0, int(self.ends[end - 1]) if end else 0)
 
@@ -443,7 +439,6 @@ def _part(page: Columns, first: int, last: int) -> Columns:
 
 
 def _file(path: Path, kind: str) -> Any:
-    """Map a file, which may be empty."""
     return np.memmap(path, kind, "r") if path.stat().st_size else np.empty(0, kind)
 
 

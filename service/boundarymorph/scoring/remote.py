@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Literal, Self, Unpack, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
-from boundarymorph.remote.model import Options, RemoteModel
+from boundarymorph.remote.model import RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, Unusable
 from boundarymorph.scoring.chat import Chat
@@ -81,7 +81,6 @@ class RerankServer(Dialect):
     activation: Activation | None = None
 
     def activated(self, activation: Activation) -> Self:
-        """Return this dialect for a server whose results are logits or cosines, or neither."""
         activated = copy(self)
         activated.activation = activation
         return activated
@@ -277,8 +276,8 @@ class RemoteScorer(RemoteModel):
 
     partial = True
 
-    def __init__(self, endpoints: Sequence[Endpoint], **options: Unpack[Options]) -> None:
-        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
+    def __init__(self, endpoints: Sequence[Endpoint], **options: Any) -> None:
+        """options: see `RemoteModel`."""
         super().__init__(endpoints, _ROLE, **options)
         self._declines = all(endpoint.dialect.declines for endpoint in endpoints)
 

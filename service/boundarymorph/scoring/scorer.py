@@ -196,7 +196,6 @@ class OnnxCrossEncoder(OnnxTextModel):
 
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxCrossEncoder:
-        """Load the cross-encoder that comes with the service. Raises ModelUnavailable."""
         return cls(embedded_cross_encoder(), max_length=max_length, threads=threads)
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:

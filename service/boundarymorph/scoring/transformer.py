@@ -87,7 +87,6 @@ _FAMILIES = {"zerank": ZERANK, "qwen3-reranker": QWEN3, "mxbai-rerank-base-v2": 
 
 
 def template_of_name(name: str) -> Template | None:
-    """Return the template of a well-known family if a model's name or path implies one."""
     return next((template for family, template in _FAMILIES.items() if family in name.lower()), None)
 
 
@@ -183,7 +182,6 @@ class ChatPrompt:
         return TokenSequence(_array(before, body.ids, self._tail), truncated=True)
 
     def _room_beside(self, instruction: str | None) -> int:
-        """Return the tokens that are left for a query and a document."""
         taken = len(self._ids(self._before, "", instruction)) + len(self._ids([self._lead], "", instruction))
         return self._max_length - taken - len(self._tail)
 

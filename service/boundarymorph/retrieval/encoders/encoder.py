@@ -34,8 +34,6 @@ _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
 
 class DualEncoder(Model, Protocol):
-    """A `Model` that returns unit vectors."""
-
     @property
     def dimension(self) -> int:
         """d, the length of the vectors."""

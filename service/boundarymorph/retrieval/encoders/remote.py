@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import pybase64
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
-from boundarymorph.remote.model import Options, RemoteModel
+from boundarymorph.remote.model import RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.retrieval.encoders import Embeddings, known_recipe
 from boundarymorph.retrieval.ranking import unit_vectors
@@ -121,7 +121,7 @@ class RemoteEncoder:
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         dimension: int | None = None,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> None:
         """query_prompt, document_prompt: prefixes of the texts, by default those of the model's family; dimension:
         leading components to keep. The timeout is of a query, or of each 256 documents. Raises InvalidConfiguration."""
@@ -178,7 +178,6 @@ class RemoteEncoder:
         await self._model.close()
 
     async def _be_connected(self) -> None:
-        """Connect if necessary: prompts depend on the model, and empty results on the dimension."""
         self._model.check_open()
         if self._known is None:
             await self.connect()

@@ -69,8 +69,6 @@ class TextReader:
 
 
 class TransformerDualEncoder(transformer.DeviceModel):
-    """A `DualEncoder` on one device, made by `load`."""
-
     failed = EncoderFailed
 
     def __init__(
@@ -157,7 +155,6 @@ class TransformerDualEncoder(transformer.DeviceModel):
 
 
 def _digest(recipe: Recipe, dimension: int) -> str:
-    """Return a hash of what else determines vectors."""
     description = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:8]
 

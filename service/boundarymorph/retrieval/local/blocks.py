@@ -234,7 +234,6 @@ class BlockFiles:
     def _filled(
         self, folder: Path, sequence: int, count: int, seed: int, lexical: bool, checkpoint: Callable[[], None]
     ) -> dict[str, Any]:
-        """Write the files of a block, and return the facts for its manifest."""
         dimension, loss, numbers, words = self._store.info.dimension, 0.0, [], ColumnWriter(folder)
         sample, index = np.empty((0, dimension), np.float32), None
         if self._store.info.kind == "ivf":
@@ -297,7 +296,6 @@ class BlockFiles:
         return block, self._rows_of(block)
 
     def _rows_of(self, block: Block) -> Rows:
-        """Return the documents of the rows, those alive that the store still has."""
         living, ids = self._store.living()
         if not are_among(living[living <= block.sequence], block.sequences).all():
             raise errors.CorruptIndex("documents of its store are missing from it")
@@ -417,7 +415,6 @@ class Trainer:
         return True
 
     def wait(self) -> None:
-        """Wait for any training of this process to end."""
         with self._starting:
             thread = self._thread
         if thread is not None:

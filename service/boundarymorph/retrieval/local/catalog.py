@@ -74,7 +74,6 @@ class LocalIndex(DocumentStore):
         self._trainer = Trainer(self, self._adopt, self._policy, clock)
 
     def structure(self) -> interfaces.StructureDescription | None:
-        """Return the description of the structure trained last; None if there is none."""
         return self._trainer.files.description() if self.info.kind == "ivf" else None
 
     def retrieve(self, search: Search) -> Retrieved:
@@ -113,13 +112,11 @@ class LocalIndex(DocumentStore):
         self._learn()
 
     def refresh(self) -> VectorIndex:
-        """Catch up with the store and return the vectors."""
         with self._up_to_date():
             assert self._vectors is not None
             return self._vectors
 
     def settle(self) -> None:
-        """Catch up with the store, and wait for training if it is due."""
         self.refresh()
         self._trainer.wait()
 
@@ -235,7 +232,6 @@ class LocalIndex(DocumentStore):
         return sequence
 
     def _learn(self) -> None:
-        """Learn the directions if that is due and the store can be written."""
         with suppress(errors.StorageFull, errors.StorageUnavailable):
             self.learn_directions()
 
@@ -252,7 +248,6 @@ class LocalIndex(DocumentStore):
 def _merged(
     found: Neighbours, view: VectorView, words: RowWords, search: Search
 ) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:
-    """Fuse the nearest with the best by words; the similarity becomes a feature."""
     near = Pool(found.ids, found.vectors, search.unit, found.scores)
     best, _ = words.best(search.query, search.depth, view.rows.alive)
     ids = [view.rows.ids[row] for row in best.tolist()]
@@ -332,7 +327,10 @@ class LocalCatalog:
             if index is None or not exists(index.path):
                 self._forget(name, forgotten)
                 index = self._opened(name, folder)
-                self._make_room(forgotten)
+                if len(self._open) >= self._most_open:
+                    used = Counter([CALLER.get(), *(other.caller for other in self._open.values())])
+                    oldest = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
+                    forgotten.callback(self._open.pop(oldest).release)
                 self._open[name] = index
             index.caller = CALLER.get()
             self._open.move_to_end(name)
@@ -405,7 +403,6 @@ class LocalCatalog:
                 self._forget(name, forgotten)
 
     def _names(self) -> Sequence[str]:
-        """Return the names of all indexes, sorted. Raises StorageUnavailable."""
         with storage_errors(f"the indexes in {self._directory} cannot be listed"):
             return [
                 path.name
@@ -433,14 +430,6 @@ class LocalCatalog:
                 yield index
             finally:
                 index.close()
-
-    def _make_room(self, forgotten: ExitStack) -> None:
-        """Remove an open index if there is no room for another, and release it with `forgotten`."""
-        if len(self._open) < self._most_open:
-            return
-        used = Counter([CALLER.get(), *(index.caller for index in self._open.values())])
-        name = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
-        forgotten.callback(self._open.pop(name).release)
 
     def _file(self, folder: Path) -> Path:
         with storage_errors(str(folder)):

@@ -33,8 +33,6 @@ def limit(library: Any) -> int:
 
 
 class FaissShard:
-    """Some of the rows, in a FAISS index of inner products."""
-
     def __init__(self, index: Any) -> None:
         self.index = index
         self.rows = np.empty(0, np.int64)

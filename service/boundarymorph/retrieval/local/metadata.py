@@ -150,7 +150,6 @@ def _in_both(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _meeting(rows: Iterable[tuple[int, bytes]], condition: Condition | Filter) -> NDArray[np.int64]:
-    """Return the sequence numbers of those of these documents that match, in their order."""
     met = [sequence for sequence, metadata in rows if condition.matches(orjson.loads(metadata))]
     return np.array(met, dtype=np.int64)
 
@@ -185,7 +184,6 @@ def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], 
 
 
 def _numbers(text: str) -> NDArray[np.int64]:
-    """Parse integers that are separated by single spaces."""
     pieces, start = [_NONE], 0
     while start < len(text):
         end = text.find(" ", start + _PIECE)
@@ -196,7 +194,6 @@ def _numbers(text: str) -> NDArray[np.int64]:
 
 
 def _ascending(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct ones of positive numbers, in ascending order."""
     last = int(numbers.max(initial=0))
     if last > _SPARSE * len(numbers):
         return np.unique(numbers)

@@ -78,7 +78,6 @@ class SqliteFile:
         self._closed = False
 
     def check_file(self) -> None:
-        """Raise an error if the file cannot be read."""
         with self.transaction() as connection:
             connection.execute("PRAGMA schema_version").fetchone()
 
@@ -210,7 +209,6 @@ def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def storage_trouble(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors about the file, the disk and other processes into ours."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -324,6 +322,5 @@ def last_sequence(connection: sqlite3.Connection) -> int:
 
 
 def fact(connection: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the table `meta`; None if there is none."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None

@@ -70,7 +70,6 @@ class Directions:
 
     @classmethod
     def read(cls, connection: sqlite3.Connection, dimension: int) -> Directions:
-        """Return those of a store, which must have some, of d dimensions."""
         return cls(np.frombuffer(fact(connection, "directions"), "<f4").reshape(dimension, -1))
 
     def write(self, connection: sqlite3.Connection) -> None:
@@ -115,7 +114,6 @@ class Directions:
 
 
 def directions_due(connection: sqlite3.Connection) -> bool:
-    """Whether there are enough writes to learn directions, for the first time or again."""
     at = fact(connection, LEARNED_AT)
     return last_sequence(connection) >= (FEWEST if at is None else 2 * at)
 
@@ -297,7 +295,6 @@ class DocumentStore(SqliteFile):
             return self._units([embedding for (embedding,) in rows])
 
     def directions(self) -> Directions | None:
-        """Return the main directions of the vectors; None if they were not learned."""
         with self.transaction() as connection:
             at, known = fact(connection, LEARNED_AT), self._directions
             if at is None:
@@ -307,7 +304,6 @@ class DocumentStore(SqliteFile):
         return known[1]
 
     def learn_directions(self) -> None:
-        """Learn the main directions of the vectors if that is due, and worth it."""
         if self.info.dimension < 2 * COUNT:
             return
         with self.transaction() as connection:
@@ -331,7 +327,6 @@ class DocumentStore(SqliteFile):
             return self._matched.sequences(connection, filter)
 
     def _bury(self, connection: sqlite3.Connection, rows: Sequence[tuple[str, int]]) -> int:
-        """Remove documents by id and sequence number; return how many there were."""
         present = [id for id, _ in rows]
         before = last_sequence(connection)
         metadata.remove(connection, [sequence for _, sequence in rows])

@@ -350,7 +350,6 @@ class VectorIndex:
         self._view = view
 
     def _add_rows(self, ids: Sequence[str], sequences: NDArray[np.int64] | None) -> None:
-        """Add documents in the next rows, replacing those of the same ids."""
         now, count = self._rows, self._rows.count
         numbers = with_room(now.sequences, count, len(ids))
         numbers[count : count + len(ids)] = 0 if sequences is None else sequences
@@ -373,7 +372,6 @@ class VectorIndex:
         return moved
 
     def _add_words(self, words: PoolWords) -> None:
-        """Add the words of the next rows, in parts of which each is more than twice as large as the next."""
         count = self._rows.count
         parts = [*self._parts, Columns.of(words, count)]
         while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):

@@ -52,7 +52,6 @@ class StoreCatalog(interfaces.Catalog):
 
     @property
     def described(self) -> frozenset[str]:
-        """The names of the indexes that the settings describe."""
         return frozenset(self._described)
 
     def check(self) -> None:
@@ -131,7 +130,6 @@ class StoreCatalog(interfaces.Catalog):
         self._store.close()
 
     def _reopened(self, name: str) -> StoreIndex:
-        """Return an index with its table as it is now."""
         with self._lock:
             known, _ = self._open.pop(name, (None, 0.0))
         index = self._opened(name)
@@ -158,7 +156,6 @@ class StoreCatalog(interfaces.Catalog):
         return StoreIndex(name, info, table, self._store.name)
 
     def _table(self, name: str) -> str:
-        """Return the name of the table of an index that is made here: letters, digits and underscores."""
         return self._prefix + "".join(_ESCAPED.get(letter, letter) for letter in name)
 
     def _forget(self, name: str) -> None:

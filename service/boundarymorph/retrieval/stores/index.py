@@ -201,7 +201,6 @@ class StoreIndex:
         return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
-        """Fuse the pool of a hybrid search with what the store finds by words."""
         where = True if condition is None else bounds(condition, self.table).certain
         if where is False or not words(search.query):
             return near
@@ -295,7 +294,6 @@ def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, 
 
 
 def _shared(ids: Sequence[str | None]) -> dict[str, int]:
-    """Return the ids of several rows, with how many there are."""
     return {id: count for id, count in Counter(ids).items() if count > 1 and id is not None}
 
 

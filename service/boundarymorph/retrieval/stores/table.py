@@ -189,7 +189,6 @@ class Payload:
             )
 
     def columns(self, there: Iterable[str]) -> list[str]:
-        """Return those of the metadata, of these columns of the table."""
         return [name for name in there if self.is_metadata(name)] if self._given is None else list(self._given)
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -209,7 +208,6 @@ class Payload:
         return Document(id, text if isinstance(text, str) else "", title if isinstance(title, str) else None, metadata)
 
     def written(self, document: Document, digest: bytes) -> dict[str, Any]:
-        """Return the object of a document, where all metadata are in one field."""
         metadata = orjson.loads(canonical(document, dict(document.metadata)))
         fields = {self._text: document.text, self._title: document.title, self.whole: metadata}
         return {name: value for name, value in (fields | {self._digest: digest.hex()}).items() if name is not None}
