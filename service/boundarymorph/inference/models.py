@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.database import checksum
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.concurrency import available_cores, check_awaited
 from boundarymorph.reading import has_words
@@ -274,8 +274,7 @@ def _embedded(model: str, sha256: str) -> Weights:
 @lru_cache(maxsize=32)
 def _sha256(path: Path, size: int, modified_ns: int) -> str:
     """Return the hash of a file; size and modification time are part of the key of the cache."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return checksum(path)
 
 
 class OnnxTextModel:

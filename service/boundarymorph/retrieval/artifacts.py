@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from uuid import uuid4
 import orjson
 
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.database import storage_errors, sync
+from boundarymorph.database import locked, storage_errors, sync
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 
 FILE = "artifacts.json"
@@ -87,12 +86,8 @@ class ArtifactFile:
         if self._create:
             self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX)
+            with locked(self._folder, fcntl.LOCK_EX):
                 yield
-            finally:
-                os.close(folder)
         except FileNotFoundError:  # the index is deleted, or was meanwhile
             raise UnknownIndex(f"there is no index {self.index!r}") from None
 

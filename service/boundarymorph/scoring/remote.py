@@ -310,4 +310,4 @@ class RemoteScorer(RemoteModel):
             failure = None
         if missing and failure is None and not self._declines:
             failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")
-        return Scores(answer.values, answer.truncated, 0, answer.served, failure, answer.usage)
+        return Scores(answer.values, answer.truncated, answer.served, failure, answer.usage)

@@ -23,16 +23,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A scorer's answer for n texts.
-
-    values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score. truncated: number of pairs. cached:
-    number of values that cost no call. model: that gave them, None if it cannot change. failure: why the scorer could
-    not give the missing values now; the others are valid. tokens: that a language model read and wrote for them.
-    """
+    """A scorer's answer for n texts. values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score.
+    truncated: number of pairs. model: that gave them, None if it cannot change. failure: why the scorer could not give
+    the missing values now; the others are valid. tokens: that a language model read and wrote for them."""
 
     values: NDArray[np.float64]
     truncated: int = 0
-    cached: int = 0
     model: str | None = None
     failure: BoundaryMorphError | None = None
     tokens: TokenCounts | None = None
@@ -79,12 +75,6 @@ async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awai
     scores = await score([text for text, has in zip(texts, there, strict=True) if has])
     values[there] = scores.values
     return replace(scores, values=values)
-
-
-def model_changed() -> ScorerUnavailable:
-    """Return the error of a request whose scores would come from two models, and so not be comparable."""
-    message = "the scorer's model has changed since this request began; try again"
-    return ScorerUnavailable(message, public=message)
 
 
 class TakesNoInstruction(InvalidInput):

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import logging
 import math
-import os
 import shutil
 import sqlite3
 import stat
@@ -27,7 +26,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import foreign_thing, storage_errors, sync
+from boundarymorph.database import checksum, foreign_thing, locked, storage_errors, sync
 from boundarymorph.retrieval.artifacts import FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
@@ -52,17 +51,6 @@ BACKUP_FORMAT = 1
 _STORE = "index.sqlite3"
 
 
-@contextmanager
-def locked(path: Path, kind: int) -> Iterator[None]:
-    """Hold a lock of `fcntl.flock` on a file or directory. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, kind)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def seal(
     folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None
 ) -> Mapping[str, Mapping[str, Any]]:
@@ -72,7 +60,7 @@ def seal(
         checkpoint()
         sync(path)
         if path.is_file():
-            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
     manifest = {**facts, "files": files}
     path = folder / MANIFEST
     path.write_bytes(orjson.dumps({**manifest, "sha256": _signature(manifest)}, option=orjson.OPT_INDENT_2))
@@ -133,18 +121,13 @@ def verify(folder: Path, files: Mapping[str, Any]) -> None:
     for name, expected in files.items():
         path = folder / name
         _check_size(path, path.stat().st_size, expected)
-        if _checksum(path) != expected["sha256"]:
+        if checksum(path) != expected["sha256"]:
             raise errors.CorruptIndex(f"{path} does not have the checksum with which it was written")
 
 
 def _check_size(path: Path, size: int, expected: Mapping[str, Any]) -> None:
     if size != expected["bytes"]:
         raise errors.CorruptIndex(f"{path} has {size} bytes and should have {expected['bytes']}")
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _signature(manifest: Mapping[str, Any]) -> str:

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import bytes_of, exists, storage_errors, sync
+from boundarymorph.database import bytes_of, exists, locked, storage_errors, sync
 from boundarymorph.inference.concurrency import CALLER, computing
 from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, back_up, locked, unpack
+from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, back_up, unpack
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import (
     Block,
