@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
-from tests import metrics
 from tests.fakes.scorer import SeededScorer, failing, score_of
 from tests.fakes.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
@@ -296,16 +295,6 @@ async def test_budget_may_be_a_setting(tmp_path: Path, budget: Any, calls: int) 
         assert f"{calls} of the 21 documents were scored" in ours["warnings"][0]
     assert body["meta"].get("warnings", []) == ours["warnings"] and len(ours["warnings"]) == (calls < 21)
     assert (asked["boundarymorph"]["cross_encoder_calls"], asked["boundarymorph"]["warnings"]) == (3, [])
-
-
-async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
-    def counted(outcome: str) -> float:
-        labels = {"route": "/v2/rerank", "outcome": outcome}
-        return metrics.counted("boundarymorph_rerank_documents_total", **labels)
-
-    before = counted("scored"), counted("inferred")
-    await post(client, "/v2/rerank", budget=5, top_n=2)
-    assert (counted("scored") - before[0], counted("inferred") - before[1]) == (5, 7)
 
 
 @pytest.mark.parametrize("on_failure", ["degrade", "error"])
