@@ -44,11 +44,11 @@ from boundarymorph.retrieval.document import (
     Search,
 )
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, Target, methods
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, WeightedQuery
+from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, Target, WeightedQuery
 from boundarymorph.settings import Limits, Settings
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -18,19 +18,31 @@ from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_o
 from boundarymorph.retrieval.document import Candidates, VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import (
-    Distinct,
+    BaseSession,
+    Best,
+    Boundary,
+    Budget,
+    Config,
+    Diverse,
     ExhaustiveSession,
+    Find,
+    Found,
+    Limit,
+    Ordered,
     Outlook,
     Pool,
     Selection,
-    SelectionSession,
+    Session,
     StopReason,
+    Threshold,
+    Tolerance,
     capacity_of,
 )
-from boundarymorph.selection.methods import DEFAULT, TO_FIND, Config
+from boundarymorph.selection.boundary import as_chosen
+from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
-from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
+from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
 from boundarymorph.selector.scores import CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
@@ -58,7 +70,6 @@ SPARED = "no call was made: by its judgements, this scorer makes sets worse here
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
-Session: TypeAlias = SelectionSession | ExhaustiveSession
 
 # The states of a run. Each call is possible in one state only, and leads to another:
 #
@@ -117,7 +128,7 @@ class SelectionRun:
         self.documents: Documents
         self.batch = NOTHING
         self.vectors: VectorSource = "none"
-        self.session: Session | None = None
+        self.session: BaseSession | None = None
         self.calibrated = CalibratedScores(trust=trust_of(scores.model, shared.trust))
         self.interruption: Interruption | None = None
         self.ungraded = 0
@@ -174,14 +185,14 @@ class SelectionRun:
         task = self._task = self._task if k is None else replace(self._task, k=k)
         if not len(self.pool) or self.interruption is not None:
             return
-        lengths, distinct, deleted = None, None, NOTHING
+        lengths, groups, deleted = None, None, NOTHING
         with self._observer.stage("fetch"):
             if task.max_tokens is not None:
                 async with task.deadline.enforced():
                     lengths = await self._candidates.lengths(self.pool.ids)
             if task.distinct is not None:
                 async with task.deadline.enforced():
-                    distinct = await self._distinct(task.distinct)
+                    groups = await self._distinct(task.distinct)
             try:
                 async with task.deadline.enforced():
                     deleted = await self._read_ahead()
@@ -192,19 +203,19 @@ class SelectionRun:
         if small and not task.diversity:
             self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
         with self._observer.stage("select"):
-            self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
+            self.session, self.batch = await self._step(self._begin, lengths, groups, deleted)
 
     @property
     def grouping(self) -> Grouping | None:
         """The task's limit on groups or, from `retrieve` on, the default of its index."""
         return self._task.distinct
 
-    async def _distinct(self, grouping: Grouping) -> Distinct:
+    async def _distinct(self, grouping: Grouping) -> Groups:
         """Read the groups of all candidates."""
         groups = await self.documents.read_groups(grouping)
         if grouping.path is not None and not any(map(grouping.value, self.documents.read_so_far.values())):
             self.warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
-        return Distinct(groups, grouping.at_most, grouping.counts_groups)
+        return Groups(grouping, groups)
 
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
@@ -225,8 +236,8 @@ class SelectionRun:
         return self.documents.deleted(positions)
 
     def _begin(
-        self, lengths: NDArray[np.float64] | None, distinct: Distinct | None, deleted: NDArray[np.intp]
-    ) -> tuple[Session, NDArray[np.intp]]:
+        self, lengths: NDArray[np.float64] | None, groups: Groups | None, deleted: NDArray[np.intp]
+    ) -> tuple[BaseSession, NDArray[np.intp]]:
         """Make the session and the first batch."""
         if lengths is not None:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
@@ -245,7 +256,7 @@ class SelectionRun:
         if brought:
             known |= {place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}
         known = {place: score for place, score in known.items() if place not in blank}
-        session = self._session(known, lengths, distinct)
+        session = self._session(known, lengths, groups)
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
@@ -266,38 +277,24 @@ class SelectionRun:
         return None if self._full == 1 else -(-task.budget // self._full)
 
     def _session(
-        self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, distinct: Distinct | None
-    ) -> Session:
+        self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, groups: Groups | None
+    ) -> BaseSession:
         """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
         task, scores = self._task, self.calibrated.add_known(known)
         if task.goal == "scores":
             return ExhaustiveSession(self.pool, scores)
-        least = task.min_relevance
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
-        return SelectionSession(
-            self.pool,
-            budget=max(0, task.budget - replacing),
-            k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-            config=self._config,
-            known=scores,
-            settle=task.settle,
-            order=task.goal != "set",
-            min_relevance=None if least is None else self.calibrated.threshold(least),
-            distinct=distinct,
-            negligible=task.negligible,
-            diversity=task.diversity,
-            reading=self.calibrated.reading,
-            enough=self.calibrated.threshold(ENOUGH if least is None else least),
-            target=task.target,
+        budget = max(0, task.budget - replacing)
+        method = TO_FIND if task.target is not None and task.method == DEFAULT else self.calibrated.config(task.method)
+        limit: Limit = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
+        limit = limit if groups is None else groups.limited(limit)
+        boundary = boundary_of(task, limit, method, self.calibrated.threshold)
+        posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
+        return Session(
+            self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
         )
 
-    @property
-    def _config(self) -> Config:
-        if self._task.target is not None and self._task.method == DEFAULT:
-            return TO_FIND
-        return self.calibrated.config(self._task.method)
-
-    def _ask(self, session: Session) -> NDArray[np.intp]:
+    def _ask(self, session: BaseSession) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         most = self._shared.pace.at_most(len(self.pool), self._seconds)
         batch = session.ask_round(self._rounds, most, self._full)
@@ -318,7 +315,7 @@ class SelectionRun:
         self._enter("progress")
         session, scores = self.session, self.scores
         assert session is not None
-        selection, outlook = await self._step(_believed, session, self._task.ranks_all)
+        selection, outlook = await self._step(self._believed, session)
         return Progress(
             rounds=session.rounds,
             calls=scores.calls,
@@ -358,7 +355,7 @@ class SelectionRun:
             self.interrupt("not all of the budget was spent", self.scores.failure)
 
     async def read_for(
-        self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
+        self, session: BaseSession, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
     ) -> bool:
         """Read these documents, and have the session give up those that are deleted or have no content and share the
         scores of copies. Returns whether there were any. ahead: if anything is read from far away, also read what may
@@ -395,7 +392,7 @@ class SelectionRun:
             (pace.exceeded if late else pace.took)(texts, deadline.clock() - begin)
         return positions, scores
 
-    def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
+    def _advance(self, session: BaseSession, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
         """Condition on scores, NaN where there is none, and return the next batch."""
         there = ~np.isnan(scores)
         session.tell(asked[there], self.calibrated.add(asked[there], scores[there]))
@@ -456,19 +453,24 @@ class SelectionRun:
             return None
         return Explained(self._first, await self._step(self.session.ranking), self._sets)
 
-    async def _selection(self, session: Session) -> tuple[Selection, Outlook]:
+    async def _selection(self, session: BaseSession) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
         changed = True
         while changed:
             with self._observer.stage("select"):
-                selection, outlook = await self._step(_believed, session, self._task.ranks_all)
-                if self._task.target is not None and isinstance(session, SelectionSession):
+                selection, outlook = await self._step(self._believed, session)
+                if self._task.target is not None:
                     self._proposals = await self._step(session.proposals, self._task.proposals)
             if not self._task.return_documents:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
             changed = await self.read_texts(np.union1d(selection.documents, proposed))
         return self._with_blank(selection), outlook
+
+    def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
+        least = ENOUGH if self._task.min_relevance is None else self._task.min_relevance
+        outlook = session.outlook(self.calibrated.threshold(least))
+        return session.ranking() if self._task.ranks_all else session.selection(), outlook
 
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
         """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
@@ -515,9 +517,9 @@ class SelectionRun:
         if task.distinct is None:
             fits = capacity.fill(worth)
         else:
-            distinct = await self._distinct(task.distinct)
-            groups = self.documents.texts if distinct.groups is None else distinct.groups
-            fits = distinct.with_others(distinct.limited(capacity, groups).fill(worth), worth, groups)
+            groups = await self._distinct(task.distinct)
+            limited = groups.limited(capacity).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+            fits = limited.with_others(limited.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.return_documents:
@@ -557,7 +559,7 @@ class SelectionRun:
             log.warning("%s: %s", shortfall, error)
         self.warnings.append(f"{shortfall}: {error.public}")
 
-    async def _reasons(self, session: Session, selection: Selection) -> list[str]:
+    async def _reasons(self, session: BaseSession, selection: Selection) -> list[str]:
         """Say why the set is empty, and why no call was made."""
         task, found = self._task, list[str]()
         if not selection.documents.size:
@@ -588,5 +590,17 @@ class SelectionRun:
         ]
 
 
-def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:
-    return session.ranking() if rank_all else session.selection(), session.outlook()
+def boundary_of(task: SelectionTask, limit: Limit, method: Config, threshold: Callable[[float], float]) -> Boundary:
+    """Return the boundary of a task. threshold: converts a minimum relevance to the scale of the session."""
+    best = Best(limit, method, task.negligible, Diverse(task.diversity) if task.diversity else as_chosen)
+    if task.min_relevance is None:
+        return best if task.goal == "set" else Ordered(best)
+    least = threshold(task.min_relevance)
+    return Threshold(best, least) if task.target is None else Find(best, least, task.target.share)
+
+
+def stop_of(task: SelectionTask, budget: int) -> Budget:
+    """Return the stopping rule of a task."""
+    if task.target is not None:
+        return Found(budget, task.target.probability)
+    return Budget(budget) if task.settle is None else Tolerance(budget, task.settle)

@@ -33,7 +33,7 @@ from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.documents import FREE, Grouping, Room
@@ -47,6 +47,14 @@ CHARACTERS = 1_000  # of a text in a span
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 Rounds = int | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Find this share of the relevant documents with this probability, both above 0; the share is at most 1."""
+
+    share: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
