@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -19,29 +19,19 @@ from boundarymorph.retrieval.document import Candidates, VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import (
     BaseSession,
-    Best,
-    Boundary,
-    Budget,
-    Config,
-    Diverse,
     ExhaustiveSession,
-    Find,
-    Found,
     Limit,
-    Ordered,
     Outlook,
     Pool,
     Selection,
     Session,
     StopReason,
-    Threshold,
-    Tolerance,
     capacity_of,
 )
-from boundarymorph.selection.boundary import as_chosen
 from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
+from boundarymorph.selector.composition import boundary_of, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
 from boundarymorph.selector.scores import CalibratedScores, Pace
 from boundarymorph.selector.task import (
@@ -588,19 +578,3 @@ class SelectionRun:
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]
-
-
-def boundary_of(task: SelectionTask, limit: Limit, method: Config, threshold: Callable[[float], float]) -> Boundary:
-    """Return the boundary of a task. threshold: converts a minimum relevance to the scale of the session."""
-    best = Best(limit, method, task.negligible, Diverse(task.diversity) if task.diversity else as_chosen)
-    if task.min_relevance is None:
-        return best if task.goal == "set" else Ordered(best)
-    least = threshold(task.min_relevance)
-    return Threshold(best, least) if task.target is None else Find(best, least, task.target.share)
-
-
-def stop_of(task: SelectionTask, budget: int) -> Budget:
-    """Return the stopping rule of a task."""
-    if task.target is not None:
-        return Found(budget, task.target.probability)
-    return Budget(budget) if task.settle is None else Tolerance(budget, task.settle)
