@@ -107,7 +107,8 @@ async def test_distinct_warns_of_a_field_that_no_document_has(
 ) -> None:
     body = await select(client, **source, k=10, distinct="pgae")
     assert [document["relevance"] for document in body["documents"]] == best_of({id: id for id in BEST}, 10, 1)
-    assert "no candidate has the field 'pgae' in its metadata" in body["warnings"]
+    said = "no candidate has the field 'pgae' in its metadata"
+    assert {"slug": "field-not-found", "message": said} in body["warnings"]
 
 
 async def test_distinct_is_within_the_limit_of_k(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def test_exclude_ids_hold_for_each_query(client: httpx.AsyncClient, source
     found = await select(client, **asked, exclude_ids=seen)
     touched = {call["id"] for made in found["rounds"] for call in made["calls"]}
     assert not (touched | {one["id"] for one in found["documents"]}) & set(seen)
-    assert not any("deleted" in warning for warning in found["warnings"])
+    assert not any(warning["slug"] == "documents-deleted" for warning in found["warnings"])
 
 
 async def test_stream_of_several_queries_has_the_selection_alone(client: httpx.AsyncClient) -> None:
@@ -96,7 +96,9 @@ async def test_exclude_ids_leave_out_what_earlier_turns_returned(
     seen: list[str] = []
     for _ in range(12):
         found = await select(client, **asked, exclude_ids=seen)
-        assert not set(ids(found)) & set(seen) and not any("deleted" in warning for warning in found["warnings"])
+        assert not set(ids(found)) & set(seen) and not any(
+            warning["slug"] == "documents-deleted" for warning in found["warnings"]
+        )
         seen += ids(found)
         size = found["pool_size"]
         if len(seen) == size:

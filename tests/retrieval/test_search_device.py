@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
@@ -32,7 +33,7 @@ async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
     found = [await retriever.retrieve("a", Search("tram", 5, query, **option)) for option in options]
     await retriever.close()
     assert [len(each.pool) for each in found] == [5, 1, 5]
-    return [list(each.warnings) for each in found]
+    return [[warning.message for warning in each.warnings] for each in found]
 
 
 async def test_device_that_is_missing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,7 +62,9 @@ class Refusing:
 
 
 async def test_cpu_answers_a_search_that_the_device_refuses(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path, lambda dimension: Refusing(), warnings=["of all"])
+    catalog = LocalCatalog(
+        tmp_path, lambda dimension: Refusing(), warnings=[Notice("search-device-not-used", "of all")]
+    )
     beyond = "the CPU searched, not the device: it is small"
     assert await warnings_of(catalog) == [["of all", beyond], ["of all"], ["of all", beyond]]
     catalog.close()
@@ -99,7 +102,7 @@ def test_cpu_answers_once_the_device_has_no_room(tmp_path: Path, caplog: pytest.
         for query in queries:
             found = catalog.get("a").retrieve(Search("", 5, query))
             assert list(found.pool.ids) == list(plain.get("a").retrieve(Search("", 5, query)).pool.ids)
-            told.add(tuple(found.warnings))
+            told.add(tuple(warning.message for warning in found.warnings))
         return told
 
     put(catalog.create("a", encoder=None, dimension=8), names(SIZE))
@@ -132,7 +135,7 @@ def test_cpu_answers_a_search_that_fails_on_the_device(
         with monkeypatch.context() as broken:
             broken.setattr(FaissMirror, "nominate", Mock(side_effect=error))
             on_cpu = catalog.get("a").retrieve(Search("", 5, query))
-        assert list(on_cpu.warnings) == [NO_MEMORY]
+        assert [warning.message for warning in on_cpu.warnings] == [NO_MEMORY]
         assert list(on_cpu.pool.ids) == list(on_device.pool.ids)
     assert {record.levelname for record in caplog.records} == {"WARNING"}
     assert list(catalog.get("a").retrieve(Search("", 5, query)).warnings) == []

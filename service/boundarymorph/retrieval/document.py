@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Run
+from boundarymorph.notices import Notice
 from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.encoders import Embeddings
@@ -168,7 +169,7 @@ class Retrieved:
     """
 
     pool: Pool
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Notice] = ()
     vectors: VectorSource = "index"
     documents: Mapping[str, Document] = field(default_factory=dict)
     artifacts: Artifacts = NO_ARTIFACTS
@@ -354,7 +355,8 @@ class GivenCandidates:
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
                     cut = counted(encoded.truncated, "document was", "documents were")
-                    warnings.append(f"{cut} cut to the encoder's maximum length to be embedded")
+                    said = f"{cut} cut to the encoder's maximum length to be embedded"
+                    warnings.append(Notice("embedding-truncated", said))
             if len({row.shape for row in rows.values()}) > 1:
                 raise InvalidEmbeddings(
                     "the embeddings have different dimensions"
@@ -375,7 +377,7 @@ class _Vectors(NamedTuple):
     documents: ArrayLike
     query: ArrayLike
     source: VectorSource
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Notice] = ()
 
 
 def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import ProbabilityMap
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import Observation
@@ -37,7 +38,7 @@ class CalibratedScores:
 
     reading: ProbabilityMap | None = None
     created: str | None = None
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Notice] = ()
     ranking_only: bool = False
     to_people: bool = False
     trust: Trust = "normal"
@@ -63,7 +64,7 @@ class CalibratedScores:
             return cls(ranking_only=ranking_only, to_people=to_people, trust=trusted)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
-            warning = f"the calibration was not used: {why}"
+            warning = Notice("calibration-not-used", f"the calibration was not used: {why}")
             return cls(warnings=[warning], ranking_only=ranking_only, to_people=to_people, trust=trusted)
         reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
         harmful = measured == "none" and to_people

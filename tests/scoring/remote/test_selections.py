@@ -37,7 +37,7 @@ async def test_scores_of_a_selection_are_of_one_model(cached: bool, reuse: bool)
         result = await selected()
         assert (result.status, result.stop_reason) == ("partial", "scorer_unavailable")
         assert len(result.history) == 1, "the one score of the old model, and none of the new one"
-        assert any("model has changed" in warning for warning in result.warnings)
+        assert any("model has changed" in warning.message for warning in result.warnings)
         after = await selected()
         assert (after.status, after.reused, len(after.history)) == ("complete", 0, 4)
         await selector.close()
