@@ -32,7 +32,7 @@ from boundarymorph.selection.methods import DEFAULT, TO_FIND, Config
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
-from boundarymorph.selector.scores import CalibratedScores, Pace
+from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
     Explained,
@@ -54,13 +54,6 @@ log = logging.getLogger(__name__)
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
 ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
-HARMFUL = Notice(
-    "harmful-scorer", "by its judgements, this scorer makes sets worse here; leave out 'budget' to make no calls"
-)
-SPARED = Notice(
-    "harmful-scorer-not-called",
-    "no call was made: by its judgements, this scorer makes sets worse here; a 'budget' in the request makes calls",
-)
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -586,26 +579,15 @@ class SelectionRun:
             *of_documents(
                 "documents-without-text",
                 len(np.setdiff1d(self._blank, self._excluded)),
-                "has no text to read, so no call was spent on it and its score is 0",
-                "have no text to read, so no call was spent on them and their score is 0",
+                "{has} no text to read, so no call was spent on {it} and {its} score is 0",
             ),
-            *of_documents(
-                "documents-deleted", deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"
-            ),
+            *of_documents("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
-            *of_documents(
-                "documents-without-score",
-                self.ungraded,
-                "{}",
-                "{}",
-                "got no score of the scorer, only an expected one",
-            ),
+            *of_documents("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
             *of_documents(
                 "scoring-truncated",
                 self.scores.truncated,
-                "was {}",
-                "were {}",
-                "cut to the cross-encoder's maximum length to be scored",
+                "{was} cut to the cross-encoder's maximum length to be scored",
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]

@@ -24,6 +24,13 @@ FIRST_GUESS = 1e-4  # seconds a character: a tenth of a second for an abstract
 MOST_CHARACTERS = 2_048  # counted of a text: most cross-encoders cut it at 512 tokens
 OVERHEAD = 50  # characters added for each document
 SHARE = 0.5  # of the remaining time that a round is expected to take at most
+HARMFUL = Notice(
+    "harmful-scorer", "by its judgements, this scorer makes sets worse here; leave out 'budget' to make no calls"
+)
+SPARED = Notice(
+    "harmful-scorer-not-called",
+    "no call was made: by its judgements, this scorer makes sets worse here; a 'budget' in the request makes calls",
+)
 
 
 @dataclass

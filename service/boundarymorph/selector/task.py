@@ -30,6 +30,7 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
 from boundarymorph.notices import Notice, Slug
+from boundarymorph.reading import counted
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
@@ -45,6 +46,7 @@ ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below thi
 ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en", *rerankers.ENGLISH)
 SHOWN = 20  # documents in a span
 CHARACTERS = 1_000  # of a text in a span
+FORMS = {"was": ("was", "were"), "has": ("has", "have"), "it": ("it", "them"), "its": ("its", "their")}  # one, many
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 Rounds = int | Literal["auto"]
@@ -302,12 +304,10 @@ def nothing_found(scores: Collection[float]) -> list[Notice]:
     return [Notice("all-scores-low", said)]
 
 
-def of_documents(slug: Slug, count: int, one: str, many: str, what: str = "") -> list[Notice]:
-    """Return a warning about `count` documents, if there are any. what: inserted into `one` or `many`."""
-    if not count:
-        return []
-    said = f"1 document {one.format(what)}" if count == 1 else f"{count} documents {many.format(what)}"
-    return [Notice(slug, said)]
+def of_documents(slug: Slug, count: int, said: str) -> list[Notice]:
+    """Return a warning about `count` documents, if there are any. said: what is said of them, with names of FORMS."""
+    forms = {name: one if count == 1 else many for name, (one, many) in FORMS.items()}
+    return [Notice(slug, f"{counted(count, 'document', 'documents')} {said.format(**forms)}")] if count else []
 
 
 class Observer:
