@@ -10,7 +10,7 @@ from boundarymorph.caching.known import CachingEncoder, Vector
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.encoders import Encoder
 from tests.caching.fakes import GatedEncoder, turns
-from tests.contract.encoder import TEXTS, EncoderContract
+from tests.contract.encoder import EncoderContract
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 
@@ -65,14 +65,6 @@ async def test_equal_queries_at_once_are_encoded_for_one_request(encoder: Cachin
     assert [str(error) for error in failed] == ["gone"] * 3
 
 
-async def test_documents_are_not_kept(encoder: CachingEncoder, inner: GatedEncoder) -> None:
-    for _ in range(2):
-        await encoder.encode_documents(TEXTS)
-    assert inner.encoded == TEXTS * 2
-    await encoder.encode_query(TEXTS[0])
-    assert inner.queries == TEXTS[:1]
-
-
 class Renamed(GatedEncoder):
     """An encoder of servers, which tell their model."""
 
@@ -94,13 +86,6 @@ async def test_a_vector_of_another_model_is_not_kept(other: tuple[str, int]) -> 
         await encoder.encode_query("a")
     assert len(inner.queries) == 3
     await encoder.close()
-
-
-async def test_a_closed_encoder_refuses_calls(encoder: CachingEncoder, inner: GatedEncoder) -> None:
-    await encoder.close()
-    assert inner.closed
-    with pytest.raises(RuntimeError, match="closed"):
-        await encoder.encode_query("late")
 
 
 async def test_the_least_recently_used_query_goes_first(inner: GatedEncoder) -> None:

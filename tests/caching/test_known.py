@@ -313,7 +313,7 @@ class TestSingleFlight:
         await closing
         assert len(await cache.recall("seeded", QUERY)) == 1
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.data())
     async def test_whatever_comes_together(self, data: st.DataObject) -> None:
         inner, cache = GatedScorer(), SlowScoreCache()

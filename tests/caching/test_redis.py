@@ -125,18 +125,17 @@ class TestRedisScoreCache(ScoreCacheContract):
         assert [calls[f"cmdstat_{name}"] for name in ("hset", "hmget", "hrandfield", "pttl", "pexpire")] == [1] * 5
 
     async def test_lookups_and_writes_are_counted_by_the_score(self, cache: RedisScoreCache) -> None:
-        before = [commands("read"), commands("write"), commands("read", "sum")]
+        before = commands("read"), commands("write")
         with Counted("scores") as counted:
             await cache.write(MODEL, QUERY, dict(list(ALL.items())[:2]))
             await cache.read(MODEL, QUERY, TEXTS)
             await cache.recall(MODEL, QUERY)
         assert (counted.lookups, counted.writes) == ({"hit": 2, "miss": 1}, {"ok": 2})
         assert (commands("read") - before[0], commands("write") - before[1]) == (2, 3)
-        assert commands("read", "sum") > before[2]
 
 
-def commands(operation: str, of: str = "count") -> float:
-    name = f"boundarymorph_cache_operation_duration_seconds_{of}"
+def commands(operation: str) -> float:
+    name = "boundarymorph_cache_operation_duration_seconds_count"
     return metrics.counted(name, cache="scores", operation=operation)
 
 
@@ -237,16 +236,6 @@ async def test_link_has_no_more_connections_than_allowed(own_server: RedisServer
     await link.close()
 
 
-async def test_waiting_for_a_connection_does_not_open_the_circuit(server: RedisServer) -> None:
-    link = RedisLink(server.url, timeout=0.05, connections=1, failures=1)
-    async with link._guards["read"]._places:
-        with Counted("scores") as counted:
-            assert await RedisScoreCache(link).read(MODEL, QUERY, TEXTS) == [None, None, None]
-    assert counted.lookups == {"error": 3}
-    assert link.state("read") is State.CLOSED
-    await link.close()
-
-
 async def test_trial_whose_caller_leaves_is_not_the_last(bench: Bench, own_server: RedisServer) -> None:
     await bench.everything_works()
     own_server.kill()
@@ -283,25 +272,13 @@ async def test_server_that_refuses_writes_is_still_read(bench: Bench, own_server
     await bench.everything_works()
 
 
-async def test_cache_needs_few_commands_and_keys(own_server: RedisServer) -> None:
-    with own_server.admin() as admin:
-        commands = [f"+{name}" for name in ("hmget", "hrandfield", "hset", "pttl", "pexpire")]
-        admin.execute_command("ACL", "SETUSER", "cache", "on", ">word", "~boundarymorph:*", "-@all", *commands)
-        async with bench_at(f"redis://cache:word@127.0.0.1:{own_server.port}") as bench:
-            await bench.everything_works()
-
-
 @pytest.mark.parametrize(
     "answer",
     [
         b"",
-        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         b"+OK\r\n",
-        b":7\r\n",
         b"-LOADING Redis is loading the dataset in memory\r\n",
         b"*3\r\n:1\r\n$2\r\nab\r\n$-1\r\n",
-        b"*4\r\n+a\r\n+b\r\n*1\r\n:1\r\n*-1\r\n",
-        b"*-7\r\n",
         b"*1\r\n" * 5_000 + b":1\r\n",
         b"$99999999999999999999\r\nab\r\n",
     ],
@@ -317,14 +294,7 @@ async def test_server_that_speaks_nonsense_knows_nothing(answer: bytes) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "",
-        "localhost:6379",
-        "http://:secret@host",
-        "redis://:secret@host:port",
-        "redis+cluster://:secret@host:1,b:2",
-        "redis://:secret@host:6379/?socket_timeout=secret",
-    ],
+    ["", "localhost:6379", "http://:secret@host", "redis://:secret@host:port", "redis://:secret@host/?timeout=secret"],
 )
 def test_malformed_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:

@@ -36,6 +36,3 @@ class EncoderContract:
         embeddings = await encoder.encode_documents([])
         assert embeddings.vectors.shape == (0, encoder.dimension)
         assert embeddings.truncated == 0
-
-    async def test_the_name_is_told(self, encoder: Encoder) -> None:
-        assert encoder.name

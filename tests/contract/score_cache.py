@@ -9,10 +9,6 @@ SCORES = [CachedScore(0.1), CachedScore(5e-324, truncated=True, document="tram")
 
 
 class ScoreCacheContract:
-    async def test_nothing_is_known_at_first(self, cache: ScoreCache) -> None:
-        assert await cache.read(MODEL, QUERY, TEXTS) == [None, None, None]
-        assert await cache.recall(MODEL, QUERY) == {}
-
     async def test_what_was_written_comes_back_in_the_order_asked(self, cache: ScoreCache) -> None:
         await cache.write(MODEL, QUERY, dict(zip(TEXTS, SCORES, strict=True)))
         assert await cache.read(MODEL, QUERY, TEXTS) == SCORES

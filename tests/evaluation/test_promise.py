@@ -1,10 +1,7 @@
 """When to stop so that a promise is kept: against the definition, and on requests drawn from a distribution."""
 
 import math
-from collections.abc import Callable
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,36 +55,6 @@ def test_the_threshold_is_the_largest_of_the_definition(
         assert max(threshold for threshold in grid if threshold <= max(found.threshold, -1.0)) == max(kept)
     else:
         assert found.missing is not None
-
-
-def drawn(rng: np.random.Generator, honest: float = 1.0) -> Audit:
-    """A request whose loss falls with the calls, and what is believed of it: too much or too little, by request."""
-    calls = np.arange(10, 110, 10)
-    real = np.minimum(1.0, rng.gamma(2.0, 0.6) * np.exp(-calls / 25 * rng.uniform(0.6, 1.6)))
-    believed = honest * real * np.exp(rng.normal(0, 1.0) + rng.normal(0, 0.5, len(calls)))
-    return Audit(tuple(map(Look, calls.tolist(), believed.tolist(), real.tolist())))
-
-
-def broken(audited: int, promise: Promise, draw: Callable[[np.random.Generator], Audit] = drawn) -> tuple[float, float]:
-    """The share of new requests that lose more than was promised, over many services; and the calls."""
-    rng, lost, calls = np.random.default_rng(7), [], []
-    for _ in range(1_500):
-        found = certified([draw(rng) for _ in range(audited)], promise, 100)
-        if found.threshold is not None:
-            look = stopped(draw(rng), found.threshold, 100)
-            assert look is not None
-            lost.append(look.real > promise.loss)
-            calls.append(look.calls)
-    return float(np.mean(lost)), float(np.mean(calls))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("probability", [0.7, 0.9])
-def test_new_requests_keep_what_is_promised(probability: float) -> None:
-    share, calls = broken(40, Promise(0.1, probability))
-    assert share <= 1 - probability + 3 * math.sqrt(probability * (1 - probability) / 1_500)
-    assert share >= 0.5 * (1 - probability), "calls were wasted"
-    assert calls < 100
 
 
 def test_what_is_missing() -> None:

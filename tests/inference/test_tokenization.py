@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,6 @@ from boundarymorph.inference.models import (
     encode_texts,
     plain,
 )
-from boundarymorph.scoring.transformer import QWEN3, ZERANK, ChatPrompt, Template
 from tests.scoring.transformer import tiny
 
 PROSE = "The timetable of the tram: one leaves each quarter of an hour, from 5 in the morning until midnight.\n"
@@ -63,20 +61,6 @@ def modernbert() -> Tokenizer:
     return tokenizer
 
 
-def digits() -> Tokenizer:
-    """Digits in threes from the right: where the first ends depends on the last."""
-    tokenizer = gpt2()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(
-                Regex(r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)|\s+(?!\S)|\s+|[^\s\p{N}]+"), behavior="isolated"
-            ),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    return tokenizer
-
-
 def newlines() -> Tokenizer:
     """As of Qwen and Llama 3, whose punctuation takes the line ends after it along."""
     tokenizer = gpt2()
@@ -90,12 +74,6 @@ def newlines() -> Tokenizer:
     return tokenizer
 
 
-def phrase() -> Tokenizer:
-    tokenizer = gpt2()
-    tokenizer.add_tokens([AddedToken("of the tram", normalized=False)])
-    return tokenizer
-
-
 MADE: dict[str, Callable[[], Tokenizer]] = {
     "bge": lambda: embedded(embedded_encoder().tokenizer),
     "minilm": lambda: embedded(embedded_cross_encoder().tokenizer),
@@ -104,14 +82,12 @@ MADE: dict[str, Callable[[], Tokenizer]] = {
     "qwen": lambda: tiny.byte_pairs().backend_tokenizer,
     "gpt2": gpt2,
     "modernbert": modernbert,
-    "digits": digits,
     "newlines": newlines,
     "t5": lambda: llama(split=True),
     "llama": lambda: llama(split=False),
     "gemma": gemma,
-    "phrase": phrase,
 }
-EXAMPLES = 12
+EXAMPLES = 8
 
 
 @cache
@@ -183,38 +159,6 @@ def test_pairs_and_texts_are_what_the_tokenizer_makes(name: str, written: list[s
         whole = tokenizer.post_process(first, second)
         assert tokens.truncated == cut
         assert (tokens.ids.tolist(), tokens.type_ids.tolist()) == (whole.ids, whole.type_ids)
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(written=st.lists(texts, min_size=1, max_size=3), query=texts, room=st.integers(6, 40))
-@pytest.mark.parametrize(
-    "template", [QWEN3, ZERANK, Template("one", "{query}: {document}", "yes")], ids=lambda t: t.name
-)
-def test_a_prompt_of_a_cut_text_is_that_of_the_whole(
-    template: Template, written: list[str], query: str, room: int
-) -> None:
-    tokenizer = tiny_chat()
-    prompt = ChatPrompt(tokenizer, template, max_length=fixed(template) + room)
-    read = prompt.tokenize(query, written)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(our_models, "LEAST_CHARACTERS", 10**9)
-        whole = prompt.tokenize(query, written)
-    assert [(pair.ids.tolist(), pair.truncated) for pair in read] == [
-        (pair.ids.tolist(), pair.truncated) for pair in whole
-    ]
-
-
-@cache
-def tiny_chat() -> Tokenizer:
-    tokenizer: Tokenizer = tiny.byte_pairs().backend_tokenizer
-    return tokenizer
-
-
-@cache
-def fixed(template: Template) -> int:
-    """Tokens of the prompt itself, with some to spare."""
-    text = json.dumps([template.text, template.instruction])
-    return len(tiny_chat().encode(text, add_special_tokens=False))
 
 
 def test_ends_once_nobody_waits_for_it() -> None:

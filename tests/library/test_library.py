@@ -14,7 +14,7 @@ import pytest
 
 from boundarymorph import InvalidScores, Selector, extend
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
-from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import score_of
 from tests.fakes.service import answer, serving
@@ -29,10 +29,6 @@ VECTORS, VECTOR = RANDOM.normal(size=(60, 8)), RANDOM.normal(size=8)
 
 def scores(query: str, texts: Sequence[str]) -> list[float]:
     return [score_of(query, text) for text in texts]
-
-
-def _no_call(query: str, texts: Sequence[str]) -> list[float]:
-    raise AssertionError
 
 
 def without_chance(response: dict[str, Any]) -> dict[str, Any]:
@@ -143,13 +139,6 @@ def test_selector_takes_functions_and_models_of_every_kind(scorer: Any, options:
     ]
 
 
-def test_selector_refuses_a_model_that_gives_no_scores() -> None:
-    """As FlashRank's language models do."""
-    listwise = SimpleNamespace(rerank=lambda request: request.passages)
-    with pytest.raises(InvalidScores, match="nan"):
-        Selector(listwise).select(QUERY, TEXTS, budget=20)
-
-
 def test_a_name_is_that_of_a_cross_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     def named(name: str) -> CrossEncoder:
         assert name == "cross-encoder/ms-marco-MiniLM-L6-v2"
@@ -221,13 +210,6 @@ async def test_numbers_of_numpy_are_numbers_also_where_a_loop_runs_as_in_a_noteb
     usual = Selector(scores).select(QUERY, TEXTS, budget=5, k=3, min_relevance=0.25)
     found = Selector(scores).select(QUERY, TEXTS, budget=np.int64(5), k=np.int32(3), min_relevance=np.float32(0.25))
     assert without_chance(found.model_dump()) == without_chance(usual.model_dump())
-
-
-def test_the_limits_are_those_of_the_settings() -> None:
-    selector = Selector(scores, settings=Settings(budget=5, limits={"budget": 5}))
-    assert selector.select(QUERY, TEXTS, budget=5).usage.cross_encoder_calls == 5
-    with pytest.raises(LimitExceeded, match="budget"):
-        selector.select(QUERY, TEXTS, budget=6)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +22,7 @@ from boundarymorph.server.app import create_app, create_retriever_app, create_sc
 from boundarymorph.settings import Settings
 from load_tests import answers, processes
 from load_tests.recorded_routes import scenes
-from load_tests.recorded_selections import INDEX, LISTS, Request, pairs
+from load_tests.recorded_selections import INDEX, LISTS, Request
 
 REQUESTS = [event for scene in scenes().values() for event in scene.events if isinstance(event, Request)]
 RERANK = {dialect.request for dialect in DIALECTS}
@@ -101,14 +99,6 @@ def test_requests_reach_every_route(role: str, tmp_path: Path) -> None:
     assert [route.path for route in routes] == ["/openapi.json"]  # which changes on purpose
 
 
-def test_pairs_of_options_do_not_depend_on_other_options() -> None:
-    options: dict[str, dict[str, Any]] = {name: {name: 1} for name in "abcdefghij"}
-    drawn = pairs(options, 0.5)
-    assert 0 < len(drawn) < 45
-    del options["c"]
-    assert pairs(options, 0.5) == {name: fields for name, fields in drawn.items() if "c" not in fields}
-
-
 @pytest.fixture
 def data(tmp_path: Path, tiny_weights: None) -> Path:
     """A folder as `make demo` leaves it, with few documents."""
@@ -140,32 +130,6 @@ def test_recordings_of_one_version_are_the_same(data: Path, tmp_path: Path, caps
     table = re.findall(r"^\| (`.*?) \| \d{3}", (DOCS / "api.md").read_text(), re.MULTILINE)
     slugs = {slug for row in table for slug in re.findall(r"`([a-z-]+)`", row)}
     assert {slug for slug in slugs if f"problem:{slug}" not in recorded} == UNREACHED
-
-
-def test_ignored_fields_are_neither_sent_nor_set(data: Path) -> None:
-    ignored = ["budget", "for_keys", "BOUNDARYMORPH_AGENTS__BODY_BYTES"]
-    recording = answers.record(data, ignored=ignored, left_out=["[!k]*", "keys/[!cop]*"])
-    assert "budget" not in recording["keys/cache, first"]["body"]
-    assert recording["keys/policy by key"]["answer"]["policy"] == "default"
-    assert recording["keys/over limits.tools"]["status"] == 400
-
-
-def test_a_recording_of_an_installed_version_does_not_run_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_API_KEY", "bm_mine")
-    program, told = tmp_path / "boundarymorph", tmp_path / "told.json"
-    tell = f"import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open({str(told)!r}, 'w'))"
-    program.write_text(f"#!{sys.executable}\n{tell}\n")
-    program.chmod(0o755)
-    with answers.start(
-        program, ["serve", "--data-directory", "{data}"], {"data": "/a b"}, {"BOUNDARYMORPH_K": "5"}
-    ) as run:
-        assert run.wait() == 0
-    arguments, environment = orjson.loads(told.read_bytes())
-    assert arguments == ["serve", "--data-directory", "/a b"]
-    assert {name for name in environment if name.startswith("BOUNDARYMORPH_")} == {"BOUNDARYMORPH_K"}
-    assert "PYTHONPATH" not in environment and environment["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.parametrize(

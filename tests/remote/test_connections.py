@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import aiohttp
 import pytest
 
 from boundarymorph.remote.peer import ConnectionPool
@@ -46,47 +45,6 @@ async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -
         await asyncio.sleep(0.1)  # until it has arrived
         assert await (await pool.request("GET", "/", None, {})).read() == b"answer 2"
         assert pool.opened == 2
-
-
-HINT = b"HTTP/1.1 103 Early Hints\r\nlink: <a>\r\n\r\n"
-EMPTY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize("flood", [HINT, EMPTY, b"HTTP/1.1 100 Continue\r\n\r\n", HINT + EMPTY])
-async def test_a_server_that_sends_many_answers_is_hung_up_on(flood: bytes) -> None:
-    sent, left = 0, asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        await reader.readuntil(b"\r\n\r\n")
-        with suppress(ConnectionError):
-            while sent < 2**26:
-                writer.write(flood * 1_000)
-                await writer.drain()
-                sent += 1_000 * len(flood)
-        left.set()
-        writer.close()
-
-    async with pool_to(answer) as pool:
-        with pytest.raises(aiohttp.ClientError, match="over 16 answers") if flood is HINT else suppress(Exception):
-            await pool.request("GET", "/", None, {})
-        await left.wait()
-        assert sent < 2**24  # which may have been in the buffers of the kernel
-
-
-async def test_a_few_interim_answers_are_no_flood() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):
-            while await reader.readuntil(b"\r\n\r\n"):
-                writer.write(HINT * 15)
-                _write(writer, b"answer")
-        writer.close()
-
-    async with pool_to(answer) as pool:
-        for _ in range(3):
-            assert await (await pool.request("GET", "/", None, {})).read() == b"answer"
-        assert pool.opened == 1
 
 
 def _write(writer: asyncio.StreamWriter, body: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,10 +103,6 @@ def test_the_operators_revision_stands_in_for_the_address() -> None:
     assert of("cohere://?model=m", "v2") != of("cohere://?model=m", None) == "cohere:m"
 
 
-def test_no_address_can_be_read_in_a_name() -> None:
-    assert "secret" not in RemoteScorer([parse_scorer("cohere+http://secret.internal?model=m")]).name
-
-
 @pytest.mark.parametrize(("wanted", "fits"), [(SHA, True), (SHA[:12], True), (SHA[::-1], False), ("main", False)])
 def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool) -> None:
     endpoint = replace(parse_scorer("tei://a:80"), revision=wanted)
@@ -123,10 +119,3 @@ def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool)
 def test_encoders_that_differ_have_different_names(other: Any) -> None:
     endpoint = parse_encoder("tei://a:80")
     assert name(endpoint, tei(model_type={"embedding": {"pooling": "cls"}})) != name(endpoint, other)
-
-
-def test_malformed_tellings_are_passed_over() -> None:
-    odd: Mapping[str, Any] = {"revision": 7, "dtype": None, "root": ["x"]}
-    assert name(parse_scorer("infinity://a:80"), card(**odd)) == HUB
-    assert name(parse_scorer("vllm://a:80"), card(**odd)) == HUB
-    assert name(parse_encoder("tei://a:80"), tei(model_type={"embedding": {"pooling": 1}})).count("/") == 3

@@ -1,12 +1,11 @@
 """Tasks that are cancelled once and awaited to their end, however often their caller is cancelled."""
 
 import asyncio
-from contextlib import suppress
 
 import anyio
 import pytest
 
-from boundarymorph.inference.concurrency import end, owned, together
+from boundarymorph.inference.concurrency import end, together
 
 TURNS = 5  # of the event loop that a connection takes to close
 
@@ -38,25 +37,6 @@ async def test_a_scope_that_cancels_at_every_turn() -> None:
         await asyncio.sleep(0.01)
         group.cancel_scope.cancel()
     assert not any(connection.open for connection in connections)
-
-
-async def test_a_time_limit_that_passes_as_the_caller_leaves() -> None:
-    connection = Connection()
-
-    async def call() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None) as limit:
-                asyncio.get_running_loop().call_later(0.01, limit.reschedule, 0)
-                await owned(connection.use())
-
-    caller = asyncio.create_task(call())
-    while connection.open and not caller.done():
-        await asyncio.sleep(0)
-        if caller.cancelling():
-            caller.cancel()  # while it is being cancelled for the time limit
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-    assert not connection.open
 
 
 async def test_an_error_ends_the_others() -> None:

@@ -68,9 +68,9 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
 
 def test_first_builds(tmp_path: Path) -> None:
     rng = random.Random(1)
-    for kill in range(times(5, 50)):
+    for kill in range(times(3, 50)):
         directory = tmp_path / str(kill)
-        acknowledged = killed_after(rng.uniform(0, 0.25), directory, "build")
+        acknowledged = killed_after(rng.uniform(0, 0.15), directory, "build")
         stored = read_all(directory)
         assert {number for _, *numbers in acknowledged for number in numbers} <= stored.keys()
         # A batch is one transaction: the last one may be there without its acknowledgement, but never a part of it.
@@ -88,9 +88,9 @@ def test_updates_of_existing_documents(tmp_path: Path) -> None:
 
     rng = random.Random(2)
     expected = dict.fromkeys(range(KNOWN), 0)
-    for _ in range(times(5, 50)):
+    for _ in range(times(3, 50)):
         first = max(expected.values()) + 1
-        for version, *numbers in killed_after(rng.uniform(0, 0.25), tmp_path, "update", str(first)):
+        for version, *numbers in killed_after(rng.uniform(0, 0.15), tmp_path, "update", str(first)):
             expected |= dict.fromkeys(numbers, version)
         stored = read_all(tmp_path)
         assert stored.keys() == expected.keys()
@@ -103,7 +103,7 @@ def test_updates_of_existing_documents(tmp_path: Path) -> None:
 
 def test_indexes_appear_whole(tmp_path: Path) -> None:
     rng = random.Random(3)
-    for kill in range(3):
+    for kill in range(2):
         directory = tmp_path / str(kill)
         acknowledged = killed_after(rng.uniform(0, 0.1), directory, "create")
         catalog = LocalCatalog(directory)

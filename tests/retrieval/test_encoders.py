@@ -1,4 +1,4 @@
-"""The embedded encoder, and the fake one of these tests, against the contract."""
+"""The embedded encoder against the contract."""
 
 from collections.abc import AsyncIterator
 
@@ -8,27 +8,23 @@ import pytest
 from boundarymorph.inference.models import OnnxTextModel, embedded_encoder
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder, OnnxDualEncoder
 from tests.contract.encoder import EncoderContract
-from tests.retrieval.fakes import SeededEncoder
-
-
-class TestSeededEncoder(EncoderContract):
-    @pytest.fixture
-    def encoder(self) -> SeededEncoder:
-        return SeededEncoder()
 
 
 class TestOnnxEncoder(EncoderContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls) -> OnnxDualEncoder:
+        """One for all: it keeps nothing of a call."""
+        return OnnxDualEncoder.embedded()
+
     @pytest.fixture
-    async def encoder(self) -> AsyncIterator[BatchingEncoder]:
-        encoder = BatchingEncoder(OnnxDualEncoder.embedded())
+    async def encoder(self, model: OnnxDualEncoder) -> AsyncIterator[BatchingEncoder]:
+        encoder = BatchingEncoder(model)
         yield encoder
         await encoder.close()
 
     async def test_the_name_tells_model_revision_precision_and_length(self, encoder: BatchingEncoder) -> None:
         assert encoder.name == "BAAI/bge-small-en-v1.5@68807e3ff2ab/int8/512"
-        short = BatchingEncoder(OnnxDualEncoder.embedded(max_length=64))
-        assert short.name != encoder.name
-        await short.close()
 
     async def test_it_is_the_first_token_normalised(self, encoder: BatchingEncoder) -> None:
         model = OnnxTextModel(embedded_encoder())

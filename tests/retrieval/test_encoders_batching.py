@@ -1,4 +1,4 @@
-"""Texts of many callers in common batches: turns between calls, queries first, leaving, and trouble."""
+"""Texts of many callers in common batches. What a batcher does for any model is tested in tests/scoring."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from boundarymorph.errors import EncoderFailed, Overloaded
+from boundarymorph.errors import EncoderFailed
 from boundarymorph.inference.models import TokenSequence
 from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 from boundarymorph.retrieval.ranking import unit_vectors
-from tests import metrics
 from tests.contract.encoder import EncoderContract
 from tests.patience import until_async
 from tests.retrieval.fakes import vector_of
 
-LABELS = {"model": "seeded", "backend": "test"}
 MANY = 1_000
 
 
@@ -66,10 +64,6 @@ class SeededDualEncoder:
 
     def close(self) -> None:
         pass
-
-
-def metric(name: str, **labels: str) -> float:
-    return metrics.counted(f"boundarymorph_encoder_{name}", **(LABELS | labels))
 
 
 class Bench:
@@ -123,61 +117,41 @@ class TestContract(EncoderContract):
             assert embeddings.truncated == sum(len(text) > 100 for text in texts)
 
 
-class TestTurns:
-    async def test_call_has_no_more_than_two_slices_waiting(self) -> None:
-        async with Bench() as bench:
-            large = await bench.large(MANY)
-            await asyncio.sleep(0.02)
-            assert bench.model.tokenized - 1 == bench.encoder.waiting()[0] < 700
-            bench.model.open.set()
-            await large
-
-    async def test_queries_go_first(self) -> None:
-        async with Bench() as bench:
-            large = await bench.large(MANY)
-            waiting = bench.encoder.waiting()[0]
-            query = bench.query("urgent")
-            await bench.queued(waiting + 1)
-            bench.model.open.set()
-            np.testing.assert_array_equal(await query, vector_of("query: urgent"))
-            assert "query: urgent" in bench.model.batches[1]
-            await large
-
-
-class TestTrouble:
-    async def test_failure_is_the_callers_and_stops_the_rest_of_the_call(self) -> None:
-        async with Bench() as bench:
-            spoiled = bench.documents("poison", *["x" * 100] * 3 * MANY)
-            await until_async(lambda: bench.encoder.waiting()[0] > 100)
-            other = bench.documents("other")
-            await asyncio.sleep(0)  # it is let in before the long wait of the first batch is taken for the model's pace
-            bench.model.open.set()
-            with pytest.raises(EncoderFailed, match="seeded fails on a text"):
-                await spoiled
-            await other
-            assert bench.model.tokenized < MANY
-
-    async def test_check_refuses_a_probe_that_is_not_a_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        encoder = BatchingEncoder(model := SeededDualEncoder())
-        await encoder.check()
-        assert [len(batch) for batch in model.batches] == [2, 1]
-        monkeypatch.setattr(model, "run", lambda texts: np.full((len(texts), 32), np.nan, dtype=np.float32))
-        with pytest.raises(EncoderFailed, match="nan or inf"):
-            await encoder.check()
-        await encoder.close()
-
-
-async def test_call_that_cannot_wait_is_refused_whole() -> None:
-    async with Bench(queue_tokens=50) as bench:
-        kept = bench.documents("x" * 40)
-        await bench.queued(1)
-        with pytest.raises(Overloaded):
-            await bench.encoder.encode_documents(["z" * 60])
-        with pytest.raises(Overloaded):
-            await bench.encoder.encode_query("z" * 60)
-        assert bench.encoder.waiting() == (1, 40)
+async def test_call_has_no_more_than_two_slices_waiting_and_queries_go_first() -> None:
+    async with Bench() as bench:
+        large = await bench.large(MANY)
+        await asyncio.sleep(0.02)
+        waiting = bench.encoder.waiting()[0]
+        assert bench.model.tokenized - 1 == waiting < 700
+        query = bench.query("urgent")
+        await bench.queued(waiting + 1)
         bench.model.open.set()
-        await kept
+        np.testing.assert_array_equal(await query, vector_of("query: urgent"))
+        assert "query: urgent" in bench.model.batches[1]
+        await large
+
+
+async def test_failure_is_the_callers_and_stops_the_rest_of_the_call() -> None:
+    async with Bench() as bench:
+        spoiled = bench.documents("poison", *["x" * 100] * 3 * MANY)
+        await until_async(lambda: bench.encoder.waiting()[0] > 100)
+        other = bench.documents("other")
+        await asyncio.sleep(0)  # it is let in before the long wait of the first batch is taken for the model's pace
+        bench.model.open.set()
+        with pytest.raises(EncoderFailed, match="seeded fails on a text"):
+            await spoiled
+        await other
+        assert bench.model.tokenized < MANY
+
+
+async def test_check_refuses_a_probe_that_is_not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = BatchingEncoder(model := SeededDualEncoder())
+    await encoder.check()
+    assert [len(batch) for batch in model.batches] == [2, 1]
+    monkeypatch.setattr(model, "run", lambda texts: np.full((len(texts), 32), np.nan, dtype=np.float32))
+    with pytest.raises(EncoderFailed, match="nan or inf"):
+        await encoder.check()
+    await encoder.close()
 
 
 async def test_cancelled_call_leaves_nothing_behind() -> None:
@@ -190,15 +164,6 @@ async def test_cancelled_call_leaves_nothing_behind() -> None:
         bench.model.open.set()
         await bench.encoder.encode_documents(["next"])
         assert bench.model.batches == [["first"], ["next"]]
-
-
-async def test_metrics_of_a_batch() -> None:
-    names = ("batch_texts_sum", "batch_tokens_sum", "batch_padding_ratio_sum", "truncated_texts_total")
-    encoder = BatchingEncoder(SeededDualEncoder(pads=True, batch_tokens=400))
-    before = {name: metric(name) for name in names}
-    await encoder.encode_documents(["x" * 50, "x" * 150])
-    assert [metric(name) - before[name] for name in names] == pytest.approx([2, 150, 0.25, 1])
-    await encoder.close()
 
 
 @given(st.lists(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3), min_size=1, max_size=5))

@@ -114,6 +114,5 @@ class TestDescribed:
 def test_another_instruction() -> None:
     instructed = known_recipe("Qwen3-Embedding-8B").instructed(r"Find \1 timetables")
     assert instructed.query == "Instruct: Find \\1 timetables\nQuery:"
-    assert known_recipe("e5-mistral-7b-instruct").instructed("Find it").query == "Instruct: Find it\nQuery: "
     with pytest.raises(InvalidConfiguration, match="query_prompt"):
         known_recipe("bge-small-en").instructed("Find it")

@@ -65,14 +65,6 @@ MADE: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def tiny_causal(folder: Path) -> Path:
-    """The same model with its mask."""
-    path = Path(shutil.copytree(folder, folder.with_name("causal")))
-    config = path / "config.json"
-    config.write_text(config.read_text(encoding="utf-8").replace('"is_causal": false', '"is_causal": true'))
-    return path
-
-
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     @cache
@@ -193,24 +185,6 @@ class TestVectors:
             queries(encoder, QUERY)
         endless = load(tiny.qwen3(tmp_path / "endless"))
         assert [len(text) for text in endless.tokenize_documents(["", "x"])] == [1, 1]
-
-    def test_causal_architecture_without_its_mask(self, tmp_path: Path) -> None:
-        path = ended(tiny.qwen3(tmp_path / "gte-qwen2-tiny", is_causal=False))
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        model: Any = AutoModel.from_pretrained(path, attn_implementation="eager")
-        rows = []
-        with torch.no_grad():
-            for text in TEXTS:
-                features = tokenizer(text, return_tensors="pt")
-                seen = torch.zeros(1, 1, *[features["input_ids"].shape[1]] * 2)
-                states = model(features["input_ids"], attention_mask=seen).last_hidden_state
-                rows.append(torch.nn.functional.normalize(states[0, -1].double(), dim=0).numpy())
-        encoder = load(path)
-        vectors = documents(encoder, *TEXTS)
-        np.testing.assert_allclose(vectors, np.array(rows), rtol=0, atol=1e-5)
-        unpadded = np.concatenate([documents(encoder, text) for text in TEXTS])
-        np.testing.assert_allclose(unpadded, np.array(rows), rtol=0, atol=1e-5)
-        assert np.abs(vectors - by_hand(tiny_causal(path), "last", *TEXTS)).max() > 1e-2
 
 
 @pytest.mark.parametrize(

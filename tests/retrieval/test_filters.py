@@ -159,7 +159,7 @@ filters = st.recursive(
 )
 
 
-@settings(max_examples=times(150, 4_000), deadline=None)
+@settings(max_examples=times(80, 4_000), deadline=None)
 @given(filters, st.lists(metadata, min_size=1, max_size=8))
 def test_filter_means_the_same_by_table_and_predicate(filter: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     expected = by_predicate(Filter(filter), rows)
@@ -170,6 +170,7 @@ def test_filter_means_the_same_by_table_and_predicate(filter: dict[str, Any], ro
         assert by_table(Filter(filter), rows, every=100) == expected, "with most sequence numbers unused"
 
 
+@settings(max_examples=50)
 @given(filters)
 def test_filters_in_another_order_are_equal(filter: dict[str, Any]) -> None:
     turned = dict(reversed(filter.items()))
@@ -203,7 +204,7 @@ def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list
 def test_remembered_answers_do_not_grow_with_writes(tmp_path: Path) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=False)
     documents = [Document(str(number), "") for number in range(2_000)]
-    for _ in range(20):
+    for _ in range(10):
         store.upsert(documents, np.tile(np.eye(1, 4), (2_000, 1)), [b""] * 2_000)
         assert len(store.matching_sequences(Filter({}))) <= 2_000 + 10_000
     assert len(matching(store, Filter({}))) == 2_000

@@ -1,6 +1,5 @@
 """Pools and embeddings as bytes: the same bits come back, and nothing malformed comes in."""
 
-import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -96,7 +95,7 @@ def pools(draw: st.DrawFn) -> Pool:
     return Pool(ids, pool.embeddings, pool.query, pool.scores, pool.features, terms)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(
     pool=pools(),
     warnings=st.lists(st.builds(Notice, texts, texts), max_size=3),
@@ -222,7 +221,7 @@ def test_decode_refuses_what_is_no_pool(tensors: dict[str, NDArray[Any]], change
         decode_pool(save(changed, metadata))
 
 
-@settings(deadline=None, max_examples=times(150, 4_000))
+@settings(deadline=None, max_examples=times(80, 4_000))
 @given(data=st.data())
 def test_damaged_frame_is_refused_or_gives_a_sound_pool(tensors: dict[str, NDArray[Any]], data: st.DataObject) -> None:
     """Either it is refused, or what comes out is a pool that could have been sent."""
@@ -246,28 +245,6 @@ def test_decode_refuses_a_frame_that_is_cut_off(tensors: dict[str, NDArray[Any]]
     for part in (*(frame[:end] for end in range(len(frame))), frame + b"\0", save(tensors, None)):
         with pytest.raises(MalformedFrame):
             decode_pool(part)
-
-
-huge = st.sampled_from([0, 1, 2**31, 2**32, 2**53, 2**62, 2**63, 2**64 - 1, 2**64, -1])
-
-
-@settings(deadline=None, max_examples=100)
-@given(shape=st.lists(huge, max_size=3), end=huge, length=huge, dtype=st.sampled_from(["F16", "F32", "BF16", "F64"]))
-def test_header_that_promises_too_much_takes_no_memory(shape: list[int], end: int, length: int, dtype: str) -> None:
-    entry = {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}
-    try:
-        header = orjson.dumps({"__metadata__": METADATA, "vectors": entry})
-    except orjson.JSONEncodeError:
-        header = str({"__metadata__": METADATA, "vectors": entry}).replace("'", '"').encode()
-    for promised in (len(header), length):
-        frame = (promised % 2**64).to_bytes(8, "little") + header + bytes(64)
-        tracemalloc.start()
-        try:
-            with pytest.raises(MalformedFrame):
-                decode_pool(frame)
-            assert tracemalloc.get_traced_memory()[1] < 1_000_000
-        finally:
-            tracemalloc.stop()
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

@@ -1,7 +1,6 @@
 """From uploads to an index: parsing, bad lines, unchanged documents, strictness."""
 
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +46,6 @@ def index(catalog: LocalCatalog) -> LocalIndex:
 @pytest.fixture
 def own(catalog: LocalCatalog) -> LocalIndex:
     return catalog.create("own", encoder=None, dimension=32)
-
-
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Temporary files on /dev/full, which is as full as a disk can be."""
-    with Path("/dev/full").open("r+b", buffering=0) as full:
-        monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full)
-        yield
 
 
 class TestParsing:
@@ -224,13 +215,6 @@ class TestIngesting:
         assert await uploaded(*records) == [(8, 8), (16, 16), (20, 20)]
         small = [{"id": f"s{i}", "text": "y", "embedding": vector} for i in range(WRITTEN_AT_A_TIME + 1)]
         assert [told for told, _ in await uploaded(*small)] == [WRITTEN_AT_A_TIME, WRITTEN_AT_A_TIME + 1]
-
-    @pytest.mark.usefixtures("full_disk")
-    async def test_a_full_disk_while_an_upload_is_checked(self, own: LocalIndex) -> None:
-        records = ({"id": i, "text": "x", "embedding": vector_of("v").tolist()} for i in range(10))
-        with pytest.raises(StorageFull, match="cannot be stored"):
-            await ingest(own, None, upload(*records), strict=True)
-        assert own.count() == 0
 
 
 class TestArrays:

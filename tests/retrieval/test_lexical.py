@@ -1,6 +1,5 @@
 """Words, and BM25 over a pool and over a store, against a literal reference."""
 
-import itertools
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -101,6 +100,7 @@ def test_words_of_latin_letters_are_those_of_the_reference(text: str) -> None:
     assert [word.decode() for word in words(text)] == plain_words(text)
 
 
+@settings(max_examples=50)
 @given(st.text(), st.text())
 def test_space_separates_words(first: str, second: str) -> None:
     assert words(f"{first} {second}") == words(first) + words(second)
@@ -144,15 +144,6 @@ def test_words_are_numbered_by_their_stems(pool: list[str]) -> None:
     np.testing.assert_array_equal(numbers & np.uint64(2**32 - 1), found.hashes)
 
 
-@pytest.mark.parametrize("letters", ["abcdefghijklmnopqrstuvwxyz", "一丁七万丈三上下不与丐丑专且丕"])
-def test_few_stems_share_a_number(letters: str) -> None:
-    stems = ["".join(four) for four in itertools.product(letters[:15], repeat=4)]
-    shorter = ["".join(two) + " " for two in itertools.product(letters, repeat=2)]
-    numbers = stem_numbers([stem.encode() for stem in stems + shorter])
-    assert len(np.unique(numbers)) >= len(numbers) - 4
-    assert numbers.max() < 2**32
-
-
 def columns_of(texts: Sequence[str], first: int = 0) -> Columns:
     return Columns.of(PoolWords.of(texts), first)
 
@@ -161,7 +152,7 @@ def same(one: Columns, other: Columns) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in Columns.__slots__)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=4), st.sets(st.integers(0, 19)))
 @example([["a " * 70_000], ["b a"]], set()).via("counts have a bound")
 @example([["", "-"]], set())

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -39,13 +38,6 @@ async def test_pieces_have_all_documents_in_order(characters: int, tmp_path: Pat
     assert list(without) == known
     assert all(not each.text and each.metadata == {"n": int(each.id)} for each in without.values())
     catalog.close()
-
-
-def test_retriever_that_returns_everything_is_asked_again_only_for_the_rest() -> None:
-    there = {f"{number:03}": document(number, LARGE) for number in range(6)}
-    read = Mock(side_effect=lambda left: {id: there[id] for id in left if id in there})
-    assert [list(piece) for piece in in_pieces(read, [*there, "gone"])] == [list(there), []]
-    assert [list(call.args[0]) for call in read.call_args_list[1:]] == [["gone"]]
 
 
 def test_size_of_counts_texts_and_metadata() -> None:

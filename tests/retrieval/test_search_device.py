@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import faiss
 import numpy as np
@@ -72,7 +71,6 @@ async def test_cpu_answers_a_search_that_the_device_refuses(tmp_path: Path) -> N
 
 SIZE = 100  # documents that a device below has room for
 NO_ROOM = "the CPU searched, not the device: it could not load the documents of this index; the log says why"
-NO_MEMORY = "the CPU searched, not the device: it failed or is out of memory; the log says why"
 
 
 def put(index: LocalIndex, ids: list[str], seed: int = 0) -> None:
@@ -121,22 +119,3 @@ def test_cpu_answers_once_the_device_has_no_room(tmp_path: Path, caplog: pytest.
     assert len(vectors.view().among(few).search(queries[0], 5).ids) == 1
     catalog.close()
     plain.close()
-
-
-def test_cpu_answers_a_search_that_fails_on_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    catalog = LocalCatalog(tmp_path, full)
-    put(catalog.create("a", encoder=None, dimension=8), names(50))
-    query = unit(1, 8, seed=3)[0]
-    on_device = catalog.get("a").retrieve(Search("", 5, query))
-    assert list(on_device.warnings) == []
-    for error in (RuntimeError("cudaMalloc"), MemoryError()):
-        with monkeypatch.context() as broken:
-            broken.setattr(FaissMirror, "nominate", Mock(side_effect=error))
-            on_cpu = catalog.get("a").retrieve(Search("", 5, query))
-        assert [warning.message for warning in on_cpu.warnings] == [NO_MEMORY]
-        assert list(on_cpu.pool.ids) == list(on_device.pool.ids)
-    assert {record.levelname for record in caplog.records} == {"WARNING"}
-    assert list(catalog.get("a").retrieve(Search("", 5, query)).warnings) == []
-    catalog.close()

@@ -1,7 +1,5 @@
 """The SQLite store; what two processes, a damaged file and forgotten deletions do to it."""
 
-import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -11,10 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.errors import CorruptIndex, InvalidInput, StorageUnavailable, UnknownIndex
+from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.local.sqlite_file import _LOG_PATIENCE, _settled
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.contract.vector_index import unit
 
@@ -76,19 +73,6 @@ def test_changes_are_those_since_the_last_reading(store: DocumentStore, reopen: 
     assert (nothing.ids, nothing.deleted, nothing.sequence) == ([], [], second.sequence)
 
 
-def test_changes_can_be_read_in_pages(store: DocumentStore) -> None:
-    write(store, [str(i) for i in range(25)])
-    store = DocumentStore(store.path, page=10)
-    sequence, seen, pieces, complete = 0, [], 0, False
-    while not complete:
-        changes = store.changes(sequence)
-        seen += changes.ids
-        sequence, complete, pieces = changes.sequence, changes.complete, pieces + 1
-    assert seen == [str(i) for i in range(25)]
-    assert pieces == 3
-    store.close()
-
-
 def test_characters_are_counted_as_python_counts_them(store: DocumentStore) -> None:
     documents = [Document("a", "große", "Maße"), Document("b", "before\0after"), Document("c", "text", "a\0title")]
     store.upsert(documents, unit(3, 8), [b""] * 3)
@@ -146,28 +130,6 @@ def test_store_serializes_writers_of_threads_and_processes(store: DocumentStore,
     assert store.count() == 6 * 10 + 1 == len(store.changes(0).ids)
 
 
-def test_changes_tell_readers_that_missed_forgotten_deletions(tmp_path: Path) -> None:
-    store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=8)
-    store.close()
-    store = DocumentStore(tmp_path / "s", tombstones_kept=3)
-    write(store, [str(i) for i in range(20)])
-    early = store.changes(0).sequence
-    for i in range(4):
-        store.delete([str(i)])
-    late = store.changes(early).sequence
-    assert not store.forgets(early)
-    store.delete(["4"])
-
-    assert store.forgets(early)
-    assert not store.forgets(late)
-    assert store.living()[0].tolist() == list(range(6, 21))
-    for after in (early, late):
-        assert (store.changes(after).ids, store.changes(after).deleted) == ([], ["4"])
-    assert store.changes(0).ids == [str(i) for i in range(5, 20)]
-    assert store.count() == 15
-    store.close()
-
-
 def test_one_state_does_not_change_while_it_is_read(store: DocumentStore, reopen: Reopen) -> None:
     write(store, ["a", "b"])
     writer = reopen()
@@ -199,51 +161,6 @@ def test_log_is_emptied_once_it_is_too_long(store: DocumentStore) -> None:
     steps = np.diff([0, *sizes])
     assert max(sizes) < bound <= max(sizes) + steps.max()
     assert sizes.count(0) >= 2
-
-
-def test_log_is_emptied_seldom_during_a_long_read(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    patiences = []
-    connect = DocumentStore._connect
-
-    def impatient(self: DocumentStore, patience: float) -> sqlite3.Connection:
-        if patience == _LOG_PATIENCE:
-            patiences.append(log_size(self))
-            patience = 0.01
-        return connect(self, patience)
-
-    monkeypatch.setattr(DocumentStore, "_connect", impatient)
-    bound = 2**18
-    writer = DocumentStore(store.path, log_bytes=bound)
-    with store.one_state():
-        store.last_sequence()
-        for seed in range(60):
-            write(writer, [str(i) for i in range(20)], seed=seed)
-        assert len(patiences) >= 3
-        assert min(np.diff(patiences)) >= bound
-        grown = log_size(store)
-    while log_size(store) >= grown:
-        write(writer, ["a"])
-    assert log_size(store) == 0
-    assert store.count() == 21
-    writer.close()
-
-
-def test_filter_in_an_older_state_sees_that_state(store: DocumentStore, reopen: Reopen) -> None:
-    """Another thread has asked the same in a later state, in which some documents of this one are replaced."""
-    filter, writer = Filter({}), reopen()
-    write(store, ["a", "b"])
-    store.matching_sequences(filter)
-    write(writer, ["b", "c"])
-    with store.one_state():
-        expected, _ = store.living()
-        for ids in (["c"], ["a", "d"], ["d", "e"]):
-            write(writer, ids)
-            later = threading.Thread(target=store.matching_sequences, args=(filter,))
-            later.start()
-            later.join()
-            assert np.isin(expected, store.matching_sequences(filter)).all()
-            assert store.matching_sequences(filter).max() <= store.last_sequence()
-    assert np.isin(store.living()[0], store.matching_sequences(filter)).all()
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "truncated", "empty", "version", "table", "embedding"])
@@ -305,25 +222,6 @@ def test_missing_file_is_an_unknown_index(store: DocumentStore, tmp_path: Path) 
         write(store, ["a"])
     with pytest.raises(UnknownIndex):
         store.documents(["a"])
-
-
-def test_store_read_without_locks_fails_if_somebody_writes(store: DocumentStore) -> None:
-    """Whoever writes begins with a log, and changes the time of the file."""
-    write(store, ["a"])
-    store.close()
-    trouble = sqlite3.OperationalError("no place")
-    with _settled(store.path, trouble) as connection:
-        assert connection.execute("SELECT count(*) FROM documents").fetchone() == (1,)
-    refused = pytest.raises(StorageUnavailable, match="written while")
-    with refused, _settled(store.path, trouble), closing(DocumentStore(store.path)) as writer:
-        write(writer, ["b"])
-    with closing(DocumentStore(store.path)) as writer:
-        write(writer, ["c"])
-        with pytest.raises(StorageUnavailable, match="-wal"), _settled(store.path, trouble):
-            pass
-    store.path.unlink()
-    with pytest.raises(sqlite3.OperationalError, match="no place"), _settled(store.path, trouble):
-        pass
 
 
 def test_fingerprints_tell_documents_apart() -> None:

@@ -68,7 +68,7 @@ def brute_force(
     return [list(vectors)[row] for row in best], scores[best], matrix[best]
 
 
-@settings(max_examples=times(120, 4_000), deadline=None)
+@settings(max_examples=times(80, 4_000), deadline=None)
 @given(
     kind=st.sampled_from(["memory", "block", "clusters", "gpu"]),
     count=st.integers(1, 300),

@@ -264,18 +264,6 @@ class TestLeaving:
         with pytest.raises(RuntimeError):
             await scorer.score("q", ["after"])
 
-    async def test_closing_while_a_request_is_tokenised(self) -> None:
-        scorer = BatchingScorer(model := SeededCrossEncoder())
-        may_go_on = hold_tokenizer(model)
-        task = asked(scorer, "slow", "text")
-        await asyncio.sleep(0.01)
-        closing = asyncio.create_task(scorer.close())
-        await asyncio.sleep(0.01)
-        may_go_on.set()
-        with pytest.raises(ScorerUnavailable, match="shutting down"):
-            await task
-        await closing
-
 
 class TestTrouble:
     @pytest.mark.parametrize(
@@ -304,15 +292,6 @@ class TestTrouble:
                 await requests[0]
             assert (await requests[1]).values.tolist() == [score_of("q", "b"), score_of("q", "c")]
             assert (await bench.scorer.score("q", ["d"])).values.tolist() == [score_of("q", "d")]
-
-    async def test_a_tokenizer_that_loses_texts(self, monkeypatch: Any) -> None:
-        scorer = BatchingScorer(model := SeededCrossEncoder())
-        tokenize = model.tokenize
-        for kept in (0, 1):
-            monkeypatch.setattr(model, "tokenize", lambda query, texts, _, kept=kept: tokenize(query, texts[:kept]))
-            with pytest.raises(ScorerFailed, match=f"{kept} pairs of 2 texts"):
-                await scorer.score("q", ["a", "b"], deadline=time.monotonic() + 5)
-        await scorer.close()
 
     @pytest.mark.parametrize("where", ["batch_tokens", "wait_seconds"])
     async def test_a_thread_that_ends_is_not_passed_over(self, monkeypatch: Any, where: str) -> None:

@@ -42,11 +42,3 @@ class TestOnnxCrossEncoder(ScorerContract):
         values = (await scorer.score(query, unknown + known)).values
         assert (values[: len(unknown)] == 0).all()
         assert (values[len(unknown) :] > 0).all()
-
-    async def test_the_number_of_threads_changes_no_score(self, scorer: BatchingScorer) -> None:
-        single = BatchingScorer(OnnxCrossEncoder.embedded(threads=1))
-        several = BatchingScorer(OnnxCrossEncoder.embedded(threads=3))
-        expected = (await scorer.score(QUERY, TEXTS)).values
-        for other in (single, several):
-            np.testing.assert_array_equal((await other.score(QUERY, TEXTS)).values, expected)
-            await other.close()

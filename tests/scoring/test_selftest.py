@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from boundarymorph.scoring import selftest
-from boundarymorph.scoring.build import build_scorer
 from boundarymorph.scoring.selftest import ScorerProbe, Unfit, trouble_of
-from boundarymorph.settings import Settings
 from tests.fakes.wires import Ours, running, scoring
 from tests.patience import PATIENCE
 
@@ -83,14 +81,6 @@ async def test_one_that_works() -> None:
     noisy = random.Random(1)
     assert await found(each(lambda score: min(1, score + noisy.uniform(0, 0.009)))) is None, "half precision"
     assert await found(each(lambda score: score**8)) is None, "saturated"
-
-
-async def test_the_embedded_one() -> None:
-    scorer = build_scorer(Settings())
-    try:
-        assert await trouble_of(scorer) is None
-    finally:
-        await scorer.close()
 
 
 @pytest.mark.parametrize("what", BROKEN)

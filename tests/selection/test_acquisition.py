@@ -33,7 +33,7 @@ def beliefs(draw: st.DrawFn) -> tuple[Belief, int]:
     return Belief(mean, std, scored), draw(st.integers(1, n - 1))
 
 
-@settings(max_examples=times(250, 6_000), deadline=None)
+@settings(max_examples=times(100, 6_000), deadline=None)
 @given(beliefs())
 def test_boundary_gap_equals_brute_force(case: tuple[Belief, int]) -> None:
     belief, k = case
@@ -58,6 +58,7 @@ def test_boundary_gap_equals_brute_force(case: tuple[Belief, int]) -> None:
         assert choice.document == pair[0]
 
 
+@settings(max_examples=40)
 @given(arrays(np.float64, st.integers(1, 30), elements=st.one_of(COARSE, FINE)), st.integers(1, 40))
 def test_top_k_is_the_head_of_a_stable_sort(mean: np.ndarray, k: int) -> None:
     expected = np.sort(np.argsort(-mean, kind="stable")[:k])
@@ -73,6 +74,7 @@ def test_upper_confidence_bound_anneals() -> None:
     assert UpperConfidenceBound(0.0).choose(belief, incumbents, 0).document == 2
 
 
+@settings(max_examples=40)
 @given(st.floats(0, 30), st.floats(1e-3, 1e3))
 def test_expected_excess_is_the_integral(z: float, std: float) -> None:
     exact = std * (norm.pdf(z) - z * norm.sf(z))

@@ -28,7 +28,7 @@ WORTHS = arrays(np.float64, 14, elements=st.floats(0.01, 1))
 LENGTHS = arrays(np.float64, 14, elements=st.integers(1, 40).map(float))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(WORTHS, LENGTHS, st.floats(0.05, 0.95))
 def test_a_token_limit_is_filled_up(worth: NDArray[np.float64], lengths: NDArray[np.float64], share: float) -> None:
     limit = max(share * lengths.sum(), lengths.min())

@@ -39,7 +39,7 @@ sessions = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(sessions)
 def test_invariants(case: tuple[str, int, int, int, int, int, Config, bool]) -> None:
     family, n, budget, k, round_size, seed, config, order = case

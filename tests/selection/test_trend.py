@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -208,6 +208,7 @@ def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
     np.testing.assert_array_equal(posterior.beliefs.belief().mean[:6], scores)
 
 
+@settings(max_examples=40)
 @given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.sampled_from([(), (0.0,), (1.0,), (0.0, 0.5, 1.0)]))
 def test_the_scale_of_belief_and_back(scores: Scores, also: tuple[float, ...]) -> None:
     """A score that was seen comes back as it was, the ends among them; what lies between comes back in order."""

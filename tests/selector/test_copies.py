@@ -80,18 +80,6 @@ async def test_twenty_copies_are_one_call(
         assert result.stop_reason == "pool_exhausted" and result.status == "complete"
 
 
-async def test_a_copy_of_a_reused_score_costs_nothing(selector_of: MakeSelector) -> None:
-    """What was scored for an earlier request is known of documents that came later, and counts once."""
-    retriever, scorer = Copying([f"text {number}" for number in range(30)]), SeededScorer()
-    selector = selector_of(retriever, scorer, MemoryScoreCache())
-    first = await selector.select(task(budget=1, k=1))
-    (asked,) = (IDS[int(first.pool.ids[observation.document][1:])] for observation in first.history)
-    retriever.texts.update({id: retriever.texts[asked] for id in IDS if int(id[1:]) % 3 == 0})
-    result = await selector.select(task(budget=1, k=30, rounds=1))
-    assert (result.reused, result.calls) == (1, 0)
-    assert len(scored(result)) == len([id for id in IDS if retriever.texts[id] == retriever.texts[asked]]) >= 10
-
-
 async def test_a_score_that_came_with_one_is_that_of_the_others(selector_of: MakeSelector) -> None:
     documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
     scorer = SeededScorer()

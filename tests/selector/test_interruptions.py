@@ -21,7 +21,6 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.concurrency import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document, Retrieved
-from boundarymorph.scoring.scorer import Scores
 from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer
 from tests.patience import PATIENCE
@@ -159,21 +158,6 @@ class TestDeadline:
         assert (result.status, result.stop_reason) == ("partial", "deadline")
         assert result.calls >= calls and len(scorer.rounds) <= 6
         assert len(result.selection.documents) == k >= result.selection.scored.sum() > 0
-
-    async def test_the_scorer_hears_of_it(self, selector_of: MakeSelector) -> None:
-        class Listening(SeededScorer):
-            async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
-            ) -> Scores:
-                heard.append(deadline)
-                return await super().score(query, texts)
-
-        heard: list[float | None] = []
-        deadline = time.monotonic() + PATIENCE
-        selector = selector_of(FakeRetriever(), Listening())
-        await selector.select(replace(task(), deadline=Deadline(deadline)))
-        await selector.select(task(budget=1))
-        assert heard == [deadline - RESERVE] * 6 + [None]
 
     async def test_without_a_pool_there_is_nothing_to_answer(self, selector_of: MakeSelector) -> None:
         class Hanging(FakeRetriever):

@@ -74,18 +74,3 @@ async def test_no_vectors_and_yet_an_order(selector_of: MakeSelector) -> None:
     assert (result.status, result.calls) == ("retrieval_only", 0)
     assert [result.pool.ids[place] for place in result.selection.documents] == ["d0", "d2", "d3", "d4"]
     assert chosen(result) <= set(result.documents)
-
-
-async def test_everything_fits_by_the_candidates_of_all_queries(selector_of: MakeSelector) -> None:
-    """Not by those of one query, which may be fewer than k."""
-    pools = [[Document(id, id) for id in IDS[start : start + 4]] for start in (0, 4, 8)]
-    queries = [
-        WeightedQuery(query, 1.0, partial(GivenCandidates, query=query, given=pool, ranked=True))
-        for query, pool in zip(QUERIES, pools, strict=True)
-    ]
-    selector = selector_of(FakeRetriever(), SeededScorer())
-    wanted = joint(6, 4, queries=queries, goal="set")
-    result = await selector.select(wanted)
-    assert (len(result.pool), result.calls) == (12, 6)
-    everything = await selector.select(replace(wanted, k=12))
-    assert everything.calls == 0

@@ -9,7 +9,6 @@ from boundarymorph.inference.concurrency import Shares
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import footprint
 from boundarymorph.selector.documents import Grouping, Room
-from boundarymorph.selector.task import Interruption, Status
 from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import IDS, MakeSelector, own_pool, task
 from tests.selector.test_copies import TWENTY, Copying
@@ -26,16 +25,6 @@ async def test_copies_that_are_not_scored_are_not_kept(selector_of: MakeSelector
     assert result.calls == 11
     assert len(result.documents) <= 12  # two may be asked for before it is known that they are copies
     assert sum(taken) - footprint(result.pool, 11) == 1_000 * len(result.documents)
-
-
-async def test_without_room_for_more_texts_the_answer_is_partial(selector_of: MakeSelector) -> None:
-    selector = selector_of(Copying(LONG), SeededScorer())
-    mathematics = footprint((await selector.select(task(budget=0))).pool, 11)
-    shares = Shares(mathematics + 5_500, 1.0, what="bytes")
-    wanted = replace(task(budget=11, k=4, rounds=6), room=Room(charge=lambda size: shares.take("", size)))
-    result = await selector.select(wanted)
-    assert (result.status, result.stop_reason) == (Status.PARTIAL, Interruption.OVERLOADED)
-    assert 0 < result.calls <= 5
 
 
 async def test_texts_that_would_never_fit_are_refused(selector_of: MakeSelector) -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -67,16 +66,6 @@ def test_a_query_in_another_script(query: str, models: tuple[str | None, str | N
         assert ("were trained" in str(found)) == (models == (SCORER, ENCODER))
     if models[0] != SCORER:
         assert "ms-marco" not in str(found)
-
-
-async def test_it_is_said_with_the_answer(selector_of: MakeSelector) -> None:
-    class Embedded(SeededScorer):
-        name = SCORER
-
-    selector = selector_of(FakeRetriever(), Embedded())
-    for query, said in (("какие поезда", True), ("which trains", False)):
-        result = await selector.select(replace(task(budget=3), query=query))
-        assert any(warning.slug == "unfamiliar-script" for warning in result.warnings) == said
 
 
 @pytest.fixture

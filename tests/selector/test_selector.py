@@ -1,10 +1,8 @@
 """The way of a request, cancellation, and what is deleted meanwhile."""
 
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +10,12 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.known import MemoryScoreCache
-from boundarymorph.errors import (
-    UnknownIndex,
-)
-from boundarymorph.retrieval.document import Document, GivenCandidates
+from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import SelectionSession
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector import run
-from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.task import Progress, SelectionResult
 from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.retrieval.fakes import vector_of
@@ -108,14 +103,6 @@ class TestDeletedMeanwhile:
         assert len(result.history) == len(result.selection.documents) == 0
         assert len(result.selection.relevance) == len(result.selection.std) == len(result.selection.scored) == 0
 
-    async def test_the_index(self, selector_of: MakeSelector) -> None:
-        class Vanishing(FakeRetriever):
-            async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-                raise UnknownIndex("gone")
-
-        with pytest.raises(UnknownIndex):
-            await selector_of(Vanishing(), SeededScorer()).select(task())
-
 
 async def test_each_round_tells_where_it_stands(selector_of: MakeSelector) -> None:
     selector = selector_of(FakeRetriever(), SeededScorer())
@@ -128,22 +115,6 @@ async def test_each_round_tells_where_it_stands(selector_of: MakeSelector) -> No
     plain = await selector.select(task(budget=6, rounds=3))
     np.testing.assert_array_equal(result.selection.documents, plain.selection.documents)
     assert result.outlook.loss == plain.outlook.loss
-
-
-async def test_the_event_loop_goes_on_while_a_large_pool_is_worked_on(selector_of: MakeSelector) -> None:
-    count = 3_000
-    vectors = np.random.default_rng(1).standard_normal((count, 256)).astype(np.float32)
-    candidates = partial(
-        GivenCandidates,
-        query=QUERY,
-        given=[Document(str(i), str(i)) for i in range(count)],
-        embeddings=vectors.tolist(),
-        query_embedding=vectors[0],
-    )
-    of_the_loop, of_all = time.thread_time(), time.process_time()  # CPU seconds, which other load does not change
-    result = await selector_of(FakeRetriever(), SeededScorer()).select(SelectionTask(QUERY, candidates, 40, 50))
-    assert len(result.history) == 40
-    assert time.thread_time() - of_the_loop < (time.process_time() - of_all) / 2
 
 
 @pytest.mark.parametrize(

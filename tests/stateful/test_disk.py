@@ -151,4 +151,4 @@ def test_a_disk_that_is_full_or_read_only_at_times() -> None:
 
 if __name__ == "__main__":
     settings.load_profile(sys.argv[1])
-    run_state_machine_as_test(DiskMachine, settings=draws(10, 20))
+    run_state_machine_as_test(DiskMachine, settings=draws(6, 20))

@@ -343,4 +343,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = draws(20, 40)
+TestIndex.settings = draws(14, 40)

@@ -286,4 +286,4 @@ RETRIEVER_ERRORS = Overloaded | RetrieverUnavailable | RetrieverFailed
 TROUBLE = {DeadlineExceeded, *(type(error) for error in (*RETRIEVER_TROUBLE, *SCORER_TROUBLE))}
 
 TestSelector = SelectorMachine.TestCase
-TestSelector.settings = draws(25, 8)
+TestSelector.settings = draws(16, 8)

@@ -3,12 +3,10 @@ stands for Elasticsearch and OpenSearch."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +33,6 @@ from tests.contract.vector_index import unit
 from tests.retrieval.fakes import SeededEncoder, ingest
 from tests.stores.elastic import nested
 from tests.stores.engines import ENGINES, engine, indexes
-from tests.stores.filling import BATCH, documents, upload
-from tests.system import script
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
 names = (f"index-{number}" for number in itertools.count())
@@ -48,7 +44,6 @@ class Place(NamedTuple):
 
     name: str
     url: str
-    folder: Path
     catalog: Catalog
 
 
@@ -56,7 +51,7 @@ class Place(NamedTuple):
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp(request.param)
     with engine(request.param, folder / "engine") as url, closing(indexes(url, folder / "data")) as catalog:
-        yield Place(request.param, url, folder, catalog)
+        yield Place(request.param, url, catalog)
 
 
 class TestReading(StoreContract):
@@ -237,25 +232,3 @@ def test_postgres_refuses_nul_long_names_and_large_vectors(place: Place) -> None
     with pytest.raises(InvalidInput, match="up to 4,000 dimensions"):
         place.catalog.ensure("b", encoder=None, dimension=4_001, kind="hnsw")
     assert place.catalog.create("c", encoder=None, dimension=4_000, kind="hnsw").info.kind == "hnsw"
-
-
-@pytest.mark.slow
-def test_upload_that_was_killed_is_taken_up(place: Place) -> None:
-    count = 1_000 if place.name == "qdrant" else 3_000  # which is slow without its server
-    place.catalog.close()  # as some engines serve one process at a time
-    arguments = [place.url, str(place.folder / "data"), str(count)]
-    with script.running("from tests.stores import filling; filling.main()", *arguments) as (_, printed):
-        for _ in range(5):
-            acknowledged = int(printed.readline())
-    assert BATCH <= acknowledged < count
-    report = asyncio.run(upload(place.url, place.folder / "data", count))
-    assert report.unchanged >= acknowledged
-    assert report.added + report.updated == count - report.unchanged > 0
-    with closing(indexes(place.url, place.folder / "data")) as catalog:
-        index, ids = catalog.get("many"), [each.id for each in documents(count)]
-        assert index.count() == count
-        read = {id: each for n in range(0, count, 100) for id, each in index.documents(ids[n : n + 100]).items()}
-        assert [read[each.id] for each in documents(count)] == documents(count)
-        found = index.retrieve(Search("", count, np.ones(16)))
-        assert (sorted(found.pool.ids), list(found.warnings)) == (sorted(ids), [])
-    assert asyncio.run(upload(place.url, place.folder / "data", count)).unchanged == count

@@ -125,12 +125,6 @@ def test_times_are_texts(tmp_path: Path) -> None:
         assert list(index.retrieve(Search("", 9, [1.0, 0.0], filter=filter)).pool.ids) == ["b"], filter
 
 
-def test_times_that_python_does_not_have(tmp_path: Path) -> None:
-    at = arrow.array([0, 400_000_000_000], arrow.timestamp("s"))
-    index = only(tmp_path, {"id": ["a", "b"], "text": ["tram"] * 2, "vector": pairs([[1.0, 0.5]] * 2), "at": at})
-    assert index.documents(["a", "b"])["b"].metadata == {"at": "14645-06-30 15:06:40"}
-
-
 class TestFlaws(Flaws):
     @pytest.fixture
     def flawed(self, tmp_path: Path) -> StoreIndex:

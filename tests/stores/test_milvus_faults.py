@@ -2,10 +2,8 @@
 
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any
 from unittest.mock import Mock
 
 import grpc
@@ -116,17 +114,3 @@ def test_milvus_that_was_away_is_tried_by_one_call_at_a_time(client: Mock, error
         goes_on.set()
         assert trial.result() == connection.call("search") == "found"
     assert client.search.call_count == 3
-
-
-def test_those_who_wait_for_a_connection_fail_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def attempt(url: str, **options: Any) -> None:
-        time.sleep(0.5)  # so that all wait for it
-        raise AWAY
-
-    monkeypatch.setattr(milvus_connection, "MilvusClient", attempts := Mock(side_effect=attempt))
-    with ThreadPoolExecutor(8) as threads:
-        connection = MilvusConnection("http://host:1", timeout=PATIENCE)
-        for call in [threads.submit(connection.call, "list_collections") for _ in range(8)]:
-            with pytest.raises(RetrieverUnavailable, match="what and why"):
-                call.result()
-    assert attempts.call_count == 1

@@ -139,7 +139,7 @@ class TestFlaws(Flaws):
         return catalog_of(port, mine=Attached(table="flaws", vector="embedding")).get("mine")
 
 
-@settings(max_examples=times(40, 500), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(25, 500), deadline=None, suppress_health_check=list(HealthCheck))
 @given(filter=filters)
 def test_filters_are_exact(port: int, connection: psycopg.Connection[Any], filter: dict[str, Any]) -> None:
     if connection.execute("SELECT to_regclass('drawn')").fetchone() == (None,):

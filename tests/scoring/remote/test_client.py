@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import Counter
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from boundarymorph.errors import (
     DeadlineExceeded,
     InvalidConfiguration,
-    InvalidInput,
     Overloaded,
     ScorerFailed,
     ScorerUnavailable,
@@ -24,7 +22,7 @@ from tests.contract.scorer import QUERY, TEXTS
 from tests.fakes.scorer import score_of
 from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, reset, slow, well
 from tests.fakes.wires import Cohere, Ours, Server, Tei, Vllm, Wire, running, scoring
-from tests.metrics import counted, sample
+from tests.metrics import counted
 from tests.patience import until_async
 
 KEY = "sk-0123456789"
@@ -43,30 +41,6 @@ async def test_max_length_is_what_the_server_says(wire: Wire, length: int | None
 
 
 class TestFailover:
-    async def test_all_servers_refuse_connections(self) -> None:
-        async with running(Ours(), Ours()) as servers, scoring(*servers) as scorer:
-            works = [{"role": "scorer", "endpoint": server.endpoint().base} for server in servers]
-            assert [sample("boundarymorph_replica_up", **labels) for labels in works] == [1, 1]
-            for server in servers:
-                await server.kill()
-            with pytest.raises(ScorerUnavailable, match="cannot be reached") as raised:
-                await scorer.score(QUERY, TEXTS)
-            assert raised.value.logged, "when each stopped working"
-            assert [sample("boundarymorph_replica_up", **labels) for labels in works] == [0, 0]
-            with pytest.raises(ScorerUnavailable, match="cannot be reached"):
-                await scorer.connect()
-
-    async def test_request_of_many_parts_is_complete_when_its_first_part_finds_the_server_back(self) -> None:
-        clock, texts = Clock(time.monotonic()), [f"text {index}" for index in range(100)]
-        async with running(Tei()) as [server], scoring(server, clock=clock) as scorer:
-            await server.kill()
-            with pytest.raises(ScorerUnavailable):
-                await scorer.score(QUERY, texts)
-            await server.start()
-            clock.now += BACKOFF
-            await check(scorer, texts)
-            assert server.batches == [25, 25, 25, 25]
-
     async def test_broken_connection_is_a_failure_only_if_it_was_fresh(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
             for _ in range(3):
@@ -112,17 +86,6 @@ class TestPaidRequests:
 
 
 class TestRefusal:
-    async def test_refused_request_is_not_repeated_and_ejects_no_server(self) -> None:
-        async with running(Tei(), Tei()) as servers, scoring(*servers) as scorer:
-            for server in servers:
-                server.behaviour = answer({"error": "the reason"}, 422)
-            with pytest.raises(ScorerFailed, match=r"/rerank answered 422: the reason"):
-                await scorer.score(QUERY, TEXTS)
-            assert sum(len(server.asked) for server in servers) == 1
-            for server in servers:
-                server.behaviour = well
-            await check(scorer)
-
     async def test_refused_key_is_named_and_ejects_no_server(self) -> None:
         async with running(Ours(), key=KEY) as [server]:
             for wrong in (None, "", "sk-wrong"):
@@ -173,12 +136,6 @@ class TestDeadline:
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS)
 
-    async def test_deadline_that_has_passed_calls_nobody(self) -> None:
-        async with running(Ours()) as [server], scoring(server) as scorer:
-            with pytest.raises(DeadlineExceeded):
-                await scorer.score(QUERY, TEXTS, deadline=time.monotonic())
-            assert server.described == 0
-
     async def test_our_scorer_is_given_the_time_that_is_left(self) -> None:
         async with running(Ours()) as [server], scoring(server, timeout=20.0, attempt_timeout=10.0) as scorer:
             await scorer.score(QUERY, TEXTS)
@@ -225,11 +182,6 @@ class TestPartialAnswers:
             np.testing.assert_array_equal(scores.values, [1.0, np.nan])
             assert "no score for 1 of 2 texts" in str(scores.failure)
 
-    async def test_text_that_is_not_unicode_is_still_the_callers_mistake(self) -> None:
-        async with running(Ours(most=1)) as [server], scoring(server) as scorer:
-            with pytest.raises(InvalidInput):
-                await scorer.score(QUERY, ["a", "\ud800"])
-
 
 class TestSeveralServers:
     async def test_scores_of_a_call_are_of_one_model(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -254,18 +206,6 @@ class TestSeveralServers:
             with pytest.raises(ScorerFailed, match="scored with b, not with a"):
                 await scorer.score(QUERY, TEXTS)
             assert len(server.asked) == 2
-
-    async def test_model_is_followed_while_one_server_is_overloaded(self) -> None:
-        async with running(Ours("a"), Ours("a")) as servers, scoring(*servers, timeout=0.5) as scorer:
-            await scorer.connect()
-            for server in servers:
-                server.wire = Ours("b")
-                server.drop_idle()
-            servers[0].behaviour = answer("full", 429, retry_after="0.01")
-            for _ in range(8):
-                with suppress(DeadlineExceeded, Overloaded):
-                    await scorer.score(QUERY, TEXTS)
-            assert scorer.identity == "b"
 
     async def test_server_with_a_lower_limit_gets_smaller_requests(self) -> None:
         clock = Clock(time.monotonic())

@@ -19,8 +19,6 @@ from boundarymorph.scoring.scorer import BatchingScorer, Scorer, TakesNoInstruct
 from boundarymorph.server.app import create_scorer_app
 from boundarymorph.settings import Settings
 from tests.fakes.service import faked, listening, serving
-from tests.fakes.wires import running, scoring
-from tests.scoring.chat.scripted import Chat
 from tests.scoring.transformer import reference, tiny
 from tests.scoring.transformer.conftest import Folder
 from tests.scoring.transformer.test_model import WITH_ROOM, load
@@ -81,14 +79,6 @@ async def test_from_the_request_to_the_model(folder: Folder, tmp_path: Path) -> 
             assert answer["boundarymorph"]["cross_encoder_calls"] == 0, "scores of one instruction are known by it"
 
 
-async def test_sglang_calls_it_otherwise(folder: Folder, tmp_path: Path) -> None:
-    async with served(folder(MODELS)) as scorer, gateway(scorer, tmp_path) as client:
-        body = {"query": QUERY, "documents": TEXTS, "instruct": FIND, "top_n": 1}
-        [best] = (await client.post("/v1/rerank", json=body)).raise_for_status().json()["results"]
-    told = reference.judged(folder(MODELS), QUERY, TEXTS, FIND)
-    assert best["relevance_score"] == pytest.approx(told.max(), abs=1e-5)
-
-
 async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -> None:
     """The route of ours refuses; those of others go on, and say so."""
     async with served(folder("bert")) as scorer, gateway(scorer, tmp_path) as client:
@@ -112,37 +102,3 @@ async def test_an_instruction_that_fills_the_prompt_is_refused(folder: Folder) -
             await scorer.score(QUERY, TEXTS, instruction="timetables " * 1000)
     finally:
         await scorer.close()
-
-
-async def test_a_long_one_takes_room_from_the_pair(folder: Folder) -> None:
-    """The document is cut where it would be if the operator had given the instruction."""
-    long = "Find timetables of trams and buses. " * 3
-    texts = [text * 5 for text in TEXTS]
-    of_caller = load(folder(MODELS), max_length=200)
-    of_operator = load(folder(MODELS), max_length=200, instruction=long)
-    asked, configured = of_caller.tokenize(QUERY, texts, long), of_operator.tokenize(QUERY, texts)
-    assert [pair.ids.tolist() for pair in asked] == [pair.ids.tolist() for pair in configured]
-
-
-async def test_a_language_model_reads_it() -> None:
-    async with running(Chat()) as [server], scoring(server) as scorer:
-        assert scorer.takes_instruction
-        await scorer.score(QUERY, ["a text"], instruction=FIND)
-        [asked] = server.asked
-    system, user = asked["messages"]
-    assert FIND not in system["content"] and FIND in user["content"]
-
-
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
-async def test_fields_that_are_not_known(path: str, tmp_path: Path) -> None:
-    body = {"query": QUERY, "documents": ROOMY, "user": "u", "truncate_prompt_tokens": None}
-    async with serving(Settings(data_directory=tmp_path)) as client:
-        known = (await client.post(path, json=body)).raise_for_status().json()
-        assert known["boundarymorph"]["warnings"] == []
-        more = {"rank_field": ["title"], "temperature\n": 0.5} | {f"field {n}" * 20: n for n in range(9)}
-        answer = (await client.post(path, json=body | more)).raise_for_status().json()
-        [warning] = answer["boundarymorph"]["warnings"]
-        assert "'rank_field', 'temperature\\n', 'field 0" in warning["message"] and warning["message"].endswith(
-            " and 3 more"
-        )
-        assert len(warning["message"]) < 700

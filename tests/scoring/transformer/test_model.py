@@ -154,12 +154,6 @@ class TestDescribed:
         np.testing.assert_allclose(scores(encoder, QUERY, TEXTS), expected, rtol=0, atol=1e-5)
         assert encoder.name != load(described).name
 
-    def test_content_in_parts(self, described: Path) -> None:
-        parts = CHAT_TEMPLATE.replace("map(attribute='content') | first", "map(attribute='content.0.text') | first")
-        whole = scores(load(described), QUERY, TEXTS)
-        (described / "chat_template.jinja").write_text(parts, encoding="utf-8")
-        np.testing.assert_array_equal(scores(load(described), QUERY, TEXTS), whole)
-
     @pytest.mark.parametrize(
         "template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}", CHAT_TEMPLATE + CHAT_TEMPLATE]
     )
@@ -241,12 +235,6 @@ class TestSettings:
 
 
 class TestFiles:
-    def test_a_model_that_is_nowhere(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelUnavailable, match="give an existing folder"):
-            load(tmp_path / "nothing")
-        with pytest.raises(ModelUnavailable, match="download it again"):
-            load(tmp_path)
-
     @pytest.mark.parametrize(
         ("name", "size"),
         [("config.json", 0), ("tokenizer.json", 0), ("model.safetensors", 0), ("model.safetensors", 1_000)],
