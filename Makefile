@@ -151,14 +151,10 @@ docs: setup $(DOCS)/bin/mkdocs  ## the documentation as a site, every link and a
 pictures: setup  ## the playground over DATA=data, which make demo leaves -> docs/playground.png, build/pictures/
 	$(BIN)/python -m tests.web.pictures --data $(DATA)
 
-# `make images IMAGE_OPTIONS=--build-option=--pull-never`; without root it works in a user namespace of buildah's.
-images: setup  ## build the images for CPUs with buildah, run a service from them over DATA=data -> build/images.md; COMPOSE="docker compose" starts docker/compose.yaml instead, until all are healthy
-ifdef COMPOSE
-	BOUNDARYMORPH_KEYS=me:select:$$(printf bm_me | sha256sum | cut -c1-64) $(COMPOSE) -f docker/compose.yaml up --detach --wait; \
+COMPOSE ?= docker compose
+images: setup  ## build the images for CPUs and start docker/compose.yaml, until all are healthy; COMPOSE="podman compose"
+	BOUNDARYMORPH_KEYS=me:select:$$(printf bm_me | sha256sum | cut -c1-64) $(COMPOSE) -f docker/compose.yaml up --build --detach --wait; \
 		code=$$?; $(COMPOSE) -f docker/compose.yaml down --volumes; exit $$code
-else
-	$(if $(filter 0,$(shell id -u)),,buildah unshare) $(BIN)/python -m tests.deploy.images --data $(DATA) $(IMAGE_OPTIONS)
-endif
 
 wheels: $(MODELS) | $(BIN)/python  ## the service, the packages beside it, its client and the embedded models as wheels -> dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . $(BESIDE:%=./%) ./clients/python

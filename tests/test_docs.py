@@ -12,8 +12,6 @@ from typer.main import get_command
 
 from boundarymorph.cli.main import app
 from boundarymorph.notices import Slug
-from boundarymorph.selection.methods import PEOPLE
-from boundarymorph.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -75,28 +73,6 @@ def test_make_targets(page: Path) -> None:
     assert named <= targets
 
 
-@pytest.mark.strangers
-def test_the_page_on_ones_own_data_compares_the_default_with_its_alternatives() -> None:
-    """Readers choose by what this command reports."""
-    commands = commands_of(ROOT / "docs" / "your-data.md", "boundarymorph")
-    given = [words[words.index("--methods") + 1] for words in commands if "--methods" in words]
-    relevance, method = (Settings.model_fields[name].default for name in ("relevance", "method"))
-    default = f"{PEOPLE if relevance == 'people' else method}@auto"
-    assert given
-    for methods in given:
-        wanted = {default, "mips", "ss-hybrid"}
-        assert wanted <= set(methods.split(","))
-        assert all(f"`{method}`" in text_of(ROOT / "docs" / "your-data.md") for method in wanted)
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/api.md", "clients/python/README.md", "clients/typescript/README.md"]
-)
-def test_how_to_get_the_texts_of_an_index_is_on_the_page(page: str) -> None:
-    assert re.search(r"\breturn_documents\b", (ROOT / page).read_text())
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_their_options(page: Path) -> None:
     unknown = []
@@ -126,9 +102,3 @@ def test_extras() -> None:
     pages = "".join(page.read_text() for page in PAGES)
     named = {extra for found in re.findall(r"\bboundarymorph\[([\w,]+)\]", pages) for extra in found.split(",")}
     assert named == there - {"dev"}, "of the packages that users install"
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_refers_to_is_a_link(page: Path) -> None:
-    assert re.findall(r"\bsee (?:the )?[A-Z]\w+(?: \w+)?", text_of(page)) == []

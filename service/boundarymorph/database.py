@@ -40,10 +40,7 @@ def sync(path: Path) -> None:
 
 
 def bytes_of(folder: Path) -> int:
-    """Return the size of all files in a folder; those that disappear are left out.
-
-    Also left out are SQLite's `-shm` files, which come and go with readers.
-    """
+    """Return the size of all files in a folder, without SQLite's `-shm` files, which come and go with readers."""
     size = 0
     with suppress(FileNotFoundError):  # the folder itself
         for path in folder.rglob("*"):
@@ -63,11 +60,8 @@ def things_of(database: sqlite3.Connection) -> set[Thing]:
 
 
 def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
-    """Return what a file of SQLite has besides what these statements make; None if there is nothing else.
-
-    A trigger or a view of somebody else's would be run with our statements. Reads only the schema, and makes no file
-    beside this one. Raises sqlite3.DatabaseError.
-    """
+    """Return what a file of SQLite has besides what these statements make, such as a trigger, which would run with our
+    statements; None if there is nothing. Makes no file beside this one. Raises sqlite3.DatabaseError."""
     with closing(sqlite3.connect(":memory:")) as made:
         for statement in schema:
             made.execute(statement)

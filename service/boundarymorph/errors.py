@@ -1,8 +1,8 @@
 """Errors that a caller can act on. They are raised where they are detected and become HTTP once, in `api.problems`.
 
-`slug`, the name of the class with hyphens, ends up in a problem's `type`: to rename a class is to change the API. The
-message says what is wrong and what to do about it.
-Messages are for operators and may name hosts or quote other servers; `public` is what callers read.
+`slug`, the name of the class with hyphens, ends up in a problem's `type`: to rename a class is to change the API.
+Messages say what is wrong and what to do; they are for operators and may name hosts, while `public` is what callers
+read.
 """
 
 import re
@@ -12,16 +12,12 @@ PROBLEM_TYPE = "urn:boundarymorph:problem:"  # prefix of a problem's type; the s
 
 
 class BoundaryMorphError(Exception):
-    """Base of every error that is part of the interface.
-
-    public: what a caller may read; by default `summary`, or the message if the class has none.
-    """
+    """Base of every error that is part of the interface. public: what a caller may read, by default `summary`, which
+    stands for messages that name other servers or files. logged: whether the log has said so already."""
 
     slug: ClassVar[str] = "internal-error"
     summary: ClassVar[str | None] = None
-    """Shown to callers in place of a message that names other servers or files."""
     logged = False
-    """Whether the log has said so already, as when a server stopped working."""
 
     def __init_subclass__(cls) -> None:
         if "slug" not in vars(cls):
@@ -96,10 +92,7 @@ class ModelUnavailable(BoundaryMorphError):
 
 
 class Overloaded(BoundaryMorphError):
-    """Too much work is running or waiting already.
-
-    retry_after: seconds until another try is worthwhile.
-    """
+    """Too much work is running or waiting already. retry_after: seconds until another try is worthwhile."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0, public: str | None = None) -> None:
         super().__init__(message, public=public)
@@ -180,11 +173,6 @@ class NotReady(BoundaryMorphError):
 
 
 def missing_package(subject: str, package: str | None, extra: str) -> str:
-    """Return a message that names the package that a subject needs, and the command that installs it.
-
-    Args:
-        subject: What cannot be used without it: a setting, a command or a route.
-        package: The module that is missing.
-        extra: Those of boundarymorph that bring it. `make wheels` leaves the wheels of this project in dist.
-    """
+    """Return a message that names the module that a setting, command or route needs, and the command that installs it.
+    extra: of boundarymorph. `make wheels` leaves the wheels of this project in dist."""
     return f"{subject} needs {package}: pip install --find-links dist 'boundarymorph[{extra}]'"

@@ -51,11 +51,9 @@ _MANY_MARKS = re.compile(f"{_MARK}{_MARK}{{{MOST_MARKS},}}")
 
 
 def composed(text: str) -> str:
-    """Return a text in Unicode's form NFC, in which a run of combining marks has only its first MOST_MARKS.
-
-    The time of `unicodedata.normalize` grows with the square of a run, and no other thread runs meanwhile. So nothing
-    else may normalize a text.
-    """
+    """Return a text in Unicode's form NFC, of a run of combining marks only the first MOST_MARKS. The time of
+    `unicodedata.normalize` grows with the square of a run, without other threads, so nothing else may normalize a
+    text."""
     return unicodedata.normalize("NFC", _MANY_MARKS.sub(_first_marks, text))
 
 
@@ -162,10 +160,8 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers. name: of the source, for messages.
-
-    Raises InvalidInput for what is not UTF-8, and for a NUL.
-    """
+    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is not UTF-8, or a
+    NUL."""
     number = 0
     for block in stream:
         for line in (block if number else without_mark(block, name)).splitlines():
@@ -177,10 +173,8 @@ def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
 
 
 def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
-    """Yield the JSON objects and the lines of text of a file; of a JSON array, its elements.
-
-    Raises InvalidInput as `lines` does, for a line that begins like an object and is not JSON, and for CSV.
-    """
+    """Yield the JSON objects and the lines of text of a file; of a JSON array, its elements. Raises InvalidInput as
+    `lines` does, for a line that begins like an object and is not JSON, and for CSV."""
     numbered = lines(stream, name)
     first = next(numbered, None)
     if first is None:
@@ -268,8 +262,8 @@ _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
 
 
 def in_words(mistake: ErrorDetails, model: str) -> str:
-    """Return pydantic's message about a field, with JSON's names of types, what is allowed in place of a regular
-    expression, and a likely name in place of an unknown one. model: pydantic's `title` of the error."""
+    """Return pydantic's message about a field, with JSON's names of types, what is allowed by a pattern, and a likely
+    name in place of an unknown one. model: pydantic's `title` of the error."""
     if mistake["type"] == "extra_forbidden":
         *path, name = mistake["loc"]
         near = get_close_matches(str(name)[:LONGEST_NAME], _fields_at(model, path), n=1)
@@ -309,11 +303,8 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def parse(body: bytes) -> Any:
-    """Parse a JSON body.
-
-    Raises InvalidInput if it is not JSON, is nested more than 200 deep, or needs far more memory than its size
-    suggests; LimitExceeded if it has too many values.
-    """
+    """Parse a JSON body. Raises InvalidInput if it is not JSON, is nested more than 200 deep, or needs far more memory
+    than its size suggests; LimitExceeded if it has too many values."""
     body = without_mark(body, "the body")
     check_memory(body)
     many = body.count(b",") > MOST_VALUES
@@ -386,8 +377,8 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
 
 
 def with_whole_characters(text: bytes) -> bytes:
-    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair without its other half, as is
-    written of a text that was cut within an emoji."""
+    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair, as in a text cut within an
+    emoji."""
     letters = np.frombuffer(text, np.uint8)
     if len(letters) < len(_REPLACEMENT):
         return text

@@ -10,7 +10,6 @@ import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
 from tests.agents import rpc
@@ -84,23 +83,6 @@ async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, http
     assert await names(client, SOME) == ["photos", "team-a"]
     assert await names(client, ALL) == ["photos", "secret", "team-a"]
     assert answer(await client.get("/indexes/secret", headers=bearer(ALL[0])))["count"] == 1
-
-
-@pytest.mark.strangers
-async def test_a_list_describes_only_the_indexes_of_the_key(
-    role: tuple[str, httpx.AsyncClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    described: list[str] = []
-
-    def describe(catalog: LocalCatalog, name: str, describe: Any = LocalCatalog.describe) -> Any:
-        described.append(name)
-        return describe(catalog, name)
-
-    application, client = role
-    monkeypatch.setattr(LocalCatalog, "describe", describe)
-    assert await names(client, SOME) == ["photos", "team-a"]
-    if application != "gateway":  # whose retriever does not know for whom it asks
-        assert described == ["photos", "team-a"]
 
 
 async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,17 +131,6 @@ async def test_client_of_the_sdk(serve: Serve, transport: Transport, monkeypatch
             await refuses(client)
             if transport != Transport.LEGACY:  # whose clients say so in a request that nothing connects with the call
                 await can_be_cancelled(client, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.strangers
-def test_tools_have_descriptions_where_docstrings_are_removed() -> None:
-    code = (
-        "import asyncio; from boundarymorph.agents.tools import server; "
-        "print([tool.name for tool in asyncio.run(server.list_tools()) if not tool.description])"
-    )
-    printed = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=True)
-    assert printed.stdout.strip() == "[]"
 
 
 async def test_a_key_sees_its_indexes(service: Running) -> None:

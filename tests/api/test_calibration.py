@@ -13,7 +13,6 @@ import pytest
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.calibration.trust import Choice
-from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.artifacts import FILE, Artifacts
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import SeededScorer, score_of
@@ -93,18 +92,6 @@ async def test_the_calibration_of_an_index_is_not_that_of_pools_or_of_another_in
     assert answer(await client.post("/select", json={"query": QUERY, "pool": POOL}))["calibration"] is None
     other = {"query_embedding": [1, 0, 0, 0], "query": QUERY, "index": "own", "budget": 2, "k": 2}
     assert answer(await client.post("/select", json=other))["calibration"] is None
-
-
-@pytest.mark.parametrize("content", [None, b"[1]"])
-async def test_a_calibration_of_pools_that_cannot_be_read_is_named_at_the_start(
-    settings: Settings, tmp_path: Path, content: bytes | None
-) -> None:
-    path = tmp_path / "pools.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InvalidConfiguration, match=r"calibration: .*pools.json cannot be used"):
-        async with filled(settings.model_copy(update={"calibration": path})):
-            pass
 
 
 @pytest.mark.parametrize("through_gateway", [False, True])

@@ -39,25 +39,6 @@ BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
 
 class TestMethods:
     @pytest.mark.parametrize(
-        ("path", "allowed"),
-        [
-            ("/select", "POST"),
-            ("/indexes", "GET, HEAD"),
-            ("/indexes/texts", "DELETE, GET, HEAD, PUT"),
-            ("/indexes/texts/documents", "DELETE, GET, HEAD, POST"),
-            ("/indexes/texts/documents/d0", "DELETE, GET, HEAD"),
-            ("/livez", "GET, HEAD"),
-        ],
-    )
-    async def test_method_that_is_not_allowed_is_told_the_others(
-        self, client: httpx.AsyncClient, path: str, allowed: str
-    ) -> None:
-        for method in ("PATCH", "OPTIONS", "BREW"):
-            refused = await client.request(method, path)
-            problem(refused, 405, "method-not-allowed")
-            assert refused.headers["allow"] == allowed
-
-    @pytest.mark.parametrize(
         ("path", "status"),
         [
             ("/livez", 200),
@@ -192,17 +173,6 @@ async def test_behind_a_proxy_on_this_machine_it_is_the_address_that_the_proxy_t
     assert told == ["127.0.0.1", "192.0.2.7"], "what a client itself puts before it counts for nothing"
 
 
-async def test_with_keys_it_is_the_key_wherever_it_comes_from(tmp_path: Path, told: list[str]) -> None:
-    secret, key = callers.make_key("rag", [callers.Scope.SELECT])
-    app = create_app(Settings(data_directory=tmp_path, keys=(str(key),)), build=fake_service)
-    async with client_of(app) as client:
-        client.headers["Authorization"] = f"Bearer {secret}"
-        await ready(client)
-        await ask(client)
-        await ask(client, **{"X-BoundaryMORPH-Caller": "another"})
-    assert told == ["rag", "rag"]
-
-
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     """The lines as they are written, with the ids of their requests."""
@@ -253,20 +223,3 @@ async def test_after_an_answer_has_begun_breaks_it(app: FastAPI, log: io.StringI
         with pytest.raises(KeyError):
             await client.get("/breaks", headers={"x-request-id": "r2"})
     assert "unexpected error [r2]" in log.getvalue()
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/rerank", b'{"query": "a sea", "documents": ["cut %s", "b"]}'),
-        ("/rerank", b'{"query": "a sea", "texts": ["cut %s", "b"]}'),
-        ("/select", b'{"query": "cut %s", "pool": ["a %s", "b"]}'),
-        ("/select", b'{"query": "a", "pool": [{"text": "a", "metadata": {"x%s": "\\\\ud83d %s"}}]}'),
-    ],
-)
-async def test_half_a_character_is_replaced(client: httpx.AsyncClient, path: str, body: bytes) -> None:
-    answered = await client.post(
-        path, content=body.replace(b"%s", b"\\ud83d"), headers={"content-type": "application/json"}
-    )
-    assert answered.is_success, answered.text

@@ -37,21 +37,6 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
         yield client
 
 
-async def test_an_index_and_a_pool_agree(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "k": 4, "budget": 3, "rounds": 3, "method": "boundarymorph", "explain": True}
-    indexed = answer(await client.post("/select", json=request | {"index": "few"}))
-    pooled = answer(await client.post("/select", json=request | {"pool": DOCUMENTS, "vectors": "encoder"}))
-    assert {"violin", "harp"} <= {document["id"] for document in indexed["documents"]}
-    assert indexed["rounds"] == [
-        entry | {"calls": [call | {"gap": pytest.approx(call["gap"], rel=0.05, abs=0.05)}]}
-        for entry in pooled["rounds"]
-        for call in entry["calls"]
-    ]
-    assert [document["id"] for document in indexed["documents"]] == [document["id"] for document in pooled["documents"]]
-    assert any(warning["slug"] == "embedding-truncated" for warning in pooled["warnings"])
-    assert not any(warning["slug"] == "embedding-truncated" for warning in indexed["warnings"])
-
-
 async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "rounds": 3, "return_documents": True}
     body = answer(await client.post("/select", json=request))

@@ -11,7 +11,7 @@ from boundarymorph.api.translate import FEW_CALLS, candidates_of
 from boundarymorph.retrieval.document import IndexedCandidates
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import score_of
-from tests.fakes.service import select, streamed, texts
+from tests.fakes.service import select, texts
 
 QUERY, COUNT = "signals", 120
 POOL = texts(COUNT)
@@ -41,11 +41,6 @@ async def test_answerable_lies_between_without_them(client: httpx.AsyncClient) -
     none, few = [await answerable(client, pool=LOW, budget=budget) for budget in (0, 10)]
     assert 0.0 < few < none < 1.0
     assert 0.0 < await answerable(client, pool=LOW, budget=0, min_relevance=0.9) < none
-
-
-async def test_answerable_comes_with_each_round(client: httpx.AsyncClient) -> None:
-    told = [event["answerable"] for event in await streamed(client, query=QUERY, pool=FEW, budget=10, k=5, reuse=False)]
-    assert len(told) > 2 and all(0.0 < probability <= 1.0 for probability in told)
 
 
 async def test_min_relevance_returns_exactly_the_relevant_documents(

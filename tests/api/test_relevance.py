@@ -101,14 +101,3 @@ async def test_trust_weighs_the_signals_and_is_shown(
     order = {trust: [(one["id"], one["relevance"]) for one in body["documents"]] for trust, body in found.items()}
     assert order[None] == order["normal"]
     assert len({str(order[trust]) for trust in ("weak", "normal", "strong")}) == 3
-
-
-async def test_trust_changes_nothing_where_the_score_is_relevance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for trust in ("weak", "strong"):
-        settings = Settings.model_validate({"data_directory": tmp_path, "scorer": {"trust": trust}})
-        async with filled(settings) as client:
-            found.append((await chosen(client, budget=20, relevance="scorer"))["documents"])
-    assert found[0] == found[1]

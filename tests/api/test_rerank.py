@@ -12,7 +12,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import cohere
 import httpx
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
 from tests import metrics
 from tests.fakes.scorer import SeededScorer, failing, score_of
-from tests.fakes.service import answer, application, faked, listening, serving
+from tests.fakes.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -300,14 +299,6 @@ async def test_budget_may_be_a_setting(tmp_path: Path, budget: Any, calls: int) 
     assert (asked["boundarymorph"]["cross_encoder_calls"], asked["boundarymorph"]["warnings"]) == (3, [])
 
 
-async def test_budget_is_no_more_than_the_limit(tmp_path: Path) -> None:
-    async with serving(Settings(data_directory=tmp_path, limits=Limits(budget=3), budget=3)) as client:
-        assert (await post(client, documents=TEXTS[:3]))["boundarymorph"]["budget"] == 3
-        body = await post(client)
-    assert (body["boundarymorph"]["budget"], len(body["boundarymorph"]["inferred"])) == (3, 9)
-    assert body["meta"]["warnings"]
-
-
 async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
     def counted(outcome: str) -> float:
         labels = {"route": "/v2/rerank", "outcome": outcome}
@@ -409,12 +400,3 @@ async def test_recipe_for_elasticsearch_works(client: httpx.AsyncClient) -> None
     pairs = dict(zip(read(parser["reranked_index"]), read(parser["relevance_score"]), strict=True))
     assert sorted(pairs) == list(range(12))
     assert sum(score == SCORES[index] for index, score in pairs.items()) == 3  # a fifth of them
-
-
-async def test_cohere_sdk_reads_the_answer(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "return_documents": False, "max_chunks_per_doc": None}
-    app = application("whole", Settings(data_directory=tmp_path))
-    async with listening(app) as (url, _), cohere.AsyncClient("key", base_url=f"{url}/p/default@0.5") as sdk:
-        found = await sdk.rerank(model="rerank-english-v3.0", top_n=5, **asked)
-    assert len(found.results) == 5
-    assert found.boundarymorph["cross_encoder_calls"] == 6

@@ -89,13 +89,6 @@ async def test_a_selection_that_stops_by_itself_looks_after_each_round(tmp_path:
         assert len(server.batches) > 3 if isinstance(wire, Ours) else {*server.batches[:-1]} == {30}
 
 
-async def test_scores_of_the_caller_make_no_request(tmp_path: Path) -> None:
-    async with gateway(Ours(), tmp_path) as (client, server):
-        scored = [document | {"cross_encoder_score": 0.5} for document in POOL[:9]]
-        usage = (await select(client, query="q", pool=[*scored, *POOL[9:]], budget=0, k=9))["usage"]
-        assert (usage["trips"], usage["rounds"], server.batches) == (0, 0, [])
-
-
 async def test_a_rerank_route_with_one_round_scores_the_head_of_the_list(tmp_path: Path) -> None:
     listed = [document["text"] for document in POOL[:60]]
     async with gateway(Ours(), tmp_path) as (client, server):

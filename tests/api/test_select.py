@@ -80,12 +80,6 @@ async def test_selection_from_an_index_is_consistent(
     assert all(document[field] is None for document in body["documents"] for field in ("text", "title", "metadata"))
 
 
-async def test_ids_of_beir_are_read(client: httpx.AsyncClient) -> None:
-    pool = [{"_id": 5, "text": "five"}, {"id": "six", "_id": "not this", "text": "six"}, "seven"]
-    body = await select(client, pool=pool, budget=0, k=3)
-    assert {document["id"] for document in body["documents"]} == {"5", "six", "2"}
-
-
 async def test_embeddings_may_come_in_any_form(client: httpx.AsyncClient) -> None:
     given = texts(12)
     vectors = np.array([vector_of(document["text"]) for document in given])
@@ -174,15 +168,6 @@ async def test_explain_tells_of_the_whole_pool(client: httpx.AsyncClient) -> Non
     assert all(std > 0 for std in pool["first_std"])
 
 
-async def test_explain_has_what_was_believed_before_the_first_call(client: httpx.AsyncClient) -> None:
-    request = {"index": "texts", "k": 5, "rounds": 4, "reuse": False}
-    found = await select(client, **request, budget=8, explain="pool")
-    unscored = await select(client, **request, budget=0, explain="pool")
-    assert found["rounds"][0]["ids"] == [document["id"] for document in unscored["documents"]]
-    for name in ("relevance", "std"):
-        assert found["pool"][f"first_{name}"] == unscored["pool"][f"first_{name}"] == unscored["pool"][name]
-
-
 @pytest.mark.parametrize("method", METHODS)
 async def test_method_is_the_one_asked_for(client: httpx.AsyncClient, method: str) -> None:
     body = await select(client, index="texts", k=5, budget=20, rounds=20, method=method, explain=True)
@@ -234,14 +219,6 @@ async def test_known_scores_cost_no_call(client: httpx.AsyncClient) -> None:
             assert document["cross_encoder_score"] == scores[document["id"]]
 
 
-async def test_texts_that_are_cut_are_counted(client: httpx.AsyncClient) -> None:
-    pool = [{"text": f"{number} " + "long " * 40} for number in range(3)] + [{"text": "short"}]
-    body = await select(client, pool=pool, k=1, budget=4, vectors="encoder")
-    assert body["usage"]["truncated_documents"] == 3
-    assert [warning["slug"] for warning in body["warnings"]] == ["embedding-truncated", "scoring-truncated"]
-    assert all(warning["message"].startswith("3 ") for warning in body["warnings"])
-
-
 async def test_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
     """What a client of any reranker sends: documents, and neither k nor anything else that is particular to us."""
     body = await select(client, pool=texts(20), budget=30)
@@ -280,15 +257,6 @@ class TestStreaming:
         for whole in (body, plain):
             del whole["id"], whole["timings_ms"]
         assert body == plain
-
-    async def test_events_explain_their_round(self, client: httpx.AsyncClient) -> None:
-        *rounds, body = await streamed(client, **self.REQUEST, explain=True)
-        calls = [event.pop("calls") for event in rounds]
-        assert [[{**call, "query": None} for call in made] for made in calls] == [
-            [],
-            *(each["calls"] for each in body["rounds"][:2]),
-        ]
-        assert body["pool"] is None and all(each["ids"] is None for each in body["rounds"])
 
     async def test_the_set_of_an_explained_round_is_that_of_its_event(self, client: httpx.AsyncClient) -> None:
         *rounds, body = await streamed(client, **self.REQUEST, explain="pool")

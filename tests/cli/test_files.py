@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
-import io
 import os
 from collections.abc import Callable
 from contextlib import closing
-from io import BufferedReader
 from pathlib import Path
-from typing import cast
 
 import orjson
 import pytest
 
 from boundarymorph.cli import files, index
-from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.cli.conftest import Outcome, Run
@@ -218,24 +213,6 @@ def test_the_longest_row(build: Build, monkeypatch: pytest.MonkeyPatch, row: str
     assert build("t.csv").code == 0 and len(stored()) >= 201
     Path("t.csv").write_text(before + longest.replace("aa", "aaa", 1))
     assert "the row has more than 1,024 bytes (limits.line_bytes)" in build("t.csv").err
-
-
-@pytest.mark.strangers
-def test_a_row_without_end_is_not_read_to_its_end() -> None:
-    class Endless(io.BytesIO):
-        given = 0
-
-        def readline(self, size: int | None = -1, /) -> bytes:
-            assert size is not None and 0 <= size <= 10_000 and self.given < 20_000, "too much is read"
-            self.given += size
-            return b"id,text\n" if self.given == size else b"a" * size
-
-    async def read() -> None:
-        async for _ in files.of_table(cast(BufferedReader, Endless()), Path("t.csv"), files.Columns(), 1_000):
-            raise AssertionError("there is no whole row")
-
-    with pytest.raises(InvalidInput, match="line 2: the row has more than 1,000 bytes"):
-        asyncio.run(read())
 
 
 @pytest.mark.strangers

@@ -54,16 +54,6 @@ def test_extend_sends_known_scores_and_no_budget(scores: Any) -> None:
     assert body == {"query": "q", "pool": {"documents": documents}, "budget": 0}
 
 
-@pytest.mark.strangers
-@pytest.mark.parametrize(
-    "pool",
-    [tuple(POOL), dict.fromkeys(POOL).keys(), (text for text in POOL), np.array(POOL)],
-    ids=lambda pool: type(pool).__name__,
-)
-def test_selection_takes_anything_that_yields_texts(pool: Any) -> None:
-    assert bodies.selection("q", {"pool": pool})["pool"] == {"documents": [{"text": text} for text in POOL]}
-
-
 class Table:
     """A table as pandas, polars and pyarrow have it: it is read by the names of its columns."""
 

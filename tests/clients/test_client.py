@@ -231,24 +231,3 @@ class TestUpload:
             await client.upload(index, one_by_one() if flavour is Flavour.ASYNC else documents(), strict=strict)
         assert (raised.value.report and raised.value.report.added) == added
         assert (await client.describe_index(index)).count == (added or 0)
-
-    async def test_raises_an_error_of_the_documents_unchanged(self, connect: Connect, url: str, index: str) -> None:
-        def documents() -> Iterator[dict[str, Any]]:
-            yield {"id": "a", "text": "t"}
-            raise LookupError("no more")
-
-        client = connect(url)
-        with pytest.raises(LookupError, match="no more"):
-            await client.upload(index, documents())
-        assert (await client.ready()).status == "ok"
-
-    @pytest.mark.strangers
-    async def test_replaces_half_a_surrogate_pair(self, connect: Connect, url: str, index: str) -> None:
-        client = connect(url)
-        document = {"id": f"i{HALF}", "text": f"t{HALF}", "metadata": {f"k{HALF}": f"v{HALF}"}}
-        assert (await client.upload(index, [document])).added == 1
-        found = await client.get_document(index, f"i{HALF}")
-        assert (found.id, found.text, found.metadata) == ("i\ufffd", "t\ufffd", {"k\ufffd": "v\ufffd"})
-        assert not (await client.list_documents(index, after=f"i{HALF}")).documents
-        assert (await client.select(f"q{HALF}", pool=[f"a{HALF}", "b"], k=2)).status == "complete"
-        assert (await client.delete_documents(index, [f"i{HALF}"])).deleted == 1

@@ -112,17 +112,6 @@ async def test_retrieval_is_a_selection_from_the_index(client: httpx.AsyncClient
     assert {"The first", "b1991"} < {record["title"] for record in everything}
 
 
-async def test_url_may_name_a_policy(
-    client: httpx.AsyncClient, dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = {"query": "another story", "index": "books", "k": 4}
-    chosen = answer(await client.post("/select", json=asked | {"budget": 3, "rounds": 1, "reuse": False}))
-    assert chosen["usage"]["cross_encoder_calls"] == 3
-    monkeypatch.setenv("BOUNDARYMORPH_URL", f"{client.base_url}/p/few".replace("//p", "/p"))
-    records = answer(await post(dify, query="another story"))["records"]
-    assert [record["score"] for record in records] == [document["relevance"] for document in chosen["documents"]]
-
-
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
@@ -148,14 +137,6 @@ async def test_url_may_name_a_policy(
 )
 async def test_conditions(dify: httpx.AsyncClient, condition: dict[str, Any], expected: set[int]) -> None:
     assert await years(dify, condition) == expected
-
-
-async def test_conditions_together(dify: httpx.AsyncClient) -> None:
-    both = compares("is", "de", "language"), compares("<", 1993)
-    assert await years(dify, *both) == await years(dify, *both, logical_operator=None) == {1991}
-    assert await years(dify, *both, logical_operator="or") == {1990, 1992, *YEARS[1::2]}
-    assert await years(dify) == set(YEARS)
-    assert len(answer(await post(dify, top_k=50, metadata_condition={"conditions": None}))["records"]) == 20
 
 
 @pytest.mark.parametrize(
@@ -195,13 +176,3 @@ async def test_keys_and_indexes_have_codes_of_dify(dify: httpx.AsyncClient) -> N
         assert refused.json()["error_msg"]
     told = [await post(dify, knowledge_id=name) for name in ("absent", "secret")]
     assert {(response.status_code, response.json()["error_code"]) for response in told} == {(404, 2001)}
-
-
-async def test_a_service_that_is_away_is_a_bad_gateway(
-    dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_URL", "http://127.0.0.1:9")
-    refused = await dify.post(
-        "/retrieval", json={"knowledge_id": "a", "query": "b"}, headers={"authorization": "Bearer unused"}
-    )
-    assert (refused.status_code, refused.json()["error_code"]) == (502, 502)

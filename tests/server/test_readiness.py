@@ -16,7 +16,6 @@ from boundarymorph.retrieval.interfaces import IndexTotals
 from boundarymorph.server.composition import build_gateway, build_retrieval, probe_of_indexes
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.clocks import Clock
-from tests.metrics import sample
 from tests.patience import PATIENCE, until_async
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -104,33 +103,6 @@ async def test_a_look_for_the_indexes_that_hangs_is_the_only_one() -> None:
     await patient.ask()
     assert patient.missing is None
     assert catalog.looks == 2
-
-
-async def test_measuring_the_indexes_takes_a_fiftieth_of_the_time_at_most_and_no_probe_waits_for_it() -> None:
-    class Catalog:
-        measured, now, free = 0, 0.0, threading.Event()
-
-        def check(self) -> None:
-            pass
-
-        def totals(self) -> dict[str, IndexTotals]:
-            assert self.free.wait(PATIENCE)
-            self.now += 2
-            self.measured += 1
-            return {"flat": IndexTotals(1, self.measured, 3)}
-
-    catalog = Catalog()
-    probe = probe_of_indexes(cast(Any, catalog), clock=lambda: catalog.now)
-    for _ in range(3):
-        await probe(PATIENCE)
-    assert catalog.measured == 0
-    catalog.free.set()
-    await until_async(lambda: sample("boundarymorph_index_documents", kind="flat") == 1)
-    for now, measured in ((2.0, 1), (101.9, 1), (102.0, 2)):
-        catalog.now = now
-        await probe(PATIENCE)
-        await asyncio.sleep(0.02)
-        await until_async(lambda wanted=float(measured): sample("boundarymorph_index_documents", kind="flat") == wanted)  # type: ignore[misc]
 
 
 async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:

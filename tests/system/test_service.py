@@ -1,4 +1,4 @@
-"""The service as a process, over a real socket, with its embedded models."""
+"""The service as a process, over a real socket."""
 
 import signal
 import socket
@@ -21,7 +21,7 @@ DOCUMENTS = [
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service(tmp_path_factory.mktemp("system") / "data", embedded=True) as running:
+    with service(tmp_path_factory.mktemp("system") / "data") as running:
         yield running
 
 
@@ -39,8 +39,8 @@ def test_service_selects_over_http(running: Service) -> None:
     assert running.client.get("/livez").json()["status"] == "ok"
     assert running.client.put("/indexes/few").status_code == 201
     assert running.client.post("/indexes/few/documents", json=DOCUMENTS).json()["added"] == 3
-    assert selected(running, "few", "string instruments") == ["violin"]
-    assert selected(running, "few", "baking", budget=3) == ["bread"]
+    assert selected(running, "few", "violin strings") == ["violin"]
+    assert selected(running, "few", "dough", budget=3) == ["bread"]
     assert 'route="/select",status="200"' in running.client.get("/metrics").text
     assert "ready" in running.log
 
@@ -49,14 +49,14 @@ def test_service_sees_builds_of_other_processes_at_once(running: Service, data: 
     source = tmp_path / "docs.jsonl"
     for count in (2, 3):
         source.write_bytes(b"\n".join(map(orjson.dumps, DOCUMENTS[:count])))
-        built = boundarymorph("index", "build", "beside", "--from", str(source), data=data, embedded=True)
+        built = boundarymorph("index", "build", "beside", "--from", str(source), data=data)
         assert (built.returncode, built.stderr) == (0, "")
-        assert (selected(running, "beside", "baking") == ["bread"]) == (count == 3)
+        assert (selected(running, "beside", "dough") == ["bread"]) == (count == 3)
         assert running.client.get("/indexes/beside").json()["count"] == count
     # And the other way about.
     uploaded = running.client.post("/indexes/beside/documents", json=[{"id": "harp", "text": "A harp is plucked."}])
     assert uploaded.json()["added"] == 1
-    found = boundarymorph("select", "beside", "plucked instruments", "-k", "1", "--json", data=data, embedded=True)
+    found = boundarymorph("select", "beside", "plucked harp", "-k", "1", "--json", data=data)
     assert [document["id"] for document in orjson.loads(found.stdout)["documents"]] == ["harp"]
     assert boundarymorph("index", "delete", "beside", data=data).returncode == 0
     assert running.client.get("/indexes/beside").status_code == 404

@@ -125,13 +125,3 @@ def test_without_the_extra(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "pip install --find-links dist 'boundarymorph[otel]'" in line
-
-
-@pytest.mark.slow
-def test_nothing_is_loaded_where_no_traces_are_wanted(tmp_path: Path) -> None:
-    with service(tmp_path / "data") as running:
-        assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"
-        loaded = Path(f"/proc/{running.process.pid}/maps").read_text()
-    assert "opentelemetry" not in loaded
-    code = "import sys, boundarymorph.server.app; sys.exit(any('opentelemetry.sdk' in name for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, env=ENVIRONMENT, check=False).returncode == 0

@@ -11,11 +11,10 @@ import pytest
 
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption
-from boundarymorph.server.app import create_scorer_app
 from boundarymorph.settings import Settings
 from boundarymorph.web import pages
 from boundarymorph.web.pages import STATIC
-from tests.fakes.service import client_of, fake_service, problem, starting
+from tests.fakes.service import fake_service, problem, starting
 from tests.web import pictures
 
 PAGE_BYTES = 300_000
@@ -89,9 +88,3 @@ async def test_docs_without_swagger_ui_are_not_installed(
     async with starting(Settings(data_directory=tmp_path), fake_service) as client:
         assert "openapi.json" in problem(await client.get("/docs"), 501, "not-installed")
         assert (await client.get("/openapi.json")).is_success
-
-
-async def test_scorer_describes_itself(tmp_path: Path) -> None:
-    async with client_of(create_scorer_app(Settings(data_directory=tmp_path))) as client:
-        assert (await client.get("/docs")).is_success
-        problem(await client.get("/playground"), 404, "not-found")

@@ -50,11 +50,8 @@ class Forbidden(BoundaryMorphError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as configured, which never contains the secret itself.
-
-    sha256: of the secret, hexadecimal. indexes: the names of indexes that it may use, or prefixes of names followed by
-    `*`; empty for all indexes. tenant: only its keys share scores; empty for that of all keys without one.
-    """
+    """A key as configured, without the secret. sha256: of the secret, hexadecimal. indexes: that it may use, by name or
+    by a prefix and `*`; empty for all. tenant: whose keys share scores; empty for that of all keys without one."""
 
     name: str
     scopes: frozenset[Scope]
@@ -109,7 +106,7 @@ class Caller:
 
 
 def parse_key(text: str) -> Key:
-    """Parse `NAME:SCOPE,SCOPE:SHA256`, with `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT` behind it, where the indexes of a
+    """Parse `NAME:SCOPE,SCOPE:SHA256`, followed by `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT`, where the indexes of a
     tenant may be empty. Raises InvalidConfiguration."""
     name, scopes, sha256, indexes, tenant = [*text.split(":", 4), "", "", "", ""][:5]
     colons = text.count(":")
@@ -195,12 +192,12 @@ class UnsupportedEncoding(UnsupportedMediaType):
 class Origins:
     """The names that the service answers to, and the pages of other sites that may call it.
 
-    Such a page, opened in a browser on this machine or network, can send requests to a service here: with its own name,
-    if it lets that name resolve to the service's address (DNS rebinding), or to the service's name, in a form that
-    needs no permission of the service. It cannot read an API key, so this matters where there are none.
+    Such a page, open in a browser on this network, can send requests to a service here: by its own name, if that
+    resolves to the service's address (DNS rebinding), or in a form that needs no permission. That matters where there
+    are no keys.
 
-    allowed: names besides those of this machine and of private networks, `*.` before one for all under it, `*` for
-    any. with_keys: whether callers need a key; then all names are accepted if `allowed` is empty.
+    allowed: names besides those of this machine and of private networks, `*.` before one for all under it, `*` for any.
+    with_keys: whether callers need a key; then all names are accepted if `allowed` is empty.
     """
 
     def __init__(self, allowed: Sequence[str], *, with_keys: bool) -> None:
@@ -208,8 +205,8 @@ class Origins:
         self._any = "*" in allowed or (with_keys and not allowed)
 
     def check(self, headers: Headers) -> None:
-        """Raises Forbidden for the wrong host, or a page of another site, and UnsupportedMediaType for a body that is
-        neither JSON nor NDJSON, or compressed."""
+        """Raises Forbidden for the wrong host or page, and UnsupportedMediaType for a body not in JSON, or
+        compressed."""
         origin = headers.get("origin")
         if not self._any:
             given = headers.get("host", HERE[0])  # browsers always send one, some probes do not
@@ -277,8 +274,7 @@ class Policy:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, data: object, request: type[BaseModel], documents: object) -> object:
-        """Return the body of a request with the fields that it leaves to the policy. documents: that are in it, a list
-        if it is well formed."""
+        """Return the body of a request, which may be malformed, with the fields that it leaves to the policy."""
         if not isinstance(data, dict):
             return data
         defaults = dict(self.fields)
@@ -314,11 +310,9 @@ class Policies:
         return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
-        """Return the policy that the path names, else the one that `model` names, else that of the caller's key.
-
-        path, model: as they were sent; `NAME@50`, `NAME@0.2` and `NAME@auto` have a budget in place of the policy's.
-        Raises UnknownPolicy for that of a path, and InvalidInput for what is no budget.
-        """
+        """Return the policy that the path names, else that of `model`, else that of the caller's key. `NAME@50`,
+        `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a path, and InvalidInput for what is no
+        budget."""
         if path is not None:
             if found := self._chosen(path):
                 return found

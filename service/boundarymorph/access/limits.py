@@ -42,8 +42,8 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, caller: str, *, deadline: float | None = None) -> AsyncIterator[None]:
-        """Wait for a turn and hold it within the block. deadline: on the clock. Raises Overloaded at once if the turn
-        is expected too late to be of use, and if the deadline comes first."""
+        """Wait for a turn and hold it within the block. deadline: on the clock. Raises Overloaded if the turn is
+        expected, or comes, too late."""
         wait = self._expected_wait(caller)
         left = math.inf if deadline is None else deadline - self._clock()
         if left <= 0:
@@ -86,11 +86,9 @@ PARSING_THREADS, READ_THREADS, WRITE_THREADS = 4, 4, 4
 
 
 class Work:
-    """The threads of a process for each kind of blocking work; a retriever has its own for searches.
-
-    parsing: large bodies of requests and answers; read: descriptions of indexes, and their documents; write: uploads,
-    including the parsing of their documents, and other changes to indexes.
-    """
+    """The threads of a process for each kind of blocking work, but searches. parsing: large bodies of requests and
+    answers; read: descriptions and documents of indexes; write: uploads, with their parsing, and other changes to
+    indexes."""
 
     def __init__(self, share: float) -> None:
         """share: of the threads that one caller gets, as in `Shares`."""
@@ -107,8 +105,8 @@ class Access:
     """The limits on requests to one process, from its settings."""
 
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
-        """behind_gateways: whether its callers are gateways, which tell on whose behalf they call. Raises
-        InvalidConfiguration for malformed keys, policies, rate limits and calibrations."""
+        """behind_gateways: whether callers tell on whose behalf they call. Raises InvalidConfiguration for malformed
+        keys, policies, rate limits and calibrations."""
         limits = settings.limits
         self.settings = settings
         self.calibration = _of_pools(settings.calibration)
@@ -123,8 +121,8 @@ class Access:
         self.work = Work(limits.key_share)
 
     def enter(self, caller: str, until_end: ExitStack) -> None:
-        """Count a request as one in progress until its end, before its body is read. Raises Overloaded if this caller,
-        or all together, have too many."""
+        """Count a request as in progress until its end. Raises Overloaded if this caller, or all together, have too
+        many."""
         most, own = self.settings.limits.key_requests, self.requests.held(caller)
         if most is not None and own >= most:
             raise _refused("key", f"this key has {own} requests in progress (limits.key_requests); try again later")
@@ -134,8 +132,8 @@ class Access:
             raise _refused("full" if self.requests.total == self.requests.most else "share", str(error)) from None
 
     def charging(self, until_end: ExitStack) -> Callable[[int], None]:
-        """Return what charges bytes to the present caller until the end of its request: the one place where bodies,
-        texts, answers and the memory of selections are counted. It raises Overloaded or LimitExceeded."""
+        """Return what charges bytes of bodies, texts, answers and selections to the present caller until the end of its
+        request. It raises Overloaded or LimitExceeded."""
         return until_end.enter_context(self.bytes_in_flight.holding(CALLER.get()))
 
     def room(self, until_end: ExitStack) -> Room:

@@ -29,8 +29,7 @@ class SharedCounters(Guard):
     """Counters in Redis, behind a circuit breaker: if Redis fails often, it is not asked for a while."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        """url: of Redis, in the format of cache.url; timeout: seconds for each request. Does not connect yet. Raises
-        InvalidConfiguration for a malformed url."""
+        """url: of Redis; timeout: seconds. Does not connect yet. Raises InvalidConfiguration for a malformed url."""
         redis = connected(url, timeout, CONNECTIONS)
         pool: Any = redis.connection_pool
         self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=PREFIX)
@@ -60,8 +59,7 @@ class RateLimited(Overloaded):
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """The state of one limit of a caller: `quota` requests in `window` seconds. remaining: requests left; reset:
-    seconds until there are more."""
+    """One limit of a caller: `quota` requests in `window` seconds; remaining: requests; reset: seconds until more."""
 
     quota: int
     window: int
@@ -88,12 +86,11 @@ class Decision:
 
 
 class RateLimits:
-    """The limits of every key, over sliding windows. While Redis does not answer in time, requests are counted in each
-    process separately."""
+    """The limits of every key, counted in each process while Redis does not answer in time."""
 
     def __init__(self, settings: RateLimitSettings, callers: Collection[str], *, url: str | None) -> None:
-        """callers: the names of all keys. url: of Redis, in the format of cache.url; None counts in this process. Does
-        not connect yet. Raises InvalidConfiguration for a limit of an unknown key, and for a malformed url."""
+        """callers: the names of all keys. url: of Redis; None counts in this process. Does not connect yet. Raises
+        InvalidConfiguration for a limit of an unknown key, and for a malformed url."""
         if unknown := sorted(set(settings.keys) - set(callers)):
             raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")
         self._default = _items(settings.default)

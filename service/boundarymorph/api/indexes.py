@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -42,14 +43,7 @@ from boundarymorph.errors import PROBLEM_TYPE, BoundaryMorphError, InvalidInput,
 from boundarymorph.inference.concurrency import Run
 from boundarymorph.retrieval.document import STOP, size_of_all
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.interfaces import (
-    WORDS,
-    Catalog,
-    IndexDescription,
-    UnreadableIndex,
-    all_described,
-    described,
-)
+from boundarymorph.retrieval.interfaces import WORDS, Catalog, IndexDescription, UnreadableIndex
 from boundarymorph.retrieval.uploads import (
     BATCH_BYTES,
     BadLine,
@@ -93,7 +87,7 @@ REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadRepor
 async def list_indexes(request: Request, access: AccessOf, indexes: BuiltOf) -> IndexList:
     """List the indexes that the key may use, by name, and those of them that cannot be read."""
     sees = permitted(request).sees
-    listed = await access.work.read.run(all_described, indexes.catalog, sees)
+    listed = await access.work.read.run(indexes.catalog.list, sees)
     found = [index for index in listed if sees(index.name)]  # not a store that is away, if the key is not for it
     return IndexList(
         indexes=[index for index in found if isinstance(index, IndexDescription)],
@@ -130,13 +124,13 @@ async def create_index(
         indexes.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=kind, lexical=wanted.lexical
     )
     response.status_code = 201 if await access.work.write.run(ensure) else 200
-    return await access.work.write.run(described, indexes.catalog, name)
+    return await access.work.write.run(indexes.catalog.describe, name)
 
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
 async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
-    return await access.work.read.run(described, indexes.catalog, name)
+    return await access.work.read.run(indexes.catalog.describe, name)
 
 
 @router.put(
@@ -163,7 +157,7 @@ async def describe_documents(name: str, request: Request, access: AccessOf, inde
 async def read_artifacts(name: str, access: AccessOf, indexes: BuiltOf) -> IndexArtifacts:
     """Return the description, the default `distinct` and the calibration of the index."""
     found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read())
-    return IndexArtifacts.model_validate(found.to_json())
+    return IndexArtifacts.model_validate(asdict(found))
 
 
 @router.patch(
@@ -331,7 +325,7 @@ def _statistics(catalog: Catalog, name: str) -> IndexStatistics:
     most = sorted(values, key=lambda field: (-len(values[field]), field))[:FIELDS]
     lengths = [characters for characters, _ in sample]
     return IndexStatistics(
-        **described(catalog, name).model_dump(),
+        **catalog.describe(name).model_dump(),
         sampled=len(sample),
         characters_mean=sum(lengths) / max(1, len(lengths)),
         characters_most=max(lengths, default=0),

@@ -48,11 +48,8 @@ SECONDS_TO_LIVE = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CachedScore:
-    """A score in [0, 1]; truncated: whether the pair was truncated; document: the text's id when it was scored.
-
-    The id is only a hint where to look: another document may have it now, so a score is valid only for a text with the
-    digest under which it is stored.
-    """
+    """A score in [0, 1]; truncated: whether the pair was; document: the text's id when it was scored, only a hint where
+    to look: the score is valid for a text with the digest under which it is stored."""
 
     score: float
     truncated: bool = False
@@ -71,8 +68,8 @@ def kept_name(document: str | None) -> bytes | None:
 
 
 class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss. A cache may lose anything,
-    but never returns anything other than what was written."""
+    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss. A cache may lose
+    anything."""
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
@@ -97,8 +94,8 @@ class _Query:
 
 
 class MemoryScoreCache:
-    """A `ScoreCache` in this process, for use on one event loop; it evicts whole queries, least recently used first.
-    max_bytes: an estimate, slightly more than CPython needs. seconds_to_live: since the first write of a query."""
+    """A `ScoreCache` in this process, for one event loop; it evicts whole queries, least recently used first.
+    max_bytes: an estimate. seconds_to_live: since the first write of a query."""
 
     def __init__(
         self,
@@ -168,7 +165,7 @@ class _Flight:
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where the values of one call come from, and where they are stored. `compute` is called once for all missing
-    values, and again only for those that another request was computing when it failed."""
+    values, and again for those that another request failed to compute."""
 
     read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
     compute: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore]]]
@@ -176,11 +173,8 @@ class Source:
 
 
 class ReadThrough:
-    """Scores by key, each read and computed by one request at a time (single flight), and written in the background.
-
-    A flight stays until its value has been written, so a later request finds the value there or in the cache.
-    For use on one event loop.
-    """
+    """Scores by key, each read and computed by one request at a time (single flight), and written in the background. A
+    flight stays until its value has been written. For use on one event loop."""
 
     def __init__(self, writes: int, clock: Callable[[], float]) -> None:
         """writes: most background writes at a time."""
@@ -293,11 +287,8 @@ class ReadThrough:
 
 
 class KnownScores:
-    """A scorer behind a cache: it computes only what is neither cached nor being computed for another request.
-
-    Without a cache it computes everything. The scorer reports how many pairs of a call were truncated, but not which;
-    the longest texts are assumed to be those, so the count is exact if the same texts recur, and otherwise close.
-    """
+    """A scorer behind a cache: it computes only what is neither cached nor being computed for another request. The
+    scorer does not report which pairs were truncated; the longest texts are assumed to be those."""
 
     def __init__(
         self,
@@ -313,8 +304,8 @@ class KnownScores:
         self.through = ReadThrough(writes, clock)
 
     def of_task(self, query: str, tenant: str = "", instruction: str | None = None) -> TaskScores:
-        """Return the scores of one task. tenant: whose scores are known, since a known score says that somebody has
-        the text. instruction: for the scorer, part of what a score is known by. Raises TakesNoInstruction."""
+        """Return the scores of one task. tenant: whose scores are known, since a known score says that somebody has the
+        text. Raises TakesNoInstruction."""
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, tenant, instruction)
@@ -333,10 +324,9 @@ class KnownScores:
 class TaskScores:
     """The scores of one task.
 
-    reused: by position, scores from earlier requests, known before the first round; they replace calls.
-    calls: requested scores that the cross-encoder computed for this task; cached: those that came from the cache or
-    from another task computing them. truncated: of all three, pairs that were truncated to fit. requests: to the
-    scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of the last call.
+    reused: by position, scores from earlier requests, which replace calls. calls: scores computed for this task;
+    cached: scores from the cache or computed for another task. truncated: pairs of all three. requests: to the scorer.
+    tokens: that a language model read and wrote for this task. failure: see `Scores`; that of the last call.
     """
 
     def __init__(self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None) -> None:
@@ -360,8 +350,8 @@ class TaskScores:
         return self._known.identity(self._tenant, self._instruction)
 
     async def recall(self) -> set[str | None]:
-        """Look up all known scores of the query, so that no round waits for the cache. Returns the ids that the
-        documents with these texts had when they were scored."""
+        """Look up all known scores of the query, so that no round waits for the cache. Returns the ids under which
+        their texts were scored."""
         model, cache, name = self._identity, self._known.cache, self._known.scorer.name
         self._recalled = {}
         if cache is not None and model is not None:
@@ -370,8 +360,7 @@ class TaskScores:
         return {cached.document for cached in self._recalled.values()}
 
     def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
-        """Return the recalled scores of documents, by position, whose text has not changed since. Those of truncated
-        pairs count towards `truncated`."""
+        """Return the recalled scores of documents, by position, whose text has not changed since."""
         recalled = self._recalled or {}
         digests = {position: digest(document.content) for position, document in documents.items()}
         found = {position: recalled[text] for position, text in digests.items() if text in recalled}
@@ -382,11 +371,7 @@ class TaskScores:
         self, texts: Sequence[str], *, documents: Sequence[str] | None = None, deadline: float | None = None
     ) -> NDArray[np.float64]:
         """Return n scores in the order of the texts, NaN where the scorer gave none. documents: n ids, stored with the
-        scores.
-
-        Raises what the scorer raises, and ScorerUnavailable if the scores come from another model than earlier ones,
-        since they are not comparable.
-        """
+        scores. Raises what the scorer raises, and ScorerUnavailable if the model is another one than before."""
         model, cache, scorer = self._identity, self._known.cache, self._known.scorer
         if model is None or cache is None or not texts:
             scores = await self._asked(texts, deadline)
@@ -459,8 +444,8 @@ _ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on only queries that are neither cached nor being encoded for another request. Documents
-    are not cached: there are many, and usually each is encoded once."""
+    """An `Encoder` that passes on documents, and queries that are neither cached nor being encoded for another
+    request."""
 
     def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
         from cachetools import LRUCache

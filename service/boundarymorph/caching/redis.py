@@ -44,8 +44,8 @@ class State(IntEnum):
 
 
 class CircuitBreaker:
-    """Opens after `failures` failures in a row; after a pause, which doubles each time, one trial call decides.
-    Concurrent calls usually fail for the same reason, so they count as one failure."""
+    """Opens after `failures` failures in a row, of which concurrent ones count as one; after a pause, which doubles
+    each time, one trial call decides."""
 
     def __init__(self, *, failures: int = FAILURES, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed, self._clock = failures, clock
@@ -99,12 +99,9 @@ class Unanswered(Exception):
 
 
 class Guard:
-    """Calls Redis behind a circuit breaker, each time within a time limit.
-
-    redis: its client, whose idle connections are closed when it answers with an error. timeout: seconds for an answer,
-    and before that for a place among `places`. on_change: called with the error when the circuit opens, and with None
-    when it has closed again.
-    """
+    """Calls Redis behind a circuit breaker. redis: its client, whose idle connections are closed at an error. timeout:
+    seconds for an answer, and before that for a place among `places`. on_change: called with the error when the circuit
+    opens, and with None when it has closed again."""
 
     def __init__(
         self,
@@ -152,8 +149,8 @@ class Guard:
         return answer
 
     async def _reconnect(self, error: Exception) -> None:
-        """Close the idle connections after an answer such as READONLY, LOADING or CLUSTERDOWN, or one from a script.
-        The primary may have changed, and the same address may lead to another server now."""
+        """Close the idle connections after an answer such as READONLY, LOADING or CLUSTERDOWN, or one from a script:
+        the same address may lead to another server now."""
         from redis.exceptions import BusyLoadingError, ResponseError
 
         if isinstance(error, ResponseError | BusyLoadingError):
@@ -175,11 +172,9 @@ class RedisLink:
         failures: int = FAILURES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """url: redis:// or rediss:// (TLS) or unix://; its query holds options of redis-py. timeout: seconds that a
-        caller waits for an answer. connections: most concurrent commands. failures: see `CircuitBreaker`.
-
-        Does not connect yet. Raises InvalidConfiguration if the url is malformed.
-        """
+        """url: redis:// or rediss:// (TLS) or unix://; its query holds options of redis-py. timeout: seconds for an
+        answer. connections: most at a time. Does not connect yet. Raises InvalidConfiguration if the url is
+        malformed."""
         self._redis: Any = connected(url, timeout, connections)
         places = asyncio.Semaphore(connections)
         self._guards: dict[Operation, Guard] = {}
@@ -213,8 +208,7 @@ class RedisLink:
 
 
 class RedisScoreCache:
-    """A `ScoreCache` in Redis: one hash per query, one field per text. Key: boundarymorph:scores:2:hash of model and
-    query, with any namespace before `scores`; field: the text's digest."""
+    """A `ScoreCache` in Redis: one hash per query (`score_key`), one field per text, its digest."""
 
     def __init__(
         self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
@@ -300,8 +294,8 @@ def decoded(value: object) -> CachedScore | None:
 
 
 def connected(url: str, timeout: float, connections: int) -> Redis:
-    """Return a client of Redis, which waits `timeout` seconds for an answer, and never tries again. Raises
-    InvalidConfiguration, which quotes no part of the URL, as it may contain a password."""
+    """Return a client of Redis, which waits `timeout` seconds and never tries again. Raises InvalidConfiguration
+    without any part of the URL, as it may contain a password."""
     try:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry

@@ -135,10 +135,10 @@ def build_index(options: Build) -> None:
 @app.command("list")
 def list_indexes(as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """List the indexes by name. Exits with 1 if one cannot be read."""
-    from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex, all_described
+    from boundarymorph.retrieval.interfaces import IndexDescription, UnreadableIndex
 
     with _indexes(data_directory) as catalog:
-        listed = all_described(catalog)
+        listed = catalog.list()
     described = [index for index in listed if isinstance(index, IndexDescription)]
     unreadable = [index for index in listed if isinstance(index, UnreadableIndex)]
     if as_json:
@@ -170,10 +170,8 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 @app.command("info")
 def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
-    from boundarymorph.retrieval.interfaces import described
-
     with _indexes(data_directory) as catalog:
-        info = described(catalog, name)
+        info = catalog.describe(name)
     if as_json:
         _print_json(info.model_dump(mode="json"))
         return

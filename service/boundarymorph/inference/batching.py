@@ -38,8 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Generic[Item, Owner]):
-    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent. caller:
-    on whose behalf it is."""
+    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent."""
 
     item: Item
     owner: Owner
@@ -88,10 +87,8 @@ class TokenQueue(Generic[Item, Owner]):
 
     def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Item, Owner]]:
         """Remove and return the next batch, which contains the most urgent sequence; empty if nothing waits.
-
-        batch_tokens: largest cost of a batch of more than one sequence. pads: each sequence costs as much as the
-        longest; the batch then has similar lengths, chosen from the most urgent `LOOK_AHEAD` times batch_tokens.
-        """
+        batch_tokens: largest cost of more than one sequence. pads: each costs as much as the longest; the batch then
+        has similar lengths, chosen from the most urgent `LOOK_AHEAD` times batch_tokens."""
         if not self._waiting:
             return []
         if pads:
@@ -116,8 +113,8 @@ class TokenQueue(Generic[Item, Owner]):
         return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
 
     def _by_turns(self) -> list[Entry[Item, Owner]]:
-        """Return all that wait in the order of callers that take turns: each entry after as many tokens of every other
-        caller as of its own, and first one of the caller that was first the longest ago."""
+        """Return all that wait in the order of callers that take turns by tokens; of equals, the caller goes first that
+        was first the longest ago."""
         before: Counter[str] = Counter()
         places, led = [], []
         for entry in self._waiting:
@@ -168,17 +165,16 @@ class _Job(Generic[Item]):
 class Batcher(Generic[ModelType, Item]):
     """Runs the requests of many callers on one model in this process; scorers and encoders derive from it.
 
-    Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens.
-    Nothing waits for a batch to fill, and idle workers that compute at the same time share what is there. A request
-    without a deadline is due `patience` seconds after it arrived. All of its items are due later by the time that they
-    take together: short requests overtake long ones, and of equal ones the first is done before the next begins.
+    Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens; idle
+    workers that compute at the same time share what is there. A request without a deadline is due `patience` seconds
+    after it arrived. Its items are due later by the time that they take together, so short requests overtake long ones.
 
-    If the device runs out of memory, later batches are halved. They double again, up to the model's own size, after
-    `GROW_AFTER` successful batches. Callers have equal parts of each batch.
+    If the device runs out of memory, later batches are halved, and double again after `GROW_AFTER` successful ones.
+    Callers have equal parts of each batch.
 
-    queue_tokens: most tokens that may wait; share: of them, for one caller, as in `Shares`. A request is rejected as a
-    whole if it would exceed that, or could not be done in time behind those before it. on_lost: called if the device is
-    lost for good, or a worker ended because of a bug; every request fails from then on.
+    queue_tokens: most that may wait; share: of them, for one caller, as in `Shares`. A request is rejected as a whole
+    if it would exceed that, or could not be done in time. on_lost: called if the device is lost for good, or a worker
+    ended because of a bug; every request fails from then on.
     """
 
     role: ModelRole
@@ -247,12 +243,9 @@ class Batcher(Generic[ModelType, Item]):
     ) -> Results:
         """Return the results of all items of a request.
 
-        tokenize: returns the items, and may block; characters: of each item, to estimate its tokens before; deadline:
-        on the clock; patience: replaces the batcher's own, only for the order of batches; admitted: whether `enter` has
-        admitted this work, so that it is not rejected any more.
-
-        Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work is done;
-        DeadlineExceeded; or an error of the role.
+        tokenize: returns the items, and may block; characters: of each item; deadline: on the clock; patience: replaces
+        the batcher's own; admitted: whether `enter` has admitted this work. Raises Overloaded, LimitExceeded or, with
+        truncate=False, TextTooLong before any work is done; DeadlineExceeded; or an error of the role.
         """
         self.check_open()
         arrival = self._clock()

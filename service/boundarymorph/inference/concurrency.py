@@ -111,8 +111,8 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def owned(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the work, which is cancelled once however often its caller is. Whoever is cancelled as the
-    result arrives does not get it: this is for results that need not be released."""
+    """Return the result of the work, which is cancelled once however often its caller is. A result that arrives just as
+    the caller is cancelled is dropped, so it must need no release."""
     return (await together([work]))[0]
 
 
@@ -152,16 +152,15 @@ def descriptors() -> int:
 
 
 class Shares:
-    """A bounded amount of something, shared between those who hold some of it at the moment.
+    """A bounded amount of something, shared between callers by the dynamic thresholds of Choudhury and Hahne (1998).
 
-    A caller may hold up to share / (1 - share) times what is left: alone, it gets its `share` of the bound; several get
-    equal parts, and something is left for the next. (These are the dynamic thresholds of Choudhury and Hahne 1998, for
-    the queues of a switch.) Whoever holds nothing may take anything that is left. Not thread-safe.
+    A caller may hold up to share / (1 - share) times what is left: alone its `share` of the bound; several get equal
+    parts, and something is left for the next. A caller without any may take all that is left. Not thread-safe.
     """
 
     def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
-        """share: in (0, 1], of a caller that is alone; 1 for no limit but the bound itself. what: it is, with the
-        setting of its bound, for the message of `take`."""
+        """share: in (0, 1], of a caller that is alone; 1 for no limit but the bound. what: for messages, with the
+        setting."""
         self.most = most
         self._share = share
         self._what = what
@@ -203,8 +202,8 @@ class Shares:
 
     @contextmanager
     def holding(self, caller: str) -> Iterator[Callable[[int], None]]:
-        """Yield a function that takes some more, as `take` does; all is given back at the end. It raises LimitExceeded
-        for what would be too much even if nobody else held any."""
+        """Yield a function that takes some more, as `take` does; all is given back at the end. It also raises
+        LimitExceeded for what is too much even for a caller that is alone."""
         taken = 0
 
         def take(amount: int) -> None:
@@ -229,11 +228,8 @@ class _Waiter:
 
 
 class Turns:
-    """Turns at something that only so many can use at a time, each caller within its share.
-
-    The next turn goes to the caller with the fewest, and among equals to the one whose last turn began the longest ago.
-    The turns of one caller come in the order of their arrival. All calls are made on one event loop.
-    """
+    """Turns at something that only so many can use at a time, each caller within its share. The next goes to the caller
+    with the fewest, of equals to the one whose last turn began the longest ago. For use on one event loop."""
 
     def __init__(self, most: int, share: float = 1.0) -> None:
         self.shares = Shares(most, share)
@@ -242,7 +238,7 @@ class Turns:
         self._last: OrderedDict[str, int] = OrderedDict()
 
     async def take(self, caller: str) -> None:
-        """Wait for a turn, to be ended with `give_back`. Who is cancelled has none."""
+        """Wait for a turn, to be ended with `give_back`. A cancelled caller has none."""
         waiter = _Waiter(caller)
         self._waiters.append(waiter)
         self._call()
@@ -312,8 +308,8 @@ _cores = threading.Semaphore(available_cores())
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Compute in the block, in one of as many threads as there are cores; more would wait for Python's lock most of the
-    time. A thread that has waited for PATIENCE goes on all the same, as a disk may keep others from ending."""
+    """Compute in the block, in one of as many threads as there are cores. A thread that has waited for PATIENCE goes on
+    all the same, as a disk may keep others from ending."""
     holds = _cores.acquire(timeout=PATIENCE)
     try:
         yield
@@ -349,8 +345,7 @@ def awaited() -> Iterator[Context]:
 
 
 async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """A `Run` on the event loop, for work of a few milliseconds at most, which a thread would delay more. Others go
-    first."""
+    """A `Run` on the event loop, after other tasks, for work of a few milliseconds, which a thread would delay more."""
     await asyncio.sleep(0)
     return function(*args)
 
@@ -370,11 +365,9 @@ async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Ar
 
 
 class FairExecutor:
-    """Runs blocking calls in threads, in which callers take turns (`Turns`), each within its share of the threads.
-
-    Nothing bounds the waiting calls here: they belong to requests, whose number is bounded (`Access.requests`). A
-    cancelled call keeps its thread until it has ended. All calls are made on one event loop.
-    """
+    """Runs blocking calls in threads, in which callers take turns (`Turns`). Waiting calls are not bounded here, but
+    requests are (`Access.requests`). A cancelled call keeps its thread until it has ended. For use on one event
+    loop."""
 
     def __init__(self, name: str, *, threads: int, share: float = 1.0) -> None:
         """name: of the threads; share: of one caller, as in `Shares`."""

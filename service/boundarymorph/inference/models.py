@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # at run time with the first model, as the library and gatewa
 
 
 def identity_of(model: Any) -> str | None:
-    """Return the full name of a model, or of a client of one, under which its results may be kept. It is the `identity`
-    of one whose name is not known from the start, or may change; None while it is unknown."""
+    """Return the full name under which the results of a model, or of a client of one, may be kept: its `identity` if
+    the name may change; None while it is unknown."""
     identity: str | None = model.identity if hasattr(model, "identity") else model.name
     return identity
 
@@ -41,8 +41,8 @@ class DeviceLost(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
-    """A text or a pair of texts as a model reads it: tokenized and truncated to fit. ids: (n,) token ids, special ones
-    included; truncated: whether anything was cut off; type_ids: (n,) segments, if the model distinguishes them."""
+    """A text or pair as a model reads it. ids: (n,) token ids, special ones included; truncated: whether anything was
+    cut off; type_ids: (n,) segments, if the model distinguishes them."""
 
     ids: NDArray[np.int64]
     truncated: bool
@@ -54,11 +54,8 @@ class TokenSequence:
 
 @dataclass(frozen=True, slots=True)
 class ModelRole:
-    """What a model is used for, in the words of messages and metrics.
-
-    name: scorer or encoder; item, result: its input and output, in the singular; done: the participle for an item;
-    shape, dtype: of one result; unavailable, failed: errors raised if it cannot work now, or not at all.
-    """
+    """What a model is used for. name: scorer or encoder; item, result, done: its input, output and what happens to an
+    item, in messages; shape, dtype: of one result; unavailable, failed: errors if it cannot work now, or not at all."""
 
     name: str
     item: str
@@ -86,11 +83,10 @@ Contra = TypeVar("Contra", bound=TokenSequence, contravariant=True)
 class Model(Protocol[Contra]):
     """Blocking and thread-safe. The result for a sequence does not depend on its batch, up to rounding.
 
-    name: models of the same name give the same results; backend: the label in the metrics, such as onnx-cpu or
-    torch-cuda; max_length: most tokens of a sequence, special ones included, as longer ones are truncated; workers: how
-    many concurrent calls of `run` keep the device busy; parallel: whether these compute at the same time, as on cores,
-    rather than in turn on one device; batch_tokens: most of a batch, padding included, where a single sequence is
-    always allowed; pads: whether every sequence of a batch costs as much as the longest of them.
+    name: models of the same name give the same results; backend: in the metrics; max_length: most tokens of a sequence,
+    special ones included; workers: concurrent calls of `run` that keep the device busy; parallel: whether these compute
+    at the same time, as on cores; batch_tokens: most of a batch of several sequences, padding included; pads: whether
+    every sequence of a batch costs as much as the longest.
     """
 
     name: str
@@ -161,11 +157,8 @@ def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 def encode_pairs(
     tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str], words: NDArray[np.bool_] | None = None
 ) -> list[Tokens]:
-    """Tokenize n pairs with their special tokens, truncated to max_length.
-
-    The query is kept whole as long as that leaves the document half of the room, or all that it needs. words: as of
-    `with_words`; without them no text is unknown.
-    """
+    """Tokenize n pairs with their special tokens, truncated to max_length. The query is kept whole as long as the
+    document has half of the room, or all that it needs. words: of `with_words`; without them no text is unknown."""
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
     [asked], around = encode_heads(tokenizer, [query], room), _framing(tokenizer, 2)
     pairs = []
@@ -185,8 +178,8 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 
 
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
-    """Tokenize the prefixes of n texts, so that the work for a text is bounded; return at most `tokens` tokens of each.
-    Raises Abandoned once nobody waits for the result."""
+    """Tokenize the prefixes of n texts, at most `tokens` tokens of each, so that the work is bounded. Raises
+    Abandoned."""
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     heads: list[Head] = []
@@ -238,8 +231,8 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """An ONNX model and its tokenizer on disk. model: its public name; directory: contains model.onnx and
-    tokenizer.json; sha256: of model.onnx; positions: the most tokens that the model reads."""
+    """An ONNX model in a directory with model.onnx and tokenizer.json. sha256: of the former; positions: most
+    tokens."""
 
     model: str
     precision: str
@@ -298,15 +291,12 @@ def _sha256(path: Path, size: int, modified_ns: int) -> str:
 
 
 class OnnxTextModel:
-    """An ONNX transformer that reads one text, or one pair of texts, at a time; batching `Model`s derive from it.
+    """An ONNX transformer that reads one text, or one pair of texts, at a time; `Model`s derive from it.
 
-    Inputs are never batched: dynamic int8 quantisation takes its ranges from the whole batch, so a batched answer would
-    depend on its neighbours. A run is single-threaded, and runs are meant to be concurrent: on two cores that is as
-    fast as splitting each run, and does not slow down when the cores are shared.
-
-    max_length: tokens, special ones included; longer inputs are truncated. threads: how many concurrent runs keep the
-    cores busy, by default one per core.
-    Raises ModelUnavailable, or InvalidConfiguration for a length that the model does not support.
+    Inputs are never batched: dynamic int8 takes its ranges from the whole batch. Runs are single-threaded and
+    concurrent, as fast as splitting each run, and no slower where cores are shared. max_length: tokens, special ones
+    included; threads: concurrent runs, by default one per core. Raises ModelUnavailable, or InvalidConfiguration for a
+    length.
     """
 
     backend = "onnx-cpu"
@@ -333,8 +323,8 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """Return the model's first output for (n,) token ids and their segments (all 0 if None), without a batch axis.
-        Blocks for the time of one forward pass; thread-safe."""
+        """Return the model's first output for (n,) token ids and segments (0 if None), without a batch axis.
+        Thread-safe."""
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}

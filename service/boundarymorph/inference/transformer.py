@@ -39,11 +39,8 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.m
 
 
 class Repository:
-    """The location of a model. A folder is read without network access.
-
-    revision: a commit, branch or tag on the hub; a folder has none.
-    Methods raise ModelUnavailable if files are missing, and InvalidConfiguration if they cannot be used.
-    """
+    """The location of a model: a folder, read without network access, or a revision (commit, branch or tag) on the hub.
+    Methods raise ModelUnavailable for missing files, and InvalidConfiguration for unusable ones."""
 
     def __init__(self, name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
         path = Path(name_or_path).expanduser()
@@ -95,8 +92,8 @@ class Repository:
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
-        """Load the model with its weights, on the CPU, ready to run. kind: the class of transformers that loads it;
-        spare: prefixes of the names of weights that may be missing."""
+        """Load the model with its weights on the CPU. kind: the class that loads it; spare: prefixes of weights that
+        may be missing."""
         with self._opening("weights"):
             chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
             model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
@@ -156,7 +153,7 @@ _FEWEST_TOKENS = 8
 
 def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
     """Return the most tokens of an input: the requested number, else the usual one, at most what the model reads.
-    Raises InvalidConfiguration if the model cannot read inputs of the requested length."""
+    Raises InvalidConfiguration for more than that."""
     config = repository.config
     positions = getattr(config, "max_position_embeddings", None)
     # RoBERTa counts positions from after its padding index.
@@ -193,11 +190,10 @@ _LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 class LoadOptions(TypedDict, total=False):
     """Options for loading any model.
 
-    revision: a commit, branch or tag on the hub, by default its main branch; a folder has none. precision: auto is bf16
-    on a GPU and fp32 elsewhere. device: auto is a GPU if there is one. batch_tokens: per batch, by default depending on
-    the device. trust_remote_code: whether to run code that comes with the repository. threads: how many batches a CPU
-    computes concurrently, one thread each, by default one per core; that is faster than splitting each batch, and does
-    not slow down when the cores are shared; PyTorch is limited to one thread per operation in the whole process.
+    revision: on the hub, by default its main branch. precision: auto is bf16 on a GPU and fp32 elsewhere. device: auto
+    is a GPU if there is one. batch_tokens: by default by the device. trust_remote_code: whether to run code that comes
+    with the repository. threads: batches that a CPU computes at a time, by default one per core; PyTorch is limited to
+    one thread per operation in the whole process, which is faster than splitting each batch.
     """
 
     revision: str | None
@@ -215,8 +211,8 @@ def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches: on a CPU one
-    per thread, on a GPU two, of which the second is made while the first computes."""
+    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches, on a GPU two,
+    of which the second is made while the first computes."""
 
     device: torch.device
     precision: Precision
@@ -299,8 +295,7 @@ class PooledBody:
 
 
 def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
-    """Return the (n, longest) features of a batch: ids, mask, and type ids if the items have them. They are int64, as a
-    model with code of its own may insist on it."""
+    """Return the (n, longest) features of a batch in int64: ids, mask, and type ids if the items have them."""
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)
     mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -315,8 +310,7 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
 
 
 class DeviceModel(Generic[Item]):
-    """One model on one device. On a GPU, the next batch is made while one computes. failed: the error of what is asked
-    of it once it is closed."""
+    """One model on one device. failed: the error of what is asked of it once it is closed."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 
@@ -349,8 +343,8 @@ _INPUT = "sentence_embedding"
 
 
 def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
-    """Load the layers of these folders in sequence, in float32, for (n, width) states; returns their output width too.
-    Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsupported layer."""
+    """Load the layers of these folders in sequence, in float32, for (n, width) states, and return their output width,
+    too. Raises ModelUnavailable, or InvalidConfiguration for an unsupported layer."""
     layers = nn.Sequential()
     for folder in folders:
         linear, activation = _layer(repository, folder)
@@ -383,8 +377,8 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
-    """Load the body of a model; returns the width of its results too. dense: folders of the layers after the pooling.
-    Raises what `Repository` raises."""
+    """Load the body of a model, and return the width of its results, too. dense: folders of layers after the
+    pooling."""
     model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here

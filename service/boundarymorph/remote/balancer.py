@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What the servers are to us. unavailable, failed: errors raised if none can work now, or if another try will not
-    help; name, done, results: in messages, what they are, do to texts, and return."""
+    """What the servers are to us. unavailable, failed: errors raised if none works now, or another try will not help;
+    name, done, results: in messages, what they are, do to texts, and return."""
 
     name: str
     unavailable: type[BoundaryMorphError]
@@ -48,10 +48,10 @@ P = TypeVar("P", bound=Peer)
 class Replica(Generic[P]):
     """A server.
 
-    fault: what its last request showed, None if it answers; since: when that was; free_at: when it may be called again;
-    failures: in a row; requests, texts: under way; on_trial: whether a request is under way that will show whether it
-    works again; begun: number of requests so far; newest: the first one whose outcome counts; model: the one that it
-    last named; most_texts: how many it takes at a time, None for any number.
+    fault: what its last request showed, None if it answers; since: when; free_at: when it may be called again;
+    failures: in a row; requests, texts: under way; on_trial: whether one of them will show whether it works again;
+    begun: requests so far; newest: the first whose outcome counts; model: that it last named; most_texts: at a time,
+    None for any.
     """
 
     peer: P
@@ -93,9 +93,8 @@ class Replica(Generic[P]):
 class Balancer(Generic[P]):
     """Sends each call to the server with the fewest requests under way, and to another one if that fails.
 
-    A server that has failed is left alone for 1, 2, 4 ... 30 seconds. Then it gets one call, and is used again if it
-    answers. The same holds for one with another model than the one in use, which changes only once no server that works
-    has it any more.
+    A server that has failed, or has another model than the one in use, is left alone for 1, 2, 4 ... 30 seconds, then
+    tried with one call. The model changes only once no server that works has it any more.
     """
 
     def __init__(
@@ -107,8 +106,8 @@ class Balancer(Generic[P]):
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """requests: most concurrent requests to one server; seed: for the choice among equals. Raises
-        InvalidConfiguration if there are no peers, or one is given twice."""
+        """requests: most at a time to one server; seed: for the choice among equals. Raises InvalidConfiguration
+        without peers, or for one that is given twice."""
         if not peers:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
         if len({peer.base for peer in peers}) < len(peers):
@@ -144,14 +143,12 @@ class Balancer(Generic[P]):
         deadline: Deadline | None = None,
         repeatable: bool = True,
     ) -> Answer:
-        """Call a server, and once more another one if that fails. A busy server may be called again after its pause.
+        """Call a server, and once more another one if that fails. A busy server may be called again after its pause. A
+        server is blamed for an unusable answer only if another one answers.
 
-        ask: raises the outcomes of `Peer`, or DeadlineExceeded; texts: the amount of work; deadline: how long to wait
-        for a free server, None not to wait; repeatable: whether a request that may have been carried out can be
-        repeated. One that costs money is not.
-
-        An unusable answer may be due to the call itself: a server is blamed for it only if another one answers. Raises
-        DeadlineExceeded, Overloaded, the error of a `Relayed`, or an error of the role.
+        ask: raises the outcomes of `Peer`, or DeadlineExceeded; texts: the amount of work; deadline: of waiting for a
+        free server, None not to wait; repeatable: whether a request that may have been carried out can be repeated,
+        unless it costs money. Raises DeadlineExceeded, Overloaded, the error of a `Relayed`, or an error of the role.
         """
         self.check_open()
         tried: set[Replica[P]] = set()
@@ -232,11 +229,9 @@ class Balancer(Generic[P]):
     async def _free(
         self, texts: int, tried: Collection[Replica[P]], deadline: Deadline | None, *, again: bool
     ) -> Replica[P] | None:
-        """Wait until a server can be called: now, or after a request or a pause ends. Returns None if there is none.
-
-        again: whether one has failed already, so that the call should be no trial. Without a deadline, a single server
-        is called in any case.
-        """
+        """Wait until a server can be called, now or after a request or a pause ends; None if there is none. again:
+        whether one has failed, so that the call should be no trial. Without a deadline, a single server is called in
+        any case."""
         while True:
             remaining = math.inf if deadline is None else deadline.remaining()
             now = self._clock()
@@ -257,11 +252,9 @@ class Balancer(Generic[P]):
     async def _attempt(
         self, replica: Replica[P], texts: int, ask: Callable[[P], Awaitable[Answer]], *, repeatable: bool = True
     ) -> Answer:
-        """Send a request, and record what its outcome shows. Raises what `ask` does.
-
-        An answer outdates the requests that began before its own, a fault all that are under way. A request that may
-        not be repeated may take any time, so it is no trial. A trial that ends without an outcome has failed.
-        """
+        """Send a request, and record what its outcome shows: an answer outdates the requests that began before, a fault
+        all that are under way. A request that may not be repeated may take any time, so it is no trial. A trial that
+        ends without an outcome has failed. Raises what `ask` does."""
         replica.begun += 1
         number, trial = replica.begun, replica.fault is not None and repeatable
         replica.on_trial |= trial

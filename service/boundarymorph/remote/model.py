@@ -40,12 +40,9 @@ class ModelChanged(Mismatch):
 
 
 class Options(TypedDict, total=False):
-    """Options for calling servers.
-
-    api_key: sent to all of them as a Bearer token; timeout: seconds for a call without a deadline (30);
-    attempt_timeout: seconds for one request (10); connections: to all servers together (64); clock: seconds; seed: for
-    the choice among equals.
-    """
+    """Options for calling servers. api_key: sent as a Bearer token; timeout: seconds for a call without a deadline
+    (30); attempt_timeout: seconds for one request (10); connections: to all servers together (64); clock: seconds;
+    seed: for the choice among equals."""
 
     api_key: str | None
     timeout: float
@@ -78,11 +75,8 @@ class _Server(Peer):
 
 
 class RemoteModel:
-    """A model over HTTP, behind one or more servers that serve the same model.
-
-    Each server is asked for its description before it is used, and again after each failure and each refusal on a new
-    connection. partial: whether results that arrived count if others failed, which are then NaN.
-    """
+    """A model over HTTP, behind one or more servers, each asked for its description before it is used, after each
+    failure, and after a refusal on a new connection. partial: whether results count if others, then NaN, failed."""
 
     partial = False
 
@@ -163,11 +157,8 @@ class RemoteModel:
             raise self._balancer.none_left()
 
     async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
-        """Return the results of n > 0 texts, all from one model. context: see `Dialect.request`.
-
-        If the results may be partial, an error is raised only if no text has a result.
-        Raises DeadlineExceeded, Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role.
-        """
+        """Return the results of n > 0 texts, all from one model, in part if that is allowed. Raises DeadlineExceeded,
+        Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role."""
         moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
             async with asyncio.timeout(moment.remaining() + GRACE):
@@ -215,8 +206,8 @@ class RemoteModel:
         return first + await together([one(part) for part in parts])
 
     async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
-        """Return a server's description, fetched if unknown. Raises as `Peer.fetch` does, Mismatch, and OtherModel.
-        confirm: fetch it again if a connection was opened since, as another model may be behind that connection."""
+        """Return a server's description, fetched if unknown or, to confirm it, if a connection was opened since. Raises
+        as `Peer.fetch` does, Mismatch, and OtherModel."""
         async with server.describing:
             known, path = server.description, server.dialect.description_path
             if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
@@ -240,7 +231,7 @@ class RemoteModel:
         self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
     ) -> Answer:
         """Return the results of one server, in several requests if it takes fewer texts than the others. again: whether
-        to try again if the server turns out to serve another model."""
+        to try again if it serves another model."""
         description = await self._describe(server, deadline)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         try:

@@ -52,8 +52,7 @@ class TimedOut(Unavailable):
 
 
 class Busy(Exception):
-    """The server is overloaded. pause: seconds for which it asks not to be called, None if it does not say; public: its
-    own message for callers."""
+    """The server is overloaded. pause: seconds that it asks for, None if none; public: its own message for callers."""
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
         super().__init__(message)
@@ -101,8 +100,8 @@ class Unreadable(Exception):
 
 
 class Response:
-    """Status and headers of an answer, and its body: `content` once it has been read, else in `chunks`, as they come.
-    Reading raises aiohttp.ClientError if the connection breaks."""
+    """An answer. Its body is `content` once it has been read, else in `chunks`. Reading may raise
+    aiohttp.ClientError."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
@@ -115,20 +114,12 @@ class Response:
         return HTTPStatus.OK <= self.status_code < HTTPStatus.MULTIPLE_CHOICES
 
     @property
-    def is_redirect(self) -> bool:
-        return HTTPStatus.MULTIPLE_CHOICES <= self.status_code < HTTPStatus.BAD_REQUEST
-
-    @property
     def is_server_error(self) -> bool:
         return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
-    @property
-    def text(self) -> str:
-        return self.content.decode(errors="replace")
-
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the whole body, which frees the connection for other requests. Raises Unreadable, and closes the
-        connection, if it has over `most` bytes or is compressed."""
+        """Read the whole body, which frees the connection. Closes it, and raises Unreadable, if the body has over
+        `most` bytes or is compressed."""
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
@@ -158,8 +149,8 @@ class Response:
 
 
 class _Protocol(ResponseHandler):
-    """aiohttp's protocol, which ends a connection whose server sends many answers to one request. These may be interim
-    ones, such as 103 Early Hints. aiohttp parses and keeps all that arrive at once."""
+    """aiohttp's protocol, which ends a connection whose server sends many answers to one request, such as 103 Early
+    Hints: aiohttp parses and keeps all that arrive at once."""
 
     _answers = 0  # since the request was sent
 
@@ -185,8 +176,8 @@ class _Protocol(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections, and reuses them unless something has arrived that was not asked for. It would be taken for the
-    answer to the next request."""
+    """Makes connections, and reuses them unless something has arrived that the next request would take for its
+    answer."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -284,12 +275,9 @@ class Peer:
         paid: bool = False,
         ours: bool = False,
     ) -> None:
-        """base: its URL without a trailing slash; role: what it is to us, for messages; paid: whether each request
-        costs money, so that one which may have been carried out must not be repeated; ours: whether it is a process of
-        this service; requests then name the caller.
-
-        Raises InvalidConfiguration if the key is not valid in a header.
-        """
+        """base: its URL without a trailing slash; role: for messages; paid: whether each request costs money, so that
+        none is repeated that may have been carried out; ours: whether it is of this service, so that requests name the
+        caller. Raises InvalidConfiguration if the key is not valid in a header."""
         self.base, self.paid, self.ours = base, paid, ours
         self._role = role
         try:
@@ -320,14 +308,12 @@ class Peer:
         repeatable: bool = True,
         most: int | None = SMALL,
     ) -> Response:
-        """Send a request and return the answer, whatever its status.
+        """Send a request and return the answer, whatever its status. Cancelling closes the connection.
 
-        path: under the base. budget: None for no limit. repeatable: whether to send again once if the connection breaks
-        (an idle one may, just when it is reused). most: bytes of the answer, which is read no further. None: the caller
-        must read the body or close the answer, unless it `concerns_us` or, for a repeatable request, `tells_of_server`.
-
-        Raises Unavailable, Flawed for a success that is longer or compressed, or DeadlineExceeded if the budget ends
-        with the deadline. Cancelling closes the connection, which tells the server to stop.
+        budget: None for no limit. repeatable: whether to send again if the connection breaks, as an idle one may. most:
+        bytes of the answer; with None the caller must read the body or close the answer, unless it `concerns_us` or, if
+        repeatable, `tells_of_server`. Raises Unavailable, Flawed for a success that is longer or compressed, or
+        DeadlineExceeded if the budget ends with the deadline.
         """
 
         async def once(sent: Mapping[str, str]) -> Response:
@@ -370,11 +356,8 @@ class Peer:
     async def fetch(
         self, path: str, body: bytes | None, budget: Budget, *, most: int = SMALL, honours_deadlines: bool = False
     ) -> bytes:
-        """POST the body, or GET if it is None, and return the body of a successful answer.
-
-        most: see `send`. honours_deadlines: whether a 504 means that the deadline passed. Raises as `send` does, and
-        Busy, KeyRefused or Refused.
-        """
+        """POST the body, or GET if it is None, and return the body of a successful answer. most: see `send`.
+        honours_deadlines: whether a 504 means that the deadline passed. Raises also Busy, KeyRefused or Refused."""
         method = "GET" if body is None else "POST"
         response = await self.send(
             method, path, budget=budget, content=body, headers=JSON, repeatable=not self.paid, most=most
@@ -420,7 +403,8 @@ class Peer:
 
 def concerns_us(response: Response) -> bool:
     """Whether an answer is about our key or about the address that we have for the server."""
-    return response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or response.is_redirect
+    redirected = HTTPStatus.MULTIPLE_CHOICES <= response.status_code < HTTPStatus.BAD_REQUEST
+    return redirected or response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 def tells_of_server(response: Response) -> bool:
@@ -434,8 +418,7 @@ def pause_of(response: Response) -> float | None:
 
 
 def retry_after(header: str | None, now: float) -> float | None:
-    """Return the seconds that a Retry-After header asks for, given as seconds or as a date; None if it is invalid. now:
-    seconds since 1970."""
+    """Return the seconds of a Retry-After header, seconds or a date; None if it is invalid. now: seconds since 1970."""
     if header is None:
         return None
     try:
@@ -449,12 +432,12 @@ def retry_after(header: str | None, now: float) -> float | None:
 
 
 def _message(response: Response) -> str:
-    """Return the message of an error's body in one of the usual forms, or a body that is not JSON. Any other JSON is
-    dropped: validation errors often repeat the request, and errors are logged."""
+    """Return the message of an error's body in one of the usual forms, or a body that is not JSON. Other JSON is
+    dropped, since errors are logged and validation errors repeat the request."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
-        return response.text[: 10 * EXCERPT]
+        return response.content.decode(errors="replace")[: 10 * EXCERPT]
     for key in ("error", "message", "detail", "title"):
         if isinstance(body, dict) and body.get(key):
             body = body[key]

@@ -20,11 +20,8 @@ _DECODINGS = 4  # of a path, by a chain of proxies
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server and its wire format.
-
-    base: scheme, host, port and path prefix, without a trailing slash; model: the wanted one, None for the one that the
-    server has; revision: of the model, if the operator names it; activation: see `Spelling`.
-    """
+    """A server and its wire format. base: scheme, host, port and path prefix, without a trailing slash; model: None for
+    the one that the server has; revision: if the operator names it; activation: see `Spelling`."""
 
     dialect: Dialect
     base: str
@@ -34,13 +31,11 @@ class Endpoint:
 
 
 def identified(description: Description, endpoint: Endpoint, address: str) -> Description:
-    """Return the description with a name that identifies the model, so that results can be cached under it.
+    """Return the description with a name that identifies the model and how its results are read, for caches.
 
-    A name that any server may give to any model does not identify it. Unless the server names a revision, or its model
-    belongs to the hub or to a hosted service, the operator's revision is appended or, without one, a hash of `address`,
-    the base URL of the first server of the model. How the operator has results read is part of the name.
-
-    Raises Unusable if the server has another revision than the operator's.
+    Unless the server names a revision, or its model belongs to the hub or to a hosted service, the operator's revision
+    is appended or, without one, a hash of `address`, the base URL of the first server of the model. Raises Unusable if
+    the server has another revision than the operator's.
     """
     if endpoint.activation not in (None, "none"):
         description = replace(description, name=f"{description.name}/{endpoint.activation}")
@@ -64,8 +59,8 @@ def own_url(host: str, port: int) -> str:
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path. Raises InvalidInput for a name that a proxy may read as another path: one
-    that has a part `.` or `..`, however often it is percent-encoded."""
+    """Return a name as one segment of a path. Raises InvalidInput for a name with a part `.` or `..`, however often it
+    is percent-encoded, which a proxy may read as another path."""
     read = text
     for _ in range(_DECODINGS):
         if any(part.partition(";")[0] in (".", "..") for part in _SEPARATOR.split(read)):
@@ -78,11 +73,8 @@ def segment(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The addresses of one kind of server.
-
-    noun: the kind, with its article; foreign: wire formats by scheme; own: the wire format of plain http and https,
-    None if those are not accepted; activations: what may be said of how results become scores, by `?activation=`.
-    """
+    """The addresses of one kind of server. noun: the kind, with its article; foreign: wire formats by scheme; own: that
+    of plain http and https, if accepted; activations: values of `?activation=`, by which results become scores."""
 
     noun: str
     foreign: Mapping[str, Dialect]
@@ -106,8 +98,8 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
 
 
 def parse_plain(url: str, noun: str) -> str:
-    """Read `http(s)://HOST:PORT/PREFIX`, and return it without a trailing slash. noun: as in `Spelling`. Raises
-    InvalidConfiguration; its message contains no password."""
+    """Return `http(s)://HOST:PORT/PREFIX` without a trailing slash. Raises InvalidConfiguration without the
+    password."""
     parts = _split(url, noun)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise InvalidConfiguration(f"the URL of {noun} must be http://HOST:PORT or https://HOST:PORT")

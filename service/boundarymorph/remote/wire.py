@@ -1,7 +1,4 @@
-"""The wire formats of servers: building requests, and reading and checking answers.
-
-The functions read parts of an answer; they raise Unusable.
-"""
+"""The wire formats of servers: building requests, and reading and checking answers, which raises Unusable."""
 
 from __future__ import annotations
 
@@ -54,11 +51,9 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Results of n texts.
-
-    values: (n, ...) in the order of the texts; truncated: number of texts that the server says it truncated; served:
-    name of the model that answered, usage: tokens; None if not given. failure: why values are missing, which are NaN.
-    """
+    """Results of n texts. values: (n, ...) in their order; truncated: how many texts the server says it truncated;
+    served: the model that answered; usage: tokens; None if not given. failure: why values are missing, which are
+    NaN."""
 
     values: NDArray[Any]
     truncated: int = 0
@@ -69,12 +64,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A server's description of itself.
+    """A server's description of itself. None: the server does not say.
 
-    name: model and precision, as far as known; model: how requests name the model; texts: most per request;
-    concurrent_texts: how many it takes at a time before it rejects any; revision: of the model; weights: their name on
-    the hub or their folder; length: tokens that it reads of a text, with its context; instructed: whether it takes an
-    instruction. Of the others but the first three, None means that the server does not say.
+    name: model and precision, as far as known; model: how requests name it; texts: most per request; concurrent_texts:
+    most at a time; revision: of the model; weights: their name on the hub or their folder; length: tokens that it reads
+    of a text, with its context; instructed: whether it takes an instruction.
     """
 
     name: str
@@ -90,15 +84,14 @@ class Description:
 class Dialect(ABC):
     """One wire format. Reading an answer raises Unusable.
 
-    name: as it appears in a URL; path: for results; most_texts: per request, unless the server says otherwise;
-    most_bytes: of a request's texts, as JSON, None for no practical limit; description_path: of the server's
-    description, None if it has none, and its model must be named; home: the base URL of a hosted service, None for
-    servers that users run themselves; prefix: the path of a base URL given without one; version_optional: whether a
-    base URL may end in the version with which `path` begins; answer_bytes: most of the result of one text, besides the
-    text itself; in_one_pass: whether a model reads all texts of a request in one pass, so that full requests cost
-    least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed; declines: whether the
-    model may leave a text without a result, which says nothing about the others; trust: in all scorers of this kind,
-    None if it depends on the model.
+    name: in a URL; path: for results; most_texts: per request, unless the server says otherwise; most_bytes: of a
+    request's texts, as JSON, None for no limit; description_path: None if servers do not describe themselves, so that
+    the model must be named; home: the base URL of a hosted service; prefix: the path of a base URL without one;
+    version_optional: whether a base URL may end in the version with which `path` begins; answer_bytes: most of the
+    result of a text, besides the text; in_one_pass: whether a model reads all texts of a request in one pass, so that
+    full requests cost least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed;
+    declines: whether a model may leave single texts without a result; trust: in all scorers of this kind, None by the
+    model.
     """
 
     name: str
@@ -143,11 +136,8 @@ class Dialect(ABC):
 
 
 class TextEmbeddingsInference(Dialect):
-    """Text Embeddings Inference of Hugging Face. A request takes one permit per text and is rejected as a whole if too
-    few are free; the server accepts bodies of 2 MB.
-
-    model_type, called: what its models must be, in its words and in ours.
-    """
+    """Text Embeddings Inference of Hugging Face. A request takes one permit per text and is rejected if too few are
+    free; the server accepts 2 MB. model_type, called: what its models must be, in its words and in ours."""
 
     name, description_path = "tei", "/info"
     most_texts, most_bytes = 32, 1_900_000
@@ -273,13 +263,8 @@ def shown(value: object) -> str:
 
 
 def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
-    """Split the texts, in order, into parts of similar length.
-
-    A part has at most `most` texts and, unless it is a single text, at most `most_bytes` as JSON, including the
-    context, which is sent with each part.
-
-    Raises InvalidInput for text that is not valid Unicode.
-    """
+    """Split the texts, in order, into parts of similar length: at most `most` texts and, unless it is a single text, at
+    most `most_bytes` as JSON with the context. Raises InvalidInput for text that is not valid Unicode."""
     if len(texts) > most:
         parts = -(-len(texts) // most)
     elif most_bytes is not None and len(texts) > 1 and len(encoded([*filter(None, context), *texts])) > most_bytes:

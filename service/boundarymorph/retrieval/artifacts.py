@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from uuid import uuid4
 import orjson
 
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.database import storage_errors
+from boundarymorph.database import storage_errors, sync
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 
 FILE = "artifacts.json"
@@ -26,18 +26,13 @@ _log = logging.getLogger(__name__)
 class Artifacts:
     """Data that belong to an index and are not documents.
 
-    Attributes:
-        description: Describes its documents, for people and language models who choose among indexes.
-        distinct: The field of the metadata by which selections are distinct, unless a request says otherwise.
-        calibration: Turns relevance into a probability.
+    description: of its documents, for those who choose among indexes. distinct: the field of the metadata by which
+    selections are distinct, unless a request says otherwise. calibration: turns relevance into a probability.
     """
 
     description: str | None = None
     distinct: str | None = None
     calibration: Calibration | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def of_json(cls, values: Any) -> Artifacts:
@@ -55,8 +50,7 @@ class ArtifactFile:
     """The file of the artifacts of one index. Methods block, and raise StorageUnavailable or StorageFull."""
 
     def __init__(self, folder: Path, index: str, *, create: bool = False) -> None:
-        """index: its name, for messages. create: whether the first write makes the folder; if not, an index without a
-        folder was deleted."""
+        """index: for messages. create: whether the first write makes the folder; else it belongs to the index."""
         self.index = index
         self._folder, self._path, self._create = folder, folder / FILE, create
 
@@ -81,17 +75,14 @@ class ArtifactFile:
             return None
 
     def change(self, **changes: object) -> None:
-        """Replace some of the artifacts. On return they are on the disk.
-
-        Raises CorruptIndex if the file is damaged, which stays as it is, and UnknownIndex if the index was deleted.
-        """
+        """Replace some of the artifacts on the disk. Raises CorruptIndex, and UnknownIndex for a deleted index."""
         with storage_errors(str(self._path)), self._alone():
-            self._write(self._path, replace(self.read(), **changes))  # type: ignore[arg-type]
+            _write(self._path, replace(self.read(), **changes))  # type: ignore[arg-type]
 
     def copy_to(self, path: Path) -> None:
         """Write a copy, if there are any artifacts. Raises CorruptIndex if the file is damaged."""
         if (found := self.read()) != Artifacts():
-            self._write(path, found)
+            _write(path, found)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -100,24 +91,21 @@ class ArtifactFile:
             self._folder.mkdir(parents=True, exist_ok=True)
         try:
             folder = os.open(self._folder, os.O_RDONLY)
-        except FileNotFoundError:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(folder)
+        except FileNotFoundError:  # the index is deleted, or was meanwhile
             raise UnknownIndex(f"there is no index {self.index!r}") from None
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        except FileNotFoundError:  # the index was deleted meanwhile
-            raise UnknownIndex(f"there is no index {self.index!r}") from None
-        finally:
-            os.close(folder)
 
-    def _write(self, path: Path, artifacts: Artifacts) -> None:
-        """Write a file whole or not at all."""
-        scratch = path.with_name(f".{path.name}.{uuid4().hex}")
-        try:
-            with scratch.open("wb") as file:
-                file.write(orjson.dumps(artifacts.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+
+def _write(path: Path, artifacts: Artifacts) -> None:
+    """Write a file whole or not at all."""
+    scratch = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        scratch.write_bytes(orjson.dumps(artifacts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        sync(scratch)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -34,7 +34,16 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
     """
     chosen = settings.encoder
     if chosen.url:
-        return _remote_encoder(chosen)
+        from boundarymorph.remote.model import remote_options
+        from boundarymorph.retrieval.encoders.remote import RemoteEncoder, parse
+
+        return RemoteEncoder(
+            [replace(parse(url), revision=chosen.revision) for url in chosen.url],
+            query_prompt=chosen.query_prompt,
+            document_prompt=chosen.document_prompt,
+            dimension=chosen.dimension,
+            **remote_options(chosen),
+        )
     from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
 
     if chosen.model is None:
@@ -67,19 +76,6 @@ def encoder_is_paid(settings: EncoderSettings) -> bool:
     return any(parse(url).dialect.paid for url in settings.url)
 
 
-def _remote_encoder(chosen: EncoderSettings) -> Encoder:
-    from boundarymorph.remote.model import remote_options
-    from boundarymorph.retrieval.encoders.remote import RemoteEncoder, parse
-
-    return RemoteEncoder(
-        [replace(parse(url), revision=chosen.revision) for url in chosen.url],
-        query_prompt=chosen.query_prompt,
-        document_prompt=chosen.document_prompt,
-        dimension=chosen.dimension,
-        **remote_options(chosen),
-    )
-
-
 def most_open(chosen: int) -> int:
     """Return how many indexes are kept open: half of the descriptors are left for connections of callers."""
     return max(1, min(chosen, (descriptors() // 2 - OF_PROCESS) // OF_INDEX))
@@ -103,11 +99,8 @@ def build_catalog(
 
 
 def build_indexes(settings: Settings) -> Catalog:
-    """Return the indexes of a service: those on this machine, or of `index_store`, and those of other stores.
-
-    Those on this machine are searched on `search_device` or, if that cannot be used, on the CPU with a warning in every
-    answer. Raises InvalidConfiguration. An unreachable store raises only at the first call.
-    """
+    """Return the indexes of a service: those on this machine, or of `index_store`, and those of other stores. Raises
+    InvalidConfiguration. An unreachable store raises only at the first call."""
     if not settings.stores:
         return _searched_catalog(settings)
     from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
@@ -127,6 +120,7 @@ def build_indexes(settings: Settings) -> Catalog:
 
 
 def _searched_catalog(settings: Settings) -> LocalCatalog:
+    """Return the indexes on this machine, searched on `search_device` or, with a warning in each answer, on the CPU."""
     device = settings.search_device
     if device == "cpu":
         return build_catalog(settings)

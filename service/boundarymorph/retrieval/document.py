@@ -87,10 +87,8 @@ def size_of_all(documents: Iterable[Document]) -> int:
 
 
 def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY) -> dict[str, Document]:
-    """Return the first of the documents with these ids, in their order, until they take STOP bytes.
-
-    They are read few at once, or many if those before were small.
-    """
+    """Return the first of these documents, in order, until they take STOP bytes. They are read few at once, or many if
+    those before were small."""
     found: dict[str, Document] = {}
     left, size, together = iter(dict.fromkeys(ids)), 0, few
     while size < STOP and (part := list(islice(left, together))):
@@ -131,12 +129,11 @@ async def in_awaited_pieces(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A search in an index for the `depth` documents nearest to a query, or all if there are fewer.
+    """A search for the `depth` documents nearest to a query, or all if there are fewer.
 
-    embedding: (d,), used unchanged instead of encoding the query; required by an index of the users' own vectors.
-    filter: of the metadata (`filters`). hybrid: fuse the nearest with the best by words. documents: how many of those
-    that are likely to be read come with the pool. directions: whether the vectors' main directions are enough, if the
-    index has learned them and has words; scores are those of the whole vectors.
+    embedding: (d,), in place of encoding the query. filter: of the metadata (`filters`). hybrid: fuse the nearest with
+    the best by words. documents: how many of those likely to be read come with the pool. directions: whether the main
+    directions of the vectors are enough, if the index has them and words; scores are those of the whole vectors.
     """
 
     query: str
@@ -162,11 +159,8 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A pool, and warnings about how it was found.
-
-    vectors: the source of its vectors. documents: those of the pool that came with it, by id. halves: of which
-    `unit_from_halves` made the vectors, None if not known.
-    """
+    """A pool, and warnings about how it was found. vectors: their source. documents: those that came with it, by id.
+    halves: of which `unit_from_halves` made the vectors, None if not known."""
 
     pool: Pool
     warnings: Sequence[Notice] = ()
@@ -180,11 +174,9 @@ class Retriever(Protocol):
     """First-stage retrieval over named indexes."""
 
     async def retrieve(self, index: str, search: Search) -> Retrieved:
-        """Return what a search finds, with BM25 as a feature if the index has words; nothing, with a warning, if no
-        document matches the filter.
+        """Return what a search finds, with BM25 as a feature if the index has words; with a warning if that is nothing.
 
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for a malformed filter, or for a text query,
-        hybrid search or query embedding that the index does not support.
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support.
         """
 
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
@@ -217,11 +209,9 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """Candidates found by searching an index. Their texts are read only when they are needed.
-
-    texts_at_hand: whether the texts came with the request; then their ids have no meaning beyond it. distant: whether
-    each read of documents is a request to a server.
-    """
+    """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
+    came with the request, so that ids have no meaning beyond it. distant: whether each read is a request to a
+    server."""
 
     texts_at_hand: ClassVar[bool] = False
     retriever: Retriever
@@ -256,13 +246,12 @@ class IndexedCandidates:
 class GivenCandidates:
     """Documents that came with the request, with the methods of `IndexedCandidates`.
 
-    embeddings: (N, d), or one (d,) or None per document; missing ones are encoded here, and so is the query. If there
-    are none at all and `vectors` is "lexical", the vectors are made from the words.
-    scores: (N,) retrieval scores. Without them, `ranked` documents get the scores of a fused ranking, since these say
-    more than ranks (docs/evaluation.md). Other documents are ordered by BM25 if their vectors are lexical, and by inner
-    product with the query if not.
-    features: additional (N,) signals. words: whether to compute which documents have which words of the query, and
-    bm25 if it is not among the features. tokens: (N,) lengths, None where unknown. listed: whether to make no vectors.
+    embeddings: (N, d), or one (d,) or None per document; missing ones are encoded, and so is the query. If there are
+    none and `vectors` is "lexical", they are made from the words.
+    scores: (N,) of retrieval. Without them, `ranked` documents get those of a fused ranking, which say more than ranks
+    (docs/evaluation.md); others are ordered by BM25 if their vectors are lexical, else by inner product.
+    features: (N,) signals. words: whether to compute which documents have which words of the query, and bm25 if no
+    feature. tokens: (N,) lengths, None where unknown. listed: whether to make no vectors.
     """
 
     texts_at_hand: ClassVar[bool] = True
@@ -287,6 +276,7 @@ class GivenCandidates:
         ids = [document.id for document in self.given]
         if self.listed:
             return Retrieved(Pool.listed(ids), vectors="none")
+        made: tuple[ArrayLike, ArrayLike, VectorSource, list[str]]
         lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
         by_words = lexical and self.scores is None and not self.ranked
         features, words, terms = self._features, None, None
@@ -297,15 +287,16 @@ class GivenCandidates:
             if self.words:
                 terms = await run(words.terms, self.query)
         if lexical and words is not None:
-            made = _Vectors(*await run(lexical_vectors, words, self.query), "lexical")
+            made = (*await run(lexical_vectors, words, self.query), "lexical", [])
         else:
             made = await self._embedded(run)
+        documents, query, source, warnings = made
         scores = features["bm25"] if by_words else self._order
-        pool = await run(Pool.of, ids, made.documents, made.query, scores, features, terms)
+        pool = await run(Pool.of, ids, documents, query, scores, features, terms)
         if by_words:  # the scores are BM25, so the inner products become the feature
             similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
             pool = replace(pool, features={**pool.features, "similarity": similarity})
-        return Retrieved(pool, made.warnings, made.source)
+        return Retrieved(pool, warnings, source)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._by_id[id] for id in ids}
@@ -339,8 +330,8 @@ class GivenCandidates:
     def _by_id(self) -> dict[str, Document]:
         return {document.id: document for document in self.given}
 
-    async def _embedded(self, run: Run) -> _Vectors:
-        """Return the given vectors, completed by the encoder."""
+    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
+        """Return the given vectors of documents and query, completed by the encoder, their source, and warnings."""
         source: VectorSource = "given"
         warnings = []
         if isinstance(self.embeddings, np.ndarray):
@@ -367,17 +358,10 @@ class GivenCandidates:
         query = self.query_embedding
         if query is None:
             query = await self.retriever.embed_query(self.query)
-        return _Vectors(embeddings, query, source, warnings)
+        return embeddings, query, source, warnings
 
 
 Candidates = IndexedCandidates | GivenCandidates
-
-
-class _Vectors(NamedTuple):
-    documents: ArrayLike
-    query: ArrayLike
-    source: VectorSource
-    warnings: Sequence[Notice] = ()
 
 
 def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ def encode_pool(retrieved: Retrieved) -> bytes:
         "query": pool.query,
         "scores": pool.scores,
         "ids": _json(list(pool.ids)),
-        "artifacts": _json(retrieved.artifacts.to_json()),
+        "artifacts": _json(retrieved.artifacts),
         **{_FEATURE + name: signal for name, signal in pool.features.items()},
         **({} if pool.terms is None else {"terms": pool.terms.view(np.uint8)}),
     }

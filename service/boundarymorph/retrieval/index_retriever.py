@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.notices import Notice
-from boundarymorph.retrieval.document import Document, Retrieved, Search
+from boundarymorph.retrieval.document import NO_ARTIFACTS, Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Filter, Not
 from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, observed
@@ -34,13 +34,10 @@ OWN_VECTOR = "send a query_embedding, with each of several queries alone"
 
 
 class IndexRetriever:
-    """A `Retriever` over the indexes of a catalog, with threads of its own. The caller closes catalog and encoder.
-
-    encoder: None if every index has its users' own vectors.
-    """
+    """A `Retriever` over the indexes of a catalog, with threads of its own. The caller closes catalog and encoder."""
 
     def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, share: float = 1.0) -> None:
-        """share: of the threads that one caller gets, as in `Shares`."""
+        """encoder: None if every index has its users' own vectors. share: of the threads, for one caller (`Shares`)."""
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
@@ -84,14 +81,10 @@ class IndexRetriever:
         found = self._catalog.get(name) if found is None else found
         artifacts = self._catalog.artifacts(name).read_if_sound()
         retrieved = _found(found, search)
-        if artifacts is None:
-            retrieved = replace(retrieved, warnings=(*retrieved.warnings, UNREADABLE_ARTIFACTS))
-        else:
-            retrieved = replace(retrieved, artifacts=artifacts)
-        if search.condition is None or len(retrieved.pool) or found.info.kind == WORDS:
-            return retrieved
-        reasons = _mismatches(found, search, search.condition)
-        return replace(retrieved, warnings=(*retrieved.warnings, NOTHING_PASSES, *reasons))
+        warnings = [*retrieved.warnings, *([UNREADABLE_ARTIFACTS] if artifacts is None else [])]
+        if search.condition is not None and not len(retrieved.pool) and found.info.kind != WORDS:
+            warnings += [NOTHING_PASSES, *_mismatches(found, search, search.condition)]
+        return replace(retrieved, artifacts=artifacts or NO_ARTIFACTS, warnings=warnings)
 
     async def _probe(self, index: StoreIndex) -> None:
         """Raise InvalidInput unless the encoder makes the vector that the store has of a document; once an index."""

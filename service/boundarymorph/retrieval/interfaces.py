@@ -6,7 +6,6 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
-from boundarymorph.retrieval.artifacts import ArtifactFile
+from boundarymorph.retrieval.artifacts import ArtifactFile, Artifacts
 from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.telemetry import metrics, tracing
@@ -56,8 +55,8 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
 class IndexConfiguration:
     """What an index was created with.
 
-    encoder: None if its users bring their own vectors, or if it has none; dimension: of its vectors, 0 if it has none;
-    created: UTC, ISO 8601; kind: of its search structure; lexical: whether it had its words when it was opened.
+    encoder: None for vectors of the users' own, or none; dimension: 0 without vectors; created: UTC, ISO 8601;
+    kind: of its search structure; lexical: whether it had its words when it was opened.
     """
 
     encoder: str | None
@@ -66,12 +65,12 @@ class IndexConfiguration:
     kind: str = "flat"
     lexical: bool = True
 
-    def described(
-        self, name: str, count: int, bytes: int = 0, structure: StructureDescription | None = None
-    ) -> IndexDescription:
-        """Return the description of an index. bytes: on this machine's disk."""
-        given = asdict(self) | {"created": self.created or None}
-        return IndexDescription(name=name, count=count, bytes=bytes or None, structure=structure, **given)
+    def described(self, name: str, count: int, file: ArtifactFile, **others: Any) -> IndexDescription:
+        """Return the description of an index with what its artifacts say. others: further fields."""
+        artifacts = file.read_if_sound() or Artifacts()
+        given = asdict(self) | {"created": self.created or None, "bytes": None} | others
+        given |= {"description": artifacts.description, "distinct": artifacts.distinct}
+        return IndexDescription(name=name, count=count, **given)
 
 
 def check_name(name: str) -> None:
@@ -131,28 +130,8 @@ class IndexDescription(BaseModel):
     structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
 
 
-def described(catalog: Catalog, name: str) -> IndexDescription:
-    """Return the description of an index, with its artifacts. Raises as `Catalog.describe` does."""
-    return _with_words(catalog, catalog.describe(name))
-
-
 def every(name: str) -> bool:
     return True
-
-
-def all_described(
-    catalog: Catalog, wanted: Callable[[str], bool] = every
-) -> Sequence[IndexDescription | UnreadableIndex]:
-    """Return what `Catalog.list` returns, with the artifacts."""
-    found = catalog.list(wanted)
-    return [index if isinstance(index, UnreadableIndex) else _with_words(catalog, index) for index in found]
-
-
-def _with_words(catalog: Catalog, index: IndexDescription) -> IndexDescription:
-    with suppress(UnknownIndex):
-        if (found := catalog.artifacts(index.name).read_if_sound()) is not None:
-            index.description, index.distinct = found.description, found.distinct
-    return index
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +189,9 @@ class Index(Protocol):
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
-        """Write n documents with their (n, d) embeddings; on return they are durable and visible to later searches. The
-        last one of an id wins.
+        """Write n documents with (n, d) embeddings, durably and visibly to later searches; the last one of an id wins.
 
-        digests: what `digests` will return, by default fingerprints of documents and embeddings. Raises
-        InvalidEmbeddings or InvalidInput without writing anything.
+        digests: by default fingerprints of both. Raises InvalidEmbeddings or InvalidInput before anything is written.
         """
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -224,8 +201,8 @@ class Index(Protocol):
         """Remove the documents whose metadata match a filter, durably and at once; return how many there were."""
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        """Return the first of the documents with these ids, in their order, without unknown ones, until they take much
-        memory; `in_pieces` reads all. texts: whether text and title are wanted; else they may be empty."""
+        """Return the first of these documents, in order, without unknown ones, until they take much memory (`in_pieces`
+        reads all). texts: whether text and title are wanted; else they may be empty."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the length in characters of title and text together, by id, without unknown ids."""
@@ -255,10 +232,9 @@ class Catalog(Protocol):
     ) -> bool:
         """Create an index unless one with the same configuration exists; return whether it was created.
 
-        encoder: for its text queries; None for an index of the users' own vectors, and for one of kind "words", which
-        has a dimension of 0. kind: None accepts the existing one, and means "flat" for a new one. lexical: whether a
-        new one indexes its words, if possible. Raises InvalidIndexName, InvalidInput, or IndexConflict if the index
-        exists with another configuration.
+        encoder: None for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of
+        an existing index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible.
+        Raises InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration.
         """
 
     def create(

@@ -29,11 +29,8 @@ class LexicalVectors(NamedTuple):
 
 
 def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
-    """Return the vectors of a pool's texts and of a query; deterministic.
-
-    Texts without any word have equal vectors, orthogonal to all others. A query without a word of the pool is
-    orthogonal to all texts with words.
-    """
+    """Return the vectors of a pool's texts and of a query; deterministic. Texts without a word are equal and orthogonal
+    to all others; a query without a word of the pool is orthogonal to all texts with words."""
     vocabulary, numbers = np.unique(words.hashes, return_inverse=True)
     counts = _Sparse.counted(numbers, words.lengths, len(vocabulary))
     asked = PoolWords.of([query], query=True).hashes
@@ -101,10 +98,8 @@ def _weighted(counts: _Sparse, weights: NDArray[np.float32]) -> _Sparse:
 
 
 def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return (N, d) and (d,) coordinates along the leading right singular vectors, with the query folded in.
-
-    These vectors, as long as the vocabulary, are not computed: the left ones and inner products suffice.
-    """
+    """Return (N, d) and (d,) coordinates along the leading right singular vectors, with the query folded in. The left
+    ones and inner products suffice for that."""
     count, vocabulary = documents.shape
     components = DIMENSIONS - 1
     if vocabulary <= components:

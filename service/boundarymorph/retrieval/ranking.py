@@ -61,11 +61,8 @@ class UnitRows(NamedTuple):
 
 
 def unit_rows_of(halves: NDArray[np.float16]) -> UnitRows:
-    """Divide finite (n, d) rows by their lengths, with the same result on every machine.
-
-    Squares of float16 are multiples of 2**-48, which float64 adds exactly and in any order for a row near unit length,
-    and IEEE 754 defines the rounding of root and division.
-    """
+    """Divide finite (n, d) rows by their lengths, with the same result on every machine: float64 adds squares of
+    float16, multiples of 2**-48, exactly and in any order near unit length, and IEEE 754 defines root and division."""
     return to_unit_length(floats_from_halves(halves))
 
 
@@ -118,11 +115,8 @@ class FusedRanking(NamedTuple):
 
 
 def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
-    """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009): the sum of 1 / (RANK_CONSTANT + rank), ranks from 1.
-
-    rankings: ids, best first. Ties are broken by the first ranking that contains one of the documents. Raises
-    DuplicateIds for an id that is twice in a ranking.
-    """
+    """Fuse rankings of ids by the sum of 1 / (RANK_CONSTANT + rank), ranks from 1 (Cormack, Clarke and Büttcher 2009).
+    Ties go by the first ranking that has one of the documents. Raises DuplicateIds for an id twice in a ranking."""
     rows: dict[str, int] = {}
     for number, ranking in enumerate(rankings, start=1):
         if len(set(ranking)) < len(ranking):

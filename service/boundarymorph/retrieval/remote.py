@@ -55,9 +55,8 @@ Answer = TypeVar("Answer")
 class RemoteRetriever:
     """A `Retriever` over HTTP: one or more `boundarymorph retriever` servers with the same documents and encoder.
 
-    Errors that a retriever raises for its caller are raised here unchanged. Every call also raises Overloaded if a
-    retriever asks for a pause, RetrieverUnavailable if none can be reached in time, and RetrieverFailed for an invalid
-    answer; of several retrievers, another one is tried first.
+    Errors for the caller are passed on. Every call also raises Overloaded, RetrieverUnavailable if no retriever can be
+    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first.
     """
 
     def __init__(
@@ -71,8 +70,7 @@ class RemoteRetriever:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """timeout: seconds for one request to one server; connections: to each; dimension, line_bytes: most of a vector
-        and most bytes of a document, beyond which an answer is not read. Raises InvalidConfiguration for a missing,
-        repeated or malformed URL."""
+        and a document in an answer. Raises InvalidConfiguration for a missing, repeated or malformed URL."""
         bases = [parse_plain(url, "a retriever") for url in urls]
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
         self._budget = Budget(timeout, last=False)
@@ -102,8 +100,11 @@ class RemoteRetriever:
 
     @observed
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+        def read(answer: bytes) -> Mapping[str, Document]:
+            return frame.documents_of(array(mapping(parsed(answer)), "documents"))
+
         asked = {"index": index, "ids": list(ids)} | ({} if texts else {"texts": False})
-        return await self._call("/documents", asked, _documents, SMALL + len(ids) * self._document)
+        return await self._call("/documents", asked, read, SMALL + len(ids) * self._document)
 
     @observed
     async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
@@ -155,10 +156,9 @@ class RemoteRetriever:
     ) -> Response:
         """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
 
-        target: path, made of `remote.urls.segment`s, and query. A request that only reads has a time limit for the
-        start of its answer, and an answer of 429 or 5xx is raised as an error. Any other has no time limit, and is sent
-        to another retriever only if the first one could not be reached. Raises RetrieverUnavailable, and
-        RetrieverFailed for a redirect or if the retriever rejects our key.
+        target: path, made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises
+        an answer of 429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could
+        not be reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key.
         """
 
         async def read(peer: Peer) -> Response:
@@ -247,16 +247,12 @@ def _refusal(peer: Peer, path: str, response: Response) -> Exception:
 
 
 def _vector(query_embedding: ArrayLike) -> dict[str, object]:
-    """Return the query's vector in its own precision, so that the retriever normalizes it exactly as we would."""
+    """Return the query's vector in its own precision, so that it is normalized there exactly as here."""
     vector = np.asarray(query_embedding)
     unit_rows(vector.reshape(1, -1), ["the query"])
     dtype = "float64" if vector.dtype == np.float64 else "float32"
     numbers = vector.reshape(-1).astype(dtype).astype(np.float64)
     return {"query_embedding": numbers.tolist(), "query_precision": dtype}
-
-
-def _documents(answer: bytes) -> Mapping[str, Document]:
-    return frame.documents_of(array(mapping(parsed(answer)), "documents"))
 
 
 def _problem(response: Response) -> dict[str, Any]:

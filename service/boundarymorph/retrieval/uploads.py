@@ -52,8 +52,8 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload. line: or position in an array, from 1; embedding: (d,) float32 unit; end: offset of its
-    end in bytes; unknown: names of its unknown fields."""
+    """A document of an upload. line: or position in an array, from 1; embedding: (d,) float32 unit; end: in bytes;
+    unknown: names of its unknown fields."""
 
     line: int
     document: Document
@@ -98,10 +98,8 @@ async def parse_ndjson(
 async def parse_array(
     body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse a JSON array of `UploadedDocument`s, by `run`.
-
-    Raises InvalidInput if it is not a JSON array, before the first entry, and LimitExceeded as `reading.parse` does.
-    """
+    """Parse a JSON array of `UploadedDocument`s, by `run`. Raises InvalidInput if it is none, and as `reading.parse`
+    does."""
     end = 0
 
     def parsed(start: int) -> list[ParsedDocument | BadLine]:
@@ -226,11 +224,9 @@ def _embedding(value: Sequence[float], dimension: int) -> NDArray[np.float32]:
 
 @dataclass(slots=True)
 class IngestReport:
-    """The outcome of the documents of an upload so far.
-
-    superseded: replaced by a later one with the same id in the same batch; truncated: to be encoded; problems: the
-    first MAX_PROBLEMS skipped; unknown_fields: number of documents with each; position: bytes processed.
-    """
+    """The outcome of the documents of an upload so far. superseded: by one with the same id in the same batch;
+    truncated: to be encoded; problems: the first MAX_PROBLEMS skipped; unknown_fields: documents with each; position:
+    bytes processed."""
 
     added: int = 0
     updated: int = 0
@@ -276,13 +272,12 @@ async def ingesting(
 ) -> AsyncIterator[IngestReport]:
     """Write the documents of an upload in batches; of several with the same id the last one is kept.
 
-    A document without an embedding is encoded if `encoder` is the index's own; otherwise, if the index has vectors, it
-    is skipped as a bad line, as is one that the index cannot store. Unchanged documents are neither encoded nor
-    written. Yields the same report, updated, after each batch has become durable, and at the end.
+    A document without an embedding is encoded if `encoder` is the index's own; else, if the index has vectors, it is a
+    bad line, as is one that the index cannot store. Unchanged documents are neither encoded nor written. Yields the
+    same report after each batch has become durable, and at the end.
 
-    strict: check the whole upload, kept in a temporary file, before anything is written, and raise InvalidInput for the
-    first bad line or unknown field. spooled: called with the size of each document before it is written there; what it
-    raises ends the upload. run: runs calls of the index in threads. report: to be filled.
+    strict: check the whole upload, kept in a temporary file, before anything is written; raises InvalidInput for a bad
+    line or unknown field. spooled: called with the size of each document before it is written there, and may raise.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None

@@ -61,9 +61,9 @@ def words(text: str, *, query: bool = False) -> list[bytes]:
     """Return the words of a text or query in order, as UTF-8.
 
     A word is a run of letters, marks, digits and underscores, with full case folding, in compatibility form, without
-    accents, the points of Hebrew and Arabic vowels, and characters that are not drawn. Variants of an Arabic letter are
-    the same letter. Text written without spaces becomes overlapping pairs of characters, and that in Chinese, Japanese
-    or Korean also single ones, which a query has only where it has no pair.
+    accents, points of vowels, and characters that are not drawn. Variants of an Arabic letter are the same. Text
+    without spaces becomes overlapping pairs of characters and, if in Chinese, Japanese or Korean and no query, single
+    ones.
     """
     return _spaced(_folded(text, query)).split()
 
@@ -99,11 +99,8 @@ def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArra
 
 @dataclass(frozen=True, eq=False)
 class PoolWords:
-    """The words of n texts.
-
-    content: all texts, folded, as bytes with spaces between words; starts: (T,) where a word begins in it; ends: (n,)
-    where each text ends.
-    """
+    """The words of n texts. content: all texts, folded, as bytes with spaces between words; starts: (T,) where words
+    begin; ends: (n,) where texts end."""
 
     content: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -128,10 +125,7 @@ class PoolWords:
 
     @cached_property
     def hashes(self) -> NDArray[np.uint32]:
-        """(T,) the CRC-32 of all words.
-
-        Of a million words, about one in 4,000 has the hash of another, and they count as one word.
-        """
+        """(T,) the CRC-32 of all words. Of a million, one in 4,000 has the hash of another and counts as the same."""
         hashes = np.empty(len(self.starts), np.uint32)
         for start in range(0, len(hashes), _PIECE):  # other threads run in between
             check_awaited()
@@ -140,8 +134,8 @@ class PoolWords:
         return hashes
 
     def index_terms(self) -> NDArray[np.uint64]:
-        """Return (T,) all words as numbers: the upper half is that of the stem (`stem_numbers`), so that the words of
-        one stem are neighbours, and the lower half is the hash of the word."""
+        """Return (T,) all words as numbers: the upper half is that of the stem (`stem_numbers`), the lower that of the
+        word."""
         return self._stems << np.uint64(32) | self.hashes.astype(np.uint64)
 
     def bm25(self, query: str) -> NDArray[np.float64]:
@@ -264,8 +258,7 @@ codecs.register_error(_FOLDING_QUERIES, partial(_fold_run, query=True))
 
 
 def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) -> list[str]:
-    """Return `count` texts or, if they have more than `most` characters together, the first most / count of each. No
-    more than that is in memory."""
+    """Return `count` texts or, if they have more than `most` characters together, the first most / count of each."""
     kept: list[str] = []
     longest, size = None, 0
     for text in texts:
@@ -279,11 +272,8 @@ def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) ->
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """P (word, row) pairs of some rows, sorted by word and row.
-
-    terms: (T,) uint64, ascending; ends: (T,) int64, where the pairs of each end. rows: (P,) uint32; counts: (P,)
-    uint16, how often the document has the word, at most MOST_COUNTED.
-    """
+    """P (word, row) pairs of some rows, sorted by word and row. terms: (T,) uint64, ascending; ends: (T,) int64, where
+    the pairs of each end; rows: (P,) uint32; counts: (P,) uint16, of the word in the row, at most MOST_COUNTED."""
 
     terms: NDArray[np.uint64]
     ends: NDArray[np.int64]
@@ -376,9 +366,7 @@ def read_columns(folder: Path) -> tuple[Columns, NDArray[np.uint32]]:
 @dataclass(frozen=True)
 class RowWords:
     """The words of all rows at one moment: BM25 with exact statistics of the living, and the query's words they have.
-
-    parts: consecutive rows each; lengths: (n,) words of each row; alive: (n,).
-    """
+    parts: of consecutive rows; lengths: (n,) words of each row; alive: (n,)."""
 
     parts: tuple[Columns, ...]
     lengths: NDArray[np.uint32]
@@ -399,10 +387,8 @@ class RowWords:
         return scores
 
     def best(self, query: str, depth: int, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return up to `depth` rows with the highest BM25 that have a word of the query, best first, and their scores.
-
-        among: (n,) the rows to consider; the statistics remain those of all documents. Ties are in order of rows.
-        """
+        """Return up to `depth` rows with the highest BM25 that have a word of the query, best first, ties in order of
+        rows, and their scores. among: (n,) the rows to consider; the statistics are of all documents."""
         totals = np.zeros(len(self.alive))
         for amount, lists in self._weighted(query):
             for having, counts in lists:

@@ -48,7 +48,7 @@ SEVERAL = (
 
 def messages(context: Context, passages: Sequence[str], prompt: str | None = None) -> list[dict[str, str]]:
     """Return a conversation that asks for a grade of each passage. The marker around passages is a hash of them all, so
-    that none can contain it and pretend to have ended."""
+    that none can contain it."""
     joined = SEPARATOR.join(passage.encode("utf-8", "surrogatepass") for passage in passages)
     marker = f"=== {blake2b(joined, digest_size=8).hexdigest()} ==="
     quoted = [f"{marker} passage {number}\n{text}\n{marker}" for number, text in enumerate(passages, 1)]
@@ -125,8 +125,7 @@ class Chat(Dialect):
 
 
 def grades_in(found: Completion, count: int) -> NDArray[np.float64]:
-    """Return (count,) grades of passages: the expected ones if there are log-probabilities, else the written ones. NaN
-    for a passage without a grade, or with two that differ."""
+    """Return (count,) grades of passages, expected ones if there are log-probabilities; NaN for no grade, or two."""
     ends = list(accumulate(_letters(str(token.get("token"))) for token in found.tokens))
     written: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for passage, number, place in _written(found.text, count):
@@ -156,11 +155,8 @@ def _letters(text: str) -> int:
 
 
 def expected_grade(token: Mapping[str, Any]) -> float | None:
-    """Return the mean grade by the probabilities of a token that was written and of its likeliest alternatives.
-
-    None if the token is no grade or has no probability. Servers report only the likeliest tokens, so the probabilities
-    of the grades among them are normalized to 1.
-    """
+    """Return the mean grade by the probabilities of a token that was written and of its likeliest alternatives, of
+    which the grades are normalized to 1. None if the token is no grade or has no probability."""
     weights: defaultdict[float, float] = defaultdict(float)
     for grade, probability in _likeliest_grades(token) if _grade(token.get("token")) is not None else ():
         weights[grade] += probability
@@ -195,12 +191,8 @@ _THINKING = re.compile(r"<(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[THINK
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer.
-
-    text: what the model wrote after it finished thinking; refusal: why it wrote nothing, in its own or the server's
-    words; tokens: of the text with log-probabilities, if the server gives them; usage: None if not given; cut_off:
-    whether the answer reached the limit of its length before it was complete.
-    """
+    """A model's answer. text: written after it finished thinking; refusal: why it wrote nothing; tokens: of the text,
+    with any log-probabilities; usage: None if not given; cut_off: whether it reached the limit of its length."""
 
     text: str
     refusal: str | None = None

@@ -66,13 +66,12 @@ class BoundaryMorph(Dialect):
 
 
 class RerankServer(Dialect):
-    """A rerank server of others; those below differ in little but these fields.
+    """A rerank server of others.
 
-    texts, results, score: the fields of a request's texts, of the list of results (None if the answer is that list) and
-    of a score; named, counted, instructed: whether requests have `model`, `top_n` and an instruction; options: further
-    fields of each; characters: most of a text, as the server rejects longer ones that no model reads to the end.
-    advice: how to make such a server give relevances. activation: what the operator says of its results, or what is
-    known of the model; without it they must be in [0, 1].
+    texts, results, score: the fields of the texts, of the results (None if the answer is their list) and of a score;
+    named, counted, instructed: whether requests have `model`, `top_n` and an instruction; options: further fields;
+    characters: most of a text, as the server rejects longer ones. advice: how to make the server give relevances.
+    activation: what its results are by the operator or the model; without it they must be in [0, 1].
     """
 
     texts, score = "documents", "relevance_score"
@@ -123,8 +122,7 @@ class TextEmbeddingsInference(RerankServer, wire.TextEmbeddingsInference):
 
 
 class VLLM(RerankServer):
-    """vLLM's rerank route. Texts that are too long for the model are truncated rather than rejected. An instruction is
-    for the chat template, if the model has one, which the server does not say."""
+    """vLLM's rerank route, which truncates texts. An instruction is for the chat template, if the model has one."""
 
     name, path, description_path = "vllm", "/v1/rerank", "/v1/models"
     most_texts, instructed = 512, True
@@ -169,9 +167,8 @@ class Voyage(RerankServer):
 
 
 class ListwiseJina(Jina):
-    """jina-reranker-v3 and v3.5 at Jina's API or a compatible one: up to 64 documents in one pass, and a score is the
-    cosine of a document's vector and that of the query (https://jina.ai/models/jina-reranker-v3, read in November
-    2026). The documents of a pass see each other, so that a score depends a little on what it is asked with."""
+    """jina-reranker-v3 and v3.5: up to 64 documents, which see each other, in one pass; a score is a cosine
+    (https://jina.ai/models/jina-reranker-v3, read in November 2026)."""
 
     family = "jina-reranker-v3"
     most_texts, in_one_pass = 64, True
@@ -179,8 +176,7 @@ class ListwiseJina(Jina):
 
 
 class LlamaCpp(Jina):
-    """llama.cpp's server, which gives logits for most models and does not say so. It refuses a text that is longer than
-    its physical batch."""
+    """llama.cpp's server, which gives logits for most models, and refuses a text longer than its physical batch."""
 
     name, description_path, most_texts, home = "llamacpp", "/v1/models", 256, None
     advice = "choose a model that gives probabilities"
@@ -192,10 +188,9 @@ class LlamaCpp(Jina):
 class SystemOne(Dialect):
     """A decision model, which answers questions about a state, each with the calibrated probability of a yes.
 
-    The request form is TypeSafe's System One API (https://docs.typesafe.ai/api), which llama.cpp, Ollama, Upstage and
-    Fireworks have at the same path (read in November 2026): `state`, a map of `questions` of the type `noul`, and a map
-    of `answers` in return. The state is the query, and each document is a question of its own, so that the score of
-    one does not depend on the others. Ollama takes 64 questions and 64 KiB.
+    The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks
+    (read in November 2026). The state is the query, and each document is a question of its own, so that its score does
+    not depend on the others. Ollama takes 64 questions and 64 KiB.
     """
 
     name, path, home = "systemone", "/v1/systemone", "https://api.typesafe.ai"
@@ -215,8 +210,8 @@ class SystemOne(Dialect):
 
 
 class Decisions(SystemOne):
-    """The same form at Perplexity (https://docs.perplexity.ai/docs/decisions) and others, by another path. OpenAI's
-    route of this name takes other fields."""
+    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions); not that of
+    OpenAI."""
 
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 
@@ -259,15 +254,13 @@ _SPELLING = Spelling("a scorer", {server.name: server for server in FOREIGN}, Bo
 
 
 def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`.
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`. Raises InvalidConfiguration, without the
+    password.
 
     `http` and `https` are scorers of this service; `tei`, `vllm`, `infinity` and `llamacpp` are servers of that kind
-    over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` (decision models) and `openai` (a chat model
-    that grades) are the hosted services over TLS. `+http` or `+https` after one of these ten changes that. activation:
-    of rerank servers of others: their results are logits (`sigmoid`), cosines (`cosine`), or relevances in [0, 1]
-    (`none`). judge: how a chat model is asked.
-
-    Raises InvalidConfiguration; its message contains no password.
+    over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` and `openai` (a chat model that grades) are
+    hosted services over TLS. `+http` or `+https` after one of these ten changes that. activation: the results of other
+    rerank servers are logits (`sigmoid`), cosines (`cosine`) or relevances (`none`). judge: how a chat model is asked.
     """
     endpoint = urls.parse(url, _SPELLING)
     if type(endpoint.dialect) is Jina and ListwiseJina.family in str(endpoint.model):

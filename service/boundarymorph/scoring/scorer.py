@@ -25,11 +25,9 @@ log = logging.getLogger(__name__)
 class Scores:
     """A scorer's answer for n texts.
 
-    values: (n,) float64 in [0, 1], in the order of the texts; NaN if the scorer answered without a score. truncated:
-    number of pairs that were truncated. cached: number of values that cost no call, because they were cached or being
-    computed for another request. model: the name of the one that gave them, None if it cannot change. failure: why the
-    scorer could not give the missing values now; the others are valid. tokens: that a language model read and wrote for
-    them.
+    values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score. truncated: number of pairs. cached:
+    number of values that cost no call. model: that gave them, None if it cannot change. failure: why the scorer could
+    not give the missing values now; the others are valid. tokens: that a language model read and wrote for them.
     """
 
     values: NDArray[np.float64]
@@ -50,8 +48,8 @@ def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def checked(scores: Scores, count: int, scorer: str) -> Scores:
-    """Return the scores of a scorer for `count` texts, with NaN in place of those that lie outside [0, 1]. Raises
-    ScorerFailed if their number is another one, or if all of them lie outside."""
+    """Return the scores for `count` texts, with NaN for those outside [0, 1]. Raises ScorerFailed for another number of
+    them, or if all are outside."""
     values = rounded_into_range(scores.values)
     if values.shape != (count,):
         raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")
@@ -118,9 +116,7 @@ class Scorer(Protocol):
     ) -> Scores:
         """Score n texts against one query, or raise an error if none can be scored.
 
-        deadline: the time on `time.monotonic()` after which nobody waits for the answer. instruction: in place of the
-        operator's or, of a language model, beside it.
-
+        deadline: on `time.monotonic()`. instruction: in place of the operator's or, of a language model, beside it.
         Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed.
         """
 
@@ -130,8 +126,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pair(TokenSequence):
-    """A query and a document. query: unchanged, since pairs of one query may share work; unknown: whether the model
-    knows no word of the document, so that its score is 0."""
+    """A query and a document. unknown: whether the model knows no word of the document, so that its score is 0."""
 
     query: str
     unknown: bool = False
@@ -187,8 +182,7 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
         truncate: bool = True,
         instruction: str | None = None,
     ) -> Scores:
-        """See `Scorer.score`. With truncate=False, raises TextTooLong before any work if a text would be
-        truncated."""
+        """See `Scorer.score`. With truncate=False, raises TextTooLong before any work."""
         self.check_open()
         if not texts:
             return Scores(np.empty(0))

@@ -70,11 +70,8 @@ class ScorerProbe:
 
 
 async def trouble_of(scorer: Scorer) -> str | None:
-    """Return what is wrong with a scorer, in a sentence; None if it does what a scorer should.
-
-    It scores some fifty short pairs and a long one. Raises what `Scorer.score` raises, except ScorerFailed and
-    InvalidInput, which are troubles.
-    """
+    """Score some fifty short pairs and a long one, and return what is wrong with the scorer; None if nothing is. Raises
+    what `Scorer.score` raises, except ScorerFailed and InvalidInput."""
 
     async def score(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         return (await scorer.score(query, texts)).values

@@ -49,9 +49,9 @@ _SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suff
 class Template:
     """The prompt of a chat model, and which of its answers are weighed.
 
-    text: with the fields {instruction}, {query} and {document}; a NUL stands where the model was trained on parts that
-    were tokenized each for itself. yes, no: next tokens for and against, by text or id, without `no` if `yes` is judged
-    alone; temperature: divides the logit; instruction: the default, if the operator gives none.
+    text: with {instruction}, {query} and {document}, and a NUL between parts that are tokenized separately. yes, no:
+    next tokens for and against, by text or id, `no` if it is weighed; temperature: divides the logit; instruction: the
+    default.
     """
 
     name: str
@@ -107,11 +107,8 @@ def template_of_name(name: str) -> Template | None:
 
 
 class SequencePairs:
-    """A prompt: the query, the document, and the special tokens that the tokenizer puts around two sequences.
-
-    types: whether the model distinguishes the two by type ids. Special tokens spelled out in a text are plain text.
-    Thread-safe.
-    """
+    """A prompt: the query, the document, and the tokenizer's special tokens around them; those spelled out in a text
+    are plain text. types: whether the model distinguishes the two by type ids. Thread-safe."""
 
     takes_instruction = False
 
@@ -237,11 +234,8 @@ def _fill(text: str, query: str, instruction: str | None, document: str = "{docu
 
 
 def _parts(template: Template, fixed: Mapping[str, int]) -> tuple[list[int | str], str, list[int | str]]:
-    """Split the template: before the document's run of text, that run up to the document, and after the document.
-
-    A run contains no special tokens, so that encoding it separately gives the same tokens as in the whole, or as the
-    template says of its parts.
-    """
+    """Split the template: before the document's run of text, that run up to the document, and after the document. A run
+    has no special tokens, so that its tokens are the same as in the whole."""
     for field in ("query", "document"):
         if template.text.count(f"{{{field}}}") != 1:
             raise InvalidConfiguration(f"the {template.name} prompt must have one place for the {field}")
@@ -261,11 +255,9 @@ def _array(*pieces: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def described_template(tokenizer: Any, read: ReadJson, *, instructed: bool) -> Template | None:
-    """Return the template from a repository's own chat template and LogitScore module; None if it has none.
-
-    read: returns the content of one of its JSON files, None if it is missing; instructed: whether the operator gives an
-    instruction. Raises InvalidConfiguration if the chat template has no place for a pair.
-    """
+    """Return the template from a repository's own chat template and LogitScore module; None if it has none. read:
+    returns a JSON file or None; instructed: whether the operator gives an instruction. Raises InvalidConfiguration if
+    the chat template has no place for a pair."""
     answers = _answers(read)
     if answers is None or not tokenizer.chat_template:
         return None
@@ -314,7 +306,7 @@ def label_logits(labels: torch.Tensor) -> torch.Tensor:
 
 def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
     """Return a head made of the rows of a causal model's output layer that belong to its answers, in float32. Raises
-    InvalidConfiguration if the answers are not tokens of the model."""
+    InvalidConfiguration for answers that are not tokens."""
     output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
     answers = [yes] if no is None else [no, yes]
     if output is None or not all(0 <= answer < output.weight.shape[0] for answer in answers):
@@ -355,11 +347,9 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
     ) -> TransformerCrossEncoder:
         """Load a model from a folder or from the hub.
 
-        max_length: tokens per pair, by default what the model reads, but at most 8192 for a causal one; prompt: qwen3,
-        zerank or chat (the repository's own), by default chosen by the model's name and files.
-
-        Raises ModelUnavailable if files are missing, InvalidConfiguration for an unsuitable model or setting,
-        OutOfMemory and DeviceLost.
+        max_length: tokens per pair, by default what the model reads, of a causal one at most 8192; prompt: a template's
+        name or chat (the repository's own), by default by the model's name and files. Raises ModelUnavailable,
+        InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
         """
         placement = Placement.of(options)
         repository = Repository(

@@ -38,12 +38,7 @@ KNOWN_MODELS: Mapping[str, Trust] = {
 
 
 def trust_of(model: str | None, declared: Trust | None = None) -> Trust:
-    """Return how far a scorer is trusted.
-
-    Args:
-        model: The full name that it reports. None if it is not known.
-        declared: The trust that its operator or its kind declares.
-    """
+    """Return how far a scorer is trusted. model: the full name that it reports; declared: by its operator or kind."""
     if declared is not None:
         return declared
     return "normal" if model is None else KNOWN_MODELS.get(model.partition("@")[0], "normal")

@@ -26,12 +26,9 @@ from boundarymorph.web import pages
 def create_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create the service. It listens when `build` is done, and is ready when every part has answered a probe. If the
-    settings name a remote retriever it is a gateway, and the indexes are the retriever's.
-
-    build: by default what the settings say. on_failure: called if `build` fails, or if the service breaks for good
-    later; /readyz then says why.
-    """
+    """Create the service, which listens when `build` is done and is ready when every part has answered a probe. If the
+    settings name a remote retriever it is a gateway. on_failure: called if `build` fails or the service breaks for
+    good."""
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
         indexes = forward.router

@@ -38,18 +38,15 @@ def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build all parts of a service in one process. Raises ModelUnavailable; blocks while the weights load.
-
-    Limits BLAS to one thread in this process: sessions already run side by side, and in products too small to split
-    its threads would spin while waiting for each other.
-    """
+    """Build all parts of a service in one process. Raises ModelUnavailable; blocks while the weights load. Limits BLAS
+    to one thread, as sessions run side by side, and in small products its threads would spin."""
     indexes = build_retrieval(settings, on_lost)
     return _selecting(settings, indexes, partial(identity_of, indexes.encoder), on_lost)
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the indexes of this machine or of a store and their retriever, for a process of its own or a part of one.
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load. Limits BLAS as `build` does."""
+    """Build the indexes and their retriever. Raises ModelUnavailable or InvalidConfiguration; blocks while the weights
+    load. Limits BLAS as `build` does."""
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
@@ -95,8 +92,8 @@ def _selecting(
 
 
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:
-    """Return a probe that checks the indexes in a thread. If a check is still running, the next probe awaits it. It
-    also has them measured for the metrics in another thread, for which nobody waits."""
+    """Return a probe that checks the indexes in a thread, or awaits a check that runs, and has them measured for the
+    metrics in another thread, for which nobody waits."""
     check: asyncio.Task[None] | None = None
     measuring: asyncio.Task[None] | None = None
     due = -math.inf

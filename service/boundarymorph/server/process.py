@@ -41,16 +41,12 @@ _M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
 def serve(create: Create, settings: Settings, name: str) -> int:
-    """Run an application in this process, and return the exit code.
+    """Run an application in this process, and return the exit code. name: of the service, in traces.
 
-    name: of the service, in traces. If the application calls `on_failure`, it stops with exit code 1.
-
-    The first SIGTERM or SIGINT makes it unready. It keeps accepting requests for drain_seconds, then stops listening
-    and gives running requests grace_seconds to finish. The exit code is 0 if all did, and 1 if some had to be aborted.
-    A second signal N ends it at once with 128 + N.
-
-    Raises InvalidConfiguration for a public address without keys, for more connections than there are descriptors, for
-    traces without the extra, and as `create` does.
+    The first SIGTERM or SIGINT makes it unready. It accepts requests for drain_seconds, then gives running ones
+    grace_seconds to finish. The code is 0 if all did, and 1 if some were aborted or the application called
+    `on_failure`. A second signal N ends it at once with 128 + N. Raises InvalidConfiguration for a public address
+    without keys, too many connections, traces without the extra, and as `create` does.
     """
     if not (settings.keys or settings.without_keys or is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -97,12 +93,8 @@ def _honest(app: FastAPI, failed: Callable[[], bool]) -> ASGIApp:
 
 
 def share_arenas() -> None:
-    """Limit malloc to two arenas for all new threads, unless MALLOC_ARENA_MAX sets the number.
-
-    By default glibc makes up to eight per core, and each keeps the most memory that its threads ever held at once. With
-    searches in 16 threads that is most of the memory of a process, and it grows for hours. Other C libraries have no
-    such arenas.
-    """
+    """Limit glibc's malloc to two arenas for new threads, unless MALLOC_ARENA_MAX is set. By default there are up to
+    eight per core, and each keeps the most memory that its threads ever held at once."""
     if "MALLOC_ARENA_MAX" not in os.environ:
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)

@@ -26,11 +26,8 @@ LARGEST = 10_000  # the default limit where a process may open far more descript
 
 
 class Connections:
-    """The open connections of a process: at most `most` with a request in progress, and `ROOM` more.
-
-    A connection without a request, idle or with an incomplete head, may have to make room: first the one that has been
-    so for longest.
-    """
+    """The open connections of a process: at most `most` with a request in progress, and `ROOM` more. One without a
+    request, idle or with an incomplete head, may have to make room, the longest first."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -68,8 +65,7 @@ class Connections:
 
 
 def most_connections(chosen: int | None) -> int:
-    """Return the limit in force: half of the descriptors that this process may open, unless another is chosen. The
-    other half is for the process itself and its open indexes."""
+    """Return the limit in force: by default half of the descriptors that this process may open."""
     return chosen or max(1, min(LARGEST, descriptors() // 2 - ROOM))
 
 
@@ -180,11 +176,8 @@ def configured(app: Any, settings: Settings, **options: Any) -> Config:
 
 
 class ProblemProtocol(H11Protocol):
-    """uvicorn's protocol over h11, with bounds on connections, heads and readers, and with problem details.
-
-    A connection is closed if a head does not arrive within `head_seconds` or exceeds `head_bytes`, and if its client
-    reads nothing of an answer for `event_seconds`.
-    """
+    """uvicorn's protocol over h11, with problem details. A connection is closed if a head does not arrive within
+    `head_seconds` or exceeds `head_bytes`, and if its client reads nothing of an answer for `event_seconds`."""
 
     conn: StrictParser
     _head_timer: asyncio.TimerHandle | None = None

@@ -1,7 +1,4 @@
-"""The same ASGI applications as deployments of Ray Serve, behind its proxies (`[ray]` extra).
-
-`deploy/ray/rayservice.yaml` is a configuration that names the functions of this module.
-"""
+"""The applications as deployments of Ray Serve (`[ray]` extra), which `deploy/ray/rayservice.yaml` names."""
 
 from __future__ import annotations
 

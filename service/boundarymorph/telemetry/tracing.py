@@ -1,8 +1,7 @@
 """What happens to a request: its time by stage, OpenTelemetry spans, and logs with its id.
 
-Trace contexts are received and passed on in the W3C header traceparent. No span contains a query, a text or a document
-id, unless the process is configured to record them. The SDK follows the OTEL_* variables for sampling, batching,
-headers and resources; the API does nothing in a process that is not configured to export.
+Trace contexts are received and passed on in the W3C header traceparent. Spans have no query, text or document id unless
+that is configured. The SDK follows the OTEL_* variables; without a configured export, the API does nothing.
 """
 
 from __future__ import annotations
@@ -86,9 +85,9 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
-    """Send the spans of this process to an OTLP/HTTP collector, under this service name unless OTEL_SERVICE_NAME is
-    set. texts: whether they may have queries, texts and ids. Returns a function that sends the remaining spans and
-    stops. Raises ModuleNotFoundError without the extra `otel`."""
+    """Send spans to an OTLP/HTTP collector, under this service name unless OTEL_SERVICE_NAME is set. texts: whether
+    they may have queries, texts and ids. Returns a function that sends the rest and stops. Raises ModuleNotFoundError
+    without `otel`."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -110,8 +109,7 @@ def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], No
 
 
 def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
-    """Add attributes to the current span. attributes: makes them if there is a span to record, and is told whether they
-    may have queries, texts and ids."""
+    """Add attributes to the current span. attributes: makes them, and is told whether they may have texts and ids."""
     current = trace.get_current_span()
     if current.is_recording():
         current.set_attributes(attributes(_texts))
@@ -155,8 +153,8 @@ def calling(method: str, url: str) -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterator[Callable[[str, int], None]]:
-    """Run the block in the span of an incoming request, within the caller's trace if its headers name one. Yields a
-    function to be called with the route and the status of the response."""
+    """Run the block in the span of an incoming request, within any trace of the caller's headers. Yields a function of
+    the route and the status of the response."""
     if _tracer is NONE:  # whose spans would pass on the caller's trace
         yield lambda route, status: None
         return
@@ -186,8 +184,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class JsonLines(logging.Formatter):
-    """One object per line: time, level, logger, process, message, request_id, trace_id, the fields of
-    `extra={"fields": {...}}`, exception."""
+    """One object per line, with the fields of `extra={"fields": {...}}`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -208,8 +205,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """Time in UTC, LEVEL, message, and the request's id at the end. Control characters are escaped, so a message is one
-    line."""
+    """Time in UTC, level, message, and the request's id. Control characters are escaped, so a message is one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage())

@@ -19,8 +19,8 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """vectors: (n, d) float32 unit rows; truncated: number of texts that were truncated; encoder: its full name, if
-    another process reports it."""
+    """vectors: (n, d) float32 unit rows; truncated: number of texts; encoder: its full name, if another process says
+    it."""
 
     vectors: NDArray[np.float32]
     truncated: int = 0
@@ -53,8 +53,8 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """query, document: prefix of the text; pooling: which tokens' last states make the vector; dense: the folders of
-    the layers after the pooling; max_length: tokens, None if unknown."""
+    """query, document: prefix of the text; pooling: of the last states; dense: folders of layers after it; max_length:
+    tokens, None if unknown."""
 
     pooling: Pooling = "mean"
     query: str = ""

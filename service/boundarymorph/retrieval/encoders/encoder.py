@@ -49,10 +49,8 @@ class DualEncoder(Model[TokenSequence], Protocol):
 
 
 class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
-    """An `Encoder` that batches the texts of all requests together; see `Batcher` for the order and the limits.
-
-    Queries go first. A call with many documents queues at most two slices of them, so that calls take turns.
-    """
+    """An `Encoder` that batches the texts of all requests together (`Batcher`). Queries go first. A call with many
+    documents queues at most two slices of them, so that calls take turns."""
 
     def __init__(self, model: DualEncoder, **options: Any) -> None:
         """options: see `Batcher`."""

@@ -105,19 +105,14 @@ def _row(vector: object, index: int) -> NDArray[Any]:
 
 
 def parse(url: str) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`. Raises InvalidConfiguration, without the password.
-
-    `tei` and `vllm` are servers of that kind over plain HTTP; `openai` is the hosted service over TLS or, with a host,
-    a compatible one. `+http` or `+https` changes that. For the latter two, /v1 at the end is optional.
-    """
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`: `tei` and `vllm` over plain HTTP; `openai`, hosted or with a
+    compatible host, over TLS; `+http` or `+https` changes that. Raises InvalidConfiguration, without the password."""
     return urls.parse(url, _SPELLING)
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP, of one or more servers with the same model.
-
-    Name and dimension are those of the model that gave the last vectors; before, they raise EncoderUnavailable.
-    """
+    """An `Encoder` over HTTP, of one or more servers with the same model. Name and dimension are of the model that gave
+    the last vectors; before, they raise EncoderUnavailable."""
 
     def __init__(
         self,
@@ -129,8 +124,7 @@ class RemoteEncoder:
         **options: Unpack[Options],
     ) -> None:
         """query_prompt, document_prompt: prefixes of the texts, by default those of the model's family; dimension:
-        number of leading components to keep. The timeout applies to a query, or to each 256 documents. Raises
-        InvalidConfiguration."""
+        leading components to keep. The timeout is of a query, or of each 256 documents. Raises InvalidConfiguration."""
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length

@@ -49,10 +49,8 @@ _AFTER = {
 
 
 class TextReader:
-    """Tokenizes texts with their prompts. Thread-safe. Special tokens spelled out in a text are plain text.
-
-    Raises InvalidConfiguration if a prompt contains any, or leaves no room for a text.
-    """
+    """Tokenizes texts with their prompts. Thread-safe. Special tokens spelled out in a text are plain text. Raises
+    InvalidConfiguration if a prompt contains any, or leaves no room for a text."""
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
         self._tokenizer = plain(tokenizer)
@@ -115,11 +113,10 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
     ) -> TransformerDualEncoder:
         """Load a model from a folder or from the hub.
 
-        max_length: tokens of a text with its prompt, by default what its repository says, at most 8192; pooling,
-        query_prompt, document_prompt: by default what its repository says, else those of its family, else the mean
-        without prompts; instruction: the task in a query prompt that has one; dimension: leading components to keep.
-
-        Raises ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
+        max_length: tokens of a text with its prompt, by default what its repository says, at most 8192; pooling and
+        prompts: by default what its repository says, else those of its family, else the mean without prompts;
+        instruction: the task in a query prompt that has one; dimension: leading components to keep. Raises
+        ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
         """
         placement = Placement.of(options)
         repository = Repository(
@@ -177,11 +174,8 @@ def _digest(recipe: Recipe, dimension: int) -> str:
 
 
 def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) -> Recipe:
-    """Return the recipe in the repository's sentence-transformers files, completed by that of its family.
-
-    read: returns the content of one of its JSON files, None if it is missing; pooling: overrides that of the files.
-    Raises InvalidConfiguration for what is not supported.
-    """
+    """Return the recipe in the repository's sentence-transformers files, completed by that of its family. read: returns
+    a JSON file or None; pooling: overrides that of the files. Raises InvalidConfiguration for what is not supported."""
     recipe, config = known_recipe(name), None
     for kind, folder in _modules(read):
         if kind == "Pooling":

@@ -118,10 +118,8 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a file in a folder, without opening it.
-
-    Raises CorruptIndex for a link, which may lead anywhere, a pipe, a device or a folder, and OSError.
-    """
+    """Return the size of a file without opening it. Raises OSError, and CorruptIndex for a link, pipe, device or
+    folder."""
     path = folder / name
     if path.is_symlink():
         raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
@@ -143,18 +141,6 @@ def verify(folder: Path, files: Mapping[str, Any]) -> None:
 def _check_size(path: Path, size: int, expected: Mapping[str, Any]) -> None:
     if size != expected["bytes"]:
         raise errors.CorruptIndex(f"{path} has {size} bytes and should have {expected['bytes']}")
-
-
-def _check_schema(path: Path) -> None:
-    """Raise CorruptIndex if a file of SQLite is none, or has a trigger or anything else that we do not make."""
-    try:
-        foreign = foreign_thing(path, SCHEMA)
-    except sqlite3.DatabaseError as error:
-        raise errors.CorruptIndex(f"{path} is damaged: {error}") from error
-    if foreign is not None:
-        raise errors.CorruptIndex(
-            f"{path} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot"
-        )
 
 
 def _checksum(path: Path) -> str:
@@ -205,10 +191,7 @@ class BlockFiles:
 
     def write(self, checkpoint: Callable[[], None], seed: int = 0) -> bool:
         """Replace earlier blocks by one of the store's present state; False if the store is empty. Needs the lock.
-
-        checkpoint is called about every second; what it raises ends the work. Raises OSError, StorageFull and
-        StorageUnavailable.
-        """
+        checkpoint is called about every second, and may raise. Raises OSError, StorageFull and StorageUnavailable."""
         _faiss.omp_set_num_threads(1)  # of this thread: the others serve searches meanwhile
         sequence, count = self._store.last_sequence(), self._store.count()
         if not count:
@@ -348,10 +331,8 @@ def clusters_of(count: int) -> int:
 
 
 def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
-    """Return FAISS's inverted file with half precision and inner products, trained but without vectors.
-
-    sample: (n, d) unit rows, n at least `clusters`. checkpoint is called between iterations.
-    """
+    """Return FAISS's inverted file with half precision and inner products, trained but without vectors. sample: (n, d)
+    unit rows, n at least `clusters`. checkpoint is called between iterations."""
     dimension = sample.shape[1]
     index = _faiss.index_factory(dimension, f"IVF{clusters},SQfp16", _faiss.METRIC_INNER_PRODUCT)
     index.by_residual = False  # so that the stored halves are kept as they are
@@ -368,10 +349,8 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
 
 
 def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
-    """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries.
-
-    exact: FAISS's index of the same rows. checkpoint is called between searches.
-    """
+    """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries. exact: FAISS's
+    index of the same rows. checkpoint is called between searches."""
 
     def scores(searched: Any, depth: int, parameters: Any) -> NDArray[np.float32]:
         """Return (n, depth), descending, padded with the smallest float32."""
@@ -400,11 +379,8 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
 
 
 class Trainer:
-    """Makes the block of one index in a thread.
-
-    `adopt` is called in that thread with each newer block, whether this process or another made it. A failed attempt is
-    logged and repeated after the pause.
-    """
+    """Makes the block of one index in a thread, where `adopt` is called with each newer block, whichever process made
+    it. A failed attempt is logged and repeated after the pause."""
 
     def __init__(
         self,
@@ -435,9 +411,7 @@ class Trainer:
 
     def train(self, after: int) -> bool:
         """Adopt a block of a change later than `after`: another process's, or one made now, unless the store is empty.
-
-        Returns False if another process is making one. Raises as `BlockFiles.write`, and UnknownIndex once closed.
-        """
+        False if another process is making one. Raises as `BlockFiles.write`, and UnknownIndex once closed."""
         with self.files.lock() as ours:
             newest = self.files.newest(after)
             if newest is None and not ours:
@@ -489,10 +463,8 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy one state of an index into a new folder, which appears when it is complete.
-
-    Raises InvalidInput if the target exists, CorruptIndex, StorageFull or StorageUnavailable.
-    """
+    """Copy one state of an index into a new folder, which appears when it is complete. Raises InvalidInput if it
+    exists, CorruptIndex, StorageFull or StorageUnavailable."""
     if target.exists():
         raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
@@ -507,11 +479,9 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 
 
 def unpack(source: Path, folder: Path, store: str) -> None:
-    """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name.
-
-    Raises CorruptIndex, naming the file, if it is damaged, of a later format, a link, or has what no backup has;
-    InvalidInput if it is not a backup; StorageFull and OSError.
-    """
+    """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name. Raises
+    CorruptIndex, naming the file, for damage, another format, a link, or what no backup has; InvalidInput if it is not
+    a backup; StorageFull and OSError."""
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -532,11 +502,15 @@ def unpack(source: Path, folder: Path, store: str) -> None:
     target = folder / store
     try:
         verify(folder, files)
-        _check_schema(folder / _STORE)
+        if (foreign := foreign_thing(folder / _STORE, SCHEMA)) is not None:
+            raise errors.CorruptIndex(
+                f"{folder / _STORE} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot"
+            )
         (folder / _STORE).rename(target)
         DocumentStore(target).close()
-    except errors.CorruptIndex as error:
-        said = str(error).replace(str(target), str(source / _STORE)).replace(str(folder), str(source))
+    except (errors.CorruptIndex, sqlite3.DatabaseError) as error:
+        said = str(error) if isinstance(error, errors.CorruptIndex) else f"{folder / _STORE} is damaged: {error}"
+        said = said.replace(str(target), str(source / _STORE)).replace(str(folder), str(source))
         raise errors.CorruptIndex(said) from None
     for path in (*folder.rglob("*"), folder):
         sync(path)

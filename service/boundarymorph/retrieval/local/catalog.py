@@ -62,11 +62,9 @@ _log = logging.getLogger(__name__)
 
 
 class LocalIndex(DocumentStore):
-    """A named index: a store that can be searched. Before every search, the vectors catch up with its changes.
-
-    So a search sees every upsert and deletion acknowledged before it began, by any process. All of an answer, filter
-    and words included, is based on one state of the store. The vectors are loaded when they are first needed.
-    """
+    """A named index: a store that can be searched. Before every search the vectors, loaded at the first one, catch up
+    with its changes, so that it sees every upsert and deletion acknowledged before it began, by any process. All of an
+    answer, filter and words included, is based on one state of the store."""
 
     def __init__(
         self,
@@ -79,8 +77,8 @@ class LocalIndex(DocumentStore):
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
-        """make_mirror: see `VectorIndex`; then all of an index is searched exactly, whatever its kind. warnings: added
-        to every answer of `retrieve`. options: see `DocumentStore`."""
+        """make_mirror: see `VectorIndex`; all is then searched exactly. warnings: added to every answer. options: see
+        `DocumentStore`."""
         super().__init__(path, **options)
         self.name = name
         self.caller = ""  # who used it last
@@ -144,10 +142,8 @@ class LocalIndex(DocumentStore):
         self._trainer.wait()
 
     def compact(self) -> bool:
-        """Empty the store's log, and make the block again.
-
-        Returns False if another process is making it. Raises StorageFull or StorageUnavailable.
-        """
+        """Empty the store's log, and make the block again; False if another process is making it. Raises StorageFull or
+        StorageUnavailable."""
         self.empty_log()
         self.settle()
         if self.info.kind != "ivf" and self._vectors is not None and not self._vectors.sequence:
@@ -172,11 +168,6 @@ class LocalIndex(DocumentStore):
         if self._catching_up.acquire(blocking=False):  # else somebody is just loading them
             self._vectors = None
             self._catching_up.release()
-
-    def close(self) -> None:
-        """Close the file, and stop any training; later calls raise UnknownIndex."""
-        self._trainer.close()
-        super().close()
 
     def _by_words(self, search: Search) -> Retrieved:
         """Return what an index without vectors finds."""
@@ -231,10 +222,7 @@ class LocalIndex(DocumentStore):
             yield view
 
     def _loaded(self) -> VectorIndex:
-        """Return the vectors, after loading them if need be. The lock must be held.
-
-        Each page of the store is read in its own transaction, so that a long load does not block emptying the log.
-        """
+        """Return the vectors, after loading them if need be. The lock must be held."""
         lexical = self.has_words()
         if self._vectors is None or self._vectors.lexical != lexical:
             self._learn()
@@ -252,7 +240,8 @@ class LocalIndex(DocumentStore):
         return VectorIndex(self.info.dimension, block=block, rows=rows, lexical=lexical, make_mirror=self._make_mirror)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
-        """Bring vectors from the state after a change to the present one; return the last change."""
+        """Bring vectors from the state after a change to the present one; return the last change. Each page is read in
+        a transaction of its own, so that a long load does not block emptying the log."""
         forgotten = complete = False
         while not complete:
             with self.one_state():
@@ -303,11 +292,9 @@ def _merged(
 
 
 class LocalCatalog:
-    """The indexes of a directory on a local disk: NAME/GENERATION.sqlite3, with SQLite's own files and blocks.
-
-    An index appears and disappears when its folder is renamed, so no process ever sees a partial one. A generation is
-    random, so processes that still have a deleted index open never touch a later one of the same name.
-    """
+    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and blocks. They appear and
+    disappear by renaming the folder, so no process sees a partial one. A generation is random, so processes that still
+    have a deleted index open never touch a later one of the same name."""
 
     def __init__(
         self,
@@ -317,8 +304,8 @@ class LocalCatalog:
         most_open: int = MOST_OPEN,
         **options: Any,
     ) -> None:
-        """most_open: indexes that are kept open; of the caller that uses most of them, the one it used the longest ago
-        makes room for another. make_mirror, options: see `LocalIndex`."""
+        """most_open: indexes that are kept open; the one that the caller of most used the longest ago makes room for
+        another. make_mirror, options: see `LocalIndex`."""
         self._directory = directory
         self._make_mirror, self._options = make_mirror, options
         self._lock = threading.Lock()
@@ -378,8 +365,8 @@ class LocalCatalog:
     def describe(self, name: str) -> IndexDescription:
         try:
             with self._looked_at(name) as index:
-                size = bytes_of(index.path.parent)
-                return index.info.described(name, index.count(), size, index.structure())
+                file, size = self.artifacts(name), bytes_of(index.path.parent)
+                return index.info.described(name, index.count(), file, bytes=size, structure=index.structure())
         except FileNotFoundError:  # deleted meanwhile
             raise unknown(name) from None
 
@@ -421,11 +408,8 @@ class LocalCatalog:
         return ArtifactFile(folder, name)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexDescription:
-        """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote. It appears whole.
-
-        replace: whether to replace an index of this name. Raises InvalidIndexName, IndexConflict if the index exists,
-        StorageFull, StorageUnavailable, and as `blocks.unpack` does.
-        """
+        """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote. Raises InvalidIndexName,
+        IndexConflict if it exists and is not to be replaced, StorageFull, StorageUnavailable, and as `unpack` does."""
         folder = self._folder(name)
         if folder.exists() and not replace:
             raise _taken(name)

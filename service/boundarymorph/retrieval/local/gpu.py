@@ -67,7 +67,7 @@ class FaissMirror:
         with self._using:
             for start in range(kept, view.rows.count, _BLOCK):
                 rows = np.arange(start, min(start + _BLOCK, view.rows.count))
-                vectors, chosen = view.vectors(rows), self._shards_of(len(rows))
+                vectors, chosen = view.vectors(rows), self._rng.integers(len(self.shards), size=len(rows))
                 for place, shard in enumerate(self.shards):
                     if (mine := chosen == place).any():
                         shard.add(rows[mine], vectors[mine])
@@ -107,16 +107,10 @@ class FaissMirror:
         share = depth * len(shard.rows) // max(1, view.rows.living)
         return min(share + share // 4 + _MARGIN, self._most, len(shard.rows))
 
-    def _shards_of(self, count: int) -> NDArray[np.int64]:
-        """Return (count,) the shard of each new row."""
-        return self._rng.integers(len(self.shards), size=count)
-
 
 def mirrors(device: int) -> Callable[[int], FaissMirror]:
-    """Return what makes an empty mirror of vectors of d numbers on a GPU, given its number.
-
-    Raises InvalidConfiguration if FAISS has no GPU support, or the GPU does not exist.
-    """
+    """Return what makes an empty mirror of d-dimensional vectors on a GPU. Raises InvalidConfiguration if FAISS has no
+    GPU support, or this GPU does not exist."""
     most = limit(_faiss)
     if most == 0:
         raise InvalidConfiguration("this FAISS has no GPU support; install faiss-gpu-cu12 instead of faiss-cpu")

@@ -167,9 +167,7 @@ def _with_fields(
 
 def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
     """Return ascending sequence numbers of all living documents and perhaps of some others; None for more than `most`.
-
-    Where at least half of the numbers in use are of documents, all of them are returned.
-    """
+    Where at least half of the numbers in use are of documents, all of them are returned."""
     source = f"documents INDEXED BY living WHERE {LIVING}"
     ends = connection.execute(f"SELECT min(sequence) FROM {source} UNION ALL SELECT max(sequence) FROM {source}")  # noqa: S608
     (first,), (last,) = ends.fetchall()

@@ -64,11 +64,9 @@ class _Held(threading.local):
 
 
 class SqliteFile:
-    """Transactions on one file. Thread-safe; readers never wait for writers.
-
-    A write is on disk when its transaction ends. A full or read-only disk can be read, but for one case (`_settled`).
-    Every call raises UnknownIndex once the file is deleted, CorruptIndex, StorageUnavailable or StorageFull.
-    """
+    """Durable transactions on one file. Thread-safe; readers never wait for writers. On a full or read-only disk it can
+    be read, but for one case (`_settled`). Raises UnknownIndex once the file is deleted, CorruptIndex,
+    StorageUnavailable or StorageFull."""
 
     def __init__(self, path: Path, *, log_bytes: int = LOG_BYTES) -> None:
         """log_bytes: size of SQLite's write-ahead log above which a write empties it."""
@@ -88,8 +86,7 @@ class SqliteFile:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Let this thread read a single state within the block, that of its first read. Meanwhile SQLite cannot empty
-        its log of later writes."""
+        """Let this thread read a single state within the block. Meanwhile SQLite cannot empty its log."""
         with self.transaction() as connection:
             before, self._held.connection = self._held.connection, connection
             try:
@@ -99,11 +96,8 @@ class SqliteFile:
 
     @contextmanager
     def transaction(self, kind: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
-        """Yield a connection for one transaction, and translate SQLite's errors.
-
-        The file must exist: through an open connection, the content of a deleted index could still be read.
-        """
-        if self._closed or not exists(self.path):
+        """Yield a connection for one transaction, and translate SQLite's errors."""
+        if self._closed or not exists(self.path):  # through an open connection a deleted file could still be read
             raise UnknownIndex(f"the index in {self.path} no longer exists", public="the index no longer exists")
         if kind == "DEFERRED" and (held := self._held.connection) is not None:
             yield held
@@ -154,21 +148,17 @@ class SqliteFile:
         self._close_idle()
 
     def close(self) -> None:
-        """Close the connections, those in use when their call ends. Later calls raise UnknownIndex."""
+        """Do the same, and let later calls raise UnknownIndex."""
+        self.release()
         self._closed = True
-        self._most_idle = 0
-        self._close_idle()
 
     def _close_idle(self) -> None:
         while self._idle:
             self._idle.pop().close()
 
     def _bound_log(self) -> None:
-        """Empty the write-ahead log if it is too long.
-
-        SQLite restarts its log only when nobody reads it, which may never happen unless a checkpoint forces it. If a
-        read outlasts the patience, the log may grow by the same amount again before the next attempt.
-        """
+        """Empty the write-ahead log if it is too long: by itself SQLite does so only when nobody reads it. If a read
+        outlasts the patience, the log may grow by the same amount before the next attempt."""
         with suppress(OSError):  # of a log that is gone
             if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
                 self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
@@ -241,12 +231,9 @@ def storage_trouble(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _settled(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads the file as it is, without log and locks.
-
-    That is right only while all writes are in the file and nobody adds to it. A writer begins with a log and changes
-    the time of the file, so both are compared before and after. trouble: why SQLite could not read it otherwise. Raises
-    StorageUnavailable if there are writes in the log, and at the end if the file has changed; `trouble` if it is gone.
-    """
+    """Yield a connection that reads the file as it is, without log and locks: only while all writes are in the file,
+    which is compared before and after. trouble: why SQLite could not read it otherwise. Raises StorageUnavailable if
+    there are writes in the log or the file has changed, and `trouble` if it is gone."""
     before = _state(path)
     if before is None and not path.exists():
         raise trouble

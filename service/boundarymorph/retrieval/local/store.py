@@ -54,11 +54,8 @@ _PAGE_CHARACTERS = 2**22  # of texts, after which a page ends; their words take 
 
 
 class Directions:
-    """The main directions of the vectors of one index. Thread-safe.
-
-    basis: (d, m) float32, orthonormal columns. Documents that were found are kept projected, in 2m bytes each, and 4
-    bytes for each sequence number up to the last.
-    """
+    """The main directions of the vectors of one index: (d, m) orthonormal columns. Thread-safe. Documents that were
+    found are kept projected, in 2m bytes each and 4 bytes for each sequence number."""
 
     def __init__(self, basis: NDArray[np.float32]) -> None:
         self.basis = basis
@@ -97,9 +94,7 @@ class Directions:
         self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]], living: int
     ) -> NDArray[np.float16]:
         """Return (n, m) rows of n documents, by their sequence numbers, which at unit length are those of `units`.
-
-        vectors: returns the (k, d) rows of those at k places. living: the number of documents of the index.
-        """
+        vectors: returns the (k, d) rows of those at k places. living: documents of the index."""
         last = int(sequences.max(initial=0))
         if last > SPAN * living + ROOM:
             return self._halves(vectors(np.arange(len(sequences))))
@@ -122,11 +117,8 @@ class Directions:
             return np.asarray(self._kept[self._places[sequences]])
 
     def _halves(self, vectors: NDArray[np.floating]) -> NDArray[np.float16]:
-        """Project rows to unit length in float16. One that has none of the directions gets the last.
-
-        The sums are in float64: how float32 rounds them depends on the machine and on the other rows, and the
-        difference can be seen in float16.
-        """
+        """Project rows to unit length in float16; one without any of the directions gets the last. The sums are in
+        float64, as the rounding of float32 depends on the machine and on other rows, and can be seen in float16."""
         parts, lengths = to_unit_length((vectors.astype(np.float64) @ self._precise).astype(np.float32))
         parts[~(lengths > np.finfo(np.float16).tiny)] = np.eye(self.basis.shape[1], dtype=np.float32)[-1]
         return halves_from_floats(parts)
@@ -140,12 +132,9 @@ def directions_due(connection: sqlite3.Connection) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened after a sequence number.
-
-    ids, vectors, sequences, contents: of n documents written, in order, with (n, d) float32 unit rows, (n,) int64, and
-    the texts if they were asked for. deleted: ids. sequence: where the next call continues. complete: whether there
-    were no further changes at the time.
-    """
+    """What happened after a sequence number. ids, vectors, sequences, contents: of n documents written, in order: (n,
+    d) float32 unit rows, (n,) int64, and any texts. deleted: ids. sequence: where the next call continues. complete:
+    whether there were no further changes."""
 
     ids: list[str]
     vectors: NDArray[np.float32]
@@ -157,11 +146,10 @@ class Changes:
 
 
 class DocumentStore(SqliteFile):
-    """Documents with their embeddings in one SQLite file.
+    """Documents with their embeddings in one SQLite file. Raises the errors of `SqliteFile`.
 
-    Each writing call is one transaction. Every write of a document and every deletion takes a new sequence number, so
-    any reader in any process keeps up by asking for the `changes` after the last number it saw. Embeddings are stored
-    as float16 and normalized when they are read. Raises the errors of `SqliteFile`.
+    Each writing call is one transaction. Every write and deletion of a document takes a new sequence number, so readers
+    in any process keep up by `changes`. Embeddings are stored as float16 and normalized when they are read.
     """
 
     def __init__(
@@ -173,11 +161,8 @@ class DocumentStore(SqliteFile):
         log_bytes: int = LOG_BYTES,
         filter_bytes: int = FILTER_BYTES,
     ) -> None:
-        """Open an existing store.
-
-        tombstones_kept: deletions that `changes` still lists; page: how many changes it returns at a time; log_bytes:
-        see `SqliteFile`; filter_bytes: memory for the matches of recent filters.
-        """
+        """tombstones_kept: deletions that `changes` still lists; page: changes at a time; log_bytes: see `SqliteFile`;
+        filter_bytes: memory for the matches of recent filters."""
         super().__init__(path, log_bytes=log_bytes)
         self._tombstones_kept = tombstones_kept
         self._page = page
@@ -301,10 +286,8 @@ class DocumentStore(SqliteFile):
         )
 
     def pages(self, until: int, *, texts: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float16], list[str]]]:
-        """Yield the documents written up to a sequence number, in order: their numbers, stored vectors, and texts.
-
-        What is replaced or deleted meanwhile may be left out.
-        """
+        """Yield the documents written up to a sequence number, in order: their numbers, stored vectors, and texts. What
+        is replaced or deleted meanwhile may be left out."""
         after, complete, chosen = 0, False, f"{LIVING} AND sequence > ? AND sequence <= ?"
         while not complete:
             with self.transaction() as connection:

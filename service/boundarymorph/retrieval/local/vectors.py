@@ -29,11 +29,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """n documents, best first.
-
-    matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64 inner products with the query;
-    sequences: (n,) int64, 0 if unknown; rows: (n,) where they are in the index.
-    """
+    """n documents, best first. matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64
+    inner products with the query; sequences: (n,), 0 if unknown; rows: (n,) where they are in the index."""
 
     ids: list[str]
     matrix: NDArray[np.float32]
@@ -55,11 +52,9 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Documents by row, in order of insertion, at one moment. Immutable.
-
-    ids, sequences: of at least `count` rows; alive: (count,) False for rows that were removed, replaced or excluded;
-    living: number of living rows; numbering: changes when documents move to other rows.
-    """
+    """Documents by row, in order of insertion, at one moment. Immutable. ids, sequences: of at least `count` rows;
+    alive: (count,) False for rows removed, replaced or excluded; living: how many; numbering: changes when documents
+    move."""
 
     ids: list[str]
     sequences: NDArray[np.int64]
@@ -146,8 +141,8 @@ class Block:
     """The n rows of a store up to a change, in order of sequence number. Read only: FAISS aborts if one is added.
 
     sequence: the change; sequences: (n,) of the rows. halves: (n, d) as stored; vectors: FAISS's index of them; loss:
-    the most by which the length of one differs from 1. clusters: in an index of kind ivf. words: the columns, and the
-    (n,) number of each row's words.
+    by which the length of one differs most from 1. clusters: of kind ivf. words: columns, and the (n,) words of each
+    row.
     """
 
     sequence: int
@@ -196,11 +191,9 @@ class _Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class VectorView:
-    """The state of a `VectorIndex` that one search sees. Immutable.
-
-    rows: those of the block, then those in the matrix. matrix: (capacity, d) float32, of which rows in use never
-    change. words: of all rows. mirror: the vectors on a device. whole: whether no rows are left out.
-    """
+    """The state of a `VectorIndex` that one search sees. Immutable. rows: those of the block, then those in the matrix.
+    matrix: (capacity, d) float32, whose rows in use never change. words: of all rows. mirror: the vectors on a device.
+    whole: whether no rows are left out."""
 
     rows: Rows
     block: Block | None
@@ -223,10 +216,8 @@ class VectorView:
 
     def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
         """Return the `depth` nearest to a (d,) unit query, or all if there are fewer; ties in order of insertion.
-
-        Products in float32 only nominate somewhat more than the depth, to be ranked by those in float64. In a block
-        with clusters some of the nearest may be missed, unless this is not the whole.
-        """
+        Products in float32 nominate somewhat more, to be ranked by those in float64. In a block with clusters some of
+        the nearest may be missed, unless this is not the whole."""
         check_search(query, depth, self.matrix.shape[1])
         _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
         rows, found = self.rows, None
@@ -274,11 +265,9 @@ class VectorView:
 
 
 class VectorIndex:
-    """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call.
-
-    What is not in the block takes 4d to 8d bytes per document. sequence: the store's last change in the block, or 0;
-    changed: documents written or removed since.
-    """
+    """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call. Documents outside
+    of the block take 4d to 8d bytes each. sequence: the last change in the block, or 0; changed: documents changed
+    since."""
 
     def __init__(
         self,
@@ -317,9 +306,7 @@ class VectorIndex:
         texts: Sequence[str] = (),
     ) -> None:
         """Add n documents with their (n, d) unit rows, replacing those of the same id; the last one of an id wins.
-
-        sequences: (n,) positive numbers. texts: of the n, for an index of words. Raises InvalidEmbeddings.
-        """
+        sequences: (n,) positive numbers. texts: of the n, for an index of words. Raises InvalidEmbeddings."""
         if vectors.shape != (len(ids), self._dimension):
             raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
         # In a context of its own, since others depend on it, even if nobody waits for this search any more.
@@ -366,9 +353,9 @@ class VectorIndex:
             first = () if self._block is None or self._block.words is None else self._block.words[:1]
             words = RowWords((*first, *self._parts), self._lengths[: now.count], now.alive)
         view = VectorView(now, self._block, matrix, words)
-        self._view = (
-            view if self._make_mirror is None else replace(view, mirror=self._mirrored(view, self._make_mirror))
-        )
+        if self._make_mirror is not None:
+            view = replace(view, mirror=self._mirrored(view, self._make_mirror))
+        self._view = view
 
     def _add_rows(self, ids: Sequence[str], sequences: NDArray[np.int64] | None) -> None:
         """Add documents in the next rows, replacing those of the same ids."""
@@ -425,11 +412,9 @@ class VectorIndex:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPolicy:
-    """When the block of an index is made.
-
-    least: number of documents, and of changes, below which it is not; share: of its documents, that may change before
-    it is made again; pause: seconds before the next attempt, doubled for each that failed in a row, up to longest.
-    """
+    """When the block of an index is made. least: documents, and changes, below which it is not; share: of its documents
+    that may change before it is made again; pause: seconds before the next attempt, doubled by each failure, up to
+    longest."""
 
     least: int = 20_000
     share: float = 0.2
@@ -475,10 +460,8 @@ def _in_block(
 
 
 def _nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
-    """Return ascending positions that certainly include the best `depth` of more scores, which are within `error`.
-
-    `depth` items have true scores of at least the depth-th score here minus the error; so a better one has a score
-    here of at least that minus the error again.
-    """
+    """Return ascending positions that certainly include the best `depth` of more scores, which are within `error`:
+    `depth` items truly have at least the depth-th score here minus the error, so a better one has that minus the error
+    here."""
     last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
     return np.flatnonzero(scores >= last - 2 * error)

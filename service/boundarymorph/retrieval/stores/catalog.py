@@ -41,11 +41,8 @@ _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
 class StoreCatalog(Catalog):
-    """A `Catalog` of the tables of a store: those that were made here, whose names begin with `prefix`, and those of
-    others, which the settings describe, or else whose columns can be guessed.
-
-    What an index was created with is kept in its table. Also raises RetrieverUnavailable and RetrieverFailed.
-    """
+    """A `Catalog` of the tables of a store: those made here, whose names begin with `prefix`, and others, which the
+    settings describe or whose columns can be guessed. Also raises RetrieverUnavailable and RetrieverFailed."""
 
     def __init__(
         self,
@@ -58,8 +55,8 @@ class StoreCatalog(Catalog):
         clock: Callable[[], float] = time.monotonic,
         directory: Path = Path(".artifacts"),
     ) -> None:
-        """encoder: of guessed tables. schema_seconds: how long a table in use is not described again, unless a call
-        to it fails. directory: for the artifacts of the tables; it need not exist."""
+        """encoder: of guessed tables. schema_seconds: until a table in use is described again, unless a call fails.
+        directory: for artifacts; it need not exist."""
         self._directory = directory
         self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
         self._seconds, self._clock = schema_seconds, clock
@@ -118,7 +115,7 @@ class StoreCatalog(Catalog):
 
     def describe(self, name: str) -> IndexDescription:
         index = self._reopened(name)
-        return index.info.described(name, index.count())
+        return index.info.described(name, index.count(), self._artifacts(index))
 
     def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
         made, others = self._tables(fresh=True)
@@ -127,9 +124,12 @@ class StoreCatalog(Catalog):
 
     def artifacts(self, name: str) -> ArtifactFile:
         """See `Catalog.artifacts`. An index of the same name that was created later has others."""
-        created = self.get(name).info.created
-        folder = quote(name, safe="") + (f"@{quote(created, safe='')}" if created else "")
-        return ArtifactFile(self._directory / folder, name, create=True)
+        return self._artifacts(self.get(name))
+
+    def _artifacts(self, index: StoreIndex) -> ArtifactFile:
+        created = index.info.created
+        folder = quote(index.name, safe="") + (f"@{quote(created, safe='')}" if created else "")
+        return ArtifactFile(self._directory / folder, index.name, create=True)
 
     def delete(self, name: str) -> None:
         """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""
@@ -181,8 +181,8 @@ class StoreCatalog(Catalog):
             self._there = (frozenset(), {}, -float("inf"))
 
     def _tables(self, *, fresh: bool = False) -> tuple[Collection[str], Mapping[str, Attached]]:
-        """Return the names of the indexes that were made here and, unless tables are described, those of others whose
-        columns can be guessed; as they were a moment ago unless `fresh`."""
+        """Return the names of the indexes made here and, unless tables are described, the others whose columns can be
+        guessed; as they were a moment ago unless `fresh`."""
         with self._lock:
             made, others, until = self._there
         if fresh or self._clock() >= until:
@@ -217,9 +217,9 @@ def _information(table: Table) -> IndexConfiguration:
 
 
 class Catalogs(Catalog):
-    """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name: first
-    among the described, then in the base, then in the other stores. It is called by its name if that is described in
-    one store or is in the base, and else `STORE/NAME`."""
+    """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name among
+    the described, then in the base, then in the other stores. It is called `STORE/NAME` unless it is described in one
+    store or is in the base."""
 
     def __init__(self, base: Catalog, stores: Mapping[str, StoreCatalog]) -> None:
         """base: where indexes without a store in their name are made; may be one of the stores."""
@@ -264,7 +264,6 @@ class Catalogs(Catalog):
         for catalog in self._stores.values():
             if catalog is self._base:
                 continue
-
             try:
                 found = catalog.list(lambda name, catalog=catalog: wanted(self._called(catalog, name)))  # type: ignore[misc]
             except errors.BoundaryMorphError as error:

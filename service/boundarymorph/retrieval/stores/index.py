@@ -30,9 +30,8 @@ SAMPLE = 8  # documents looked at for one with a text
 
 
 class StoreIndex:
-    """An `Index` over a table. The store only nominates candidates: they are ranked here by exact inner products of
-    their unit vectors, ties by id. Also raises RetrieverUnavailable and RetrieverFailed.
-    """
+    """An `Index` over a table. The store only nominates candidates, which are ranked here by exact inner products, ties
+    by id. Also raises RetrieverUnavailable and RetrieverFailed."""
 
     def __init__(self, name: str, info: IndexConfiguration, table: Table, store: str) -> None:
         """store: the name of the engine, for messages."""
@@ -159,8 +158,8 @@ class StoreIndex:
     def _distinct(
         self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
     ) -> tuple[Found, Pool, list[Notice]]:
-        """Return the rows of a search, deeper where rows share an id or cannot be used, the pool of the `depth` nearest
-        documents in them, and warnings."""
+        """Return the rows of a search, deeper where rows share an id or cannot be used, the pool of the nearest, and
+        warnings."""
         wanted = depth
         while True:
             found = self._nearest(unit, wanted, condition, documents=documents)
@@ -220,10 +219,8 @@ class StoreIndex:
         return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[Notice]]:
-        """Return the pool of a search with BM25 and terms of its texts, and warnings.
-
-        read: documents that need not be read; gets those without content.
-        """
+        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: documents that need not be
+        read; gets those without content."""
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
@@ -317,6 +314,5 @@ def _without_direction(count: int) -> Notice:
 
 
 def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) -> dict[str, Document]:
-    """Return the documents of a pool that should not be read again: those without content, and those of rows that share
-    an id, of which another could be read."""
+    """Return the documents that should not be read again: those without content, and those of rows that share an id."""
     return {id: read[id] for id in pool.ids if id in read and (id in shared or not has_content(read[id].content))}

@@ -23,12 +23,9 @@ _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
 class Found(NamedTuple):
-    """n rows in any order: their ids and (n, d) vectors of any length, float16 where the store keeps such.
-
-    ids: None for a row without one; several rows may share one. vectors, documents: if they were wanted; the documents
-    by id, of rows that share one that of the first. exact: whether the store compared all vectors that have a
-    direction, None if that is not known.
-    """
+    """n rows in any order. ids: None for a row without one; several may share one. vectors: (n, d) of any length,
+    float16 where the store keeps such; documents: by id, of the first row; both if wanted. exact: whether the store
+    compared all vectors that have a direction, None if that is not known."""
 
     ids: Sequence[str | None]
     vectors: NDArray[np.floating] | None
@@ -38,11 +35,11 @@ class Found(NamedTuple):
 
 
 class Table(Language[Any], Protocol):
-    """A table or collection of documents with vectors, and the language of its filters. All methods block and are
-    thread-safe. They raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
+    """A table or collection of documents with vectors, and the language of its filters. All methods block, are
+    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
 
-    words: whether `best` finds documents by words. stale: whether a call failed, so that the table should be opened
-    again. about: what `Store.create` was told. at_a_time: how many ids it is asked for at most.
+    words: whether `best` finds documents by words. stale: whether the table should be opened again. about: what
+    `Store.create` was told. at_a_time: most ids it is asked for.
     """
 
     attached: Attached
@@ -58,10 +55,8 @@ class Table(Language[Any], Protocol):
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer.
-
-        where: an expression of `filters.bounds`, or True. vectors, documents: what to return besides the ids.
-        """
+        """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer. where: an expression
+        of `filters.bounds`, or True. vectors, documents: what to return besides the ids."""
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
         """Return the documents that match the words of a query best, best first, with their scores."""
@@ -80,8 +75,8 @@ class Table(Language[Any], Protocol):
         canonical(document, dict(document.metadata))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents, which have passed `check`, with their (n, d) unit vectors and digests, durably and visibly
-        to later searches."""
+        """Write n documents, which have passed `check`, with (n, d) unit vectors, durably and visibly to later
+        searches."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; return how many there were."""
@@ -104,11 +99,9 @@ def check_columns(
 
 
 class Store(Protocol):
-    """A server or folder with tables. All methods block, are thread-safe, and raise as those of `Table`.
-
-    name: of the engine, for messages. id: the column of the ids of tables that `create` makes; own_id: that of all
-    others, if there is one. kinds: of made tables, the default first. dimensions: that their vectors may have.
-    """
+    """A server or folder with tables. Its methods block, are thread-safe, and raise as those of `Table`. name: for
+    messages. id: the column of ids of made tables; own_id: that of all others, if there is one. kinds: of made tables,
+    the default first. dimensions: that their vectors may have."""
 
     name: str
     id: str = "id"
@@ -120,8 +113,8 @@ class Store(Protocol):
         """Return the names of all tables."""
 
     def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Yield the name of each table, and the kind of each of its columns: "vector", "json", "object" for JSON that
-        cannot be written, or another."""
+        """Yield each table, with the kind of its columns: "vector", "json", "object" for unwritable JSON, or
+        another."""
 
     def reference(self, name: str) -> str:
         """Return what a description of the table of this name calls it."""
@@ -131,10 +124,8 @@ class Store(Protocol):
         """Return a table as it is now. Raises RetrieverFailed if it lacks a column."""
 
     def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
-        """Make a table with the columns of `made`. May fail if there is one.
-
-        about: kept with the table. lexical: whether to index words, where the store does that for new tables.
-        """
+        """Make a table with the columns of `made`. May fail if there is one. about: kept with the table. lexical:
+        whether to index words, where the store does that for new tables."""
 
     def drop(self, table: str) -> None:
         """Remove a table."""
@@ -178,16 +169,14 @@ def is_uuid(id: str) -> bool:
 
 
 class Payload:
-    """Where text, title and metadata are in the columns of a table, or in an object of JSON.
-
-    texts: the columns of text and title. whole: the column that has all metadata, None if each of their fields is one.
-    """
+    """Where text, title and metadata are in the columns of a table, or in an object of JSON. texts: columns of text and
+    title. whole: the column with all metadata, None if each of their fields is one."""
 
     def __init__(
         self, attached: Attached, store: str, kinds: Mapping[str, str] | None = None, hidden: Iterable[str] = ()
     ) -> None:
-        """kinds: of all columns, as for `guessed`, of which vectors and the id are no metadata; None if any but the
-        hidden may be metadata, and JSON. Raises RetrieverFailed if a writable table has no place for any metadata."""
+        """kinds: of all columns, as for `guessed`; None if any but the hidden may be metadata, and JSON. Raises
+        RetrieverFailed if a writable table has no place for any metadata."""
         self._text, self._title, self._digest = attached.text, attached.title, attached.digest
         self.texts = [attached.text, *([attached.title] if attached.title else [])]
         self._given = attached.metadata
