@@ -276,7 +276,7 @@ class GivenCandidates:
         ids = [document.id for document in self.given]
         if self.listed:
             return Retrieved(Pool.listed(ids), vectors="none")
-        made: tuple[ArrayLike, ArrayLike, VectorSource, list[str]]
+        made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
         lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
         by_words = lexical and self.scores is None and not self.ranked
         features, words, terms = self._features, None, None
