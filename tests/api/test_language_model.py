@@ -78,7 +78,7 @@ async def test_a_document_without_a_grade_is_as_believed(tmp_path: Path, behavio
         assert len(body["documents"]) == 12
         assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == 5
         (warning,) = body["warnings"]
-        assert warning.startswith("1 document got no score")
+        assert warning["slug"] == "documents-without-score" and warning["message"].startswith("1 document got no score")
         server.asked.clear()
         again = await select(client, **REQUEST | {"k": 12})
         assert again["usage"]["reused_scores"] == 5 and len(server.asked) == 1, "it is not remembered as a 0"

@@ -141,7 +141,7 @@ async def test_vectors_that_are_not_ready_at_the_deadline(
     for body, by in ((by_words, "that of BM25"), (given, "the one given")):
         assert (body["status"], body["stop_reason"], body["vectors"]) == ("retrieval_only", "deadline", "none")
         (warning,) = body["warnings"]
-        assert f"the order is {by}" in warning
+        assert f"the order is {by}" in warning["message"]
         assert ended.acquire(timeout=PATIENCE)
     expected = literal_bm25(QUERY, MEMBERS)
     order = sorted(range(len(MEMBERS)), key=lambda place: (-expected[place], place))

@@ -77,7 +77,7 @@ class TestDeletedMeanwhile:
         assert len(chosen) == 6 and not chosen & retriever.gone
         assert chosen <= set(result.documents)
         assert list(result.history) == list(plain.history)
-        assert any(f"{len(unscored)} documents were deleted" in warning for warning in result.warnings)
+        assert any(f"{len(unscored)} documents were deleted" in warning.message for warning in result.warnings)
 
     @pytest.mark.parametrize("limits", [{"k": 29}, {"k": None, "max_tokens": 29}])
     async def test_what_is_found_deleted_before_the_first_round(

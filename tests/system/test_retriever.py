@@ -61,7 +61,7 @@ def test_gateway_refuses_a_calibration_of_another_encoder(gateway: Service, dire
     held.change(calibration=None)
     used, refused = answers
     assert (used["calibration"], refused["calibration"]) == ("", None)
-    assert any("learned with the encoder 'another encoder'" in warning for warning in refused["warnings"])
+    assert any("learned with the encoder 'another encoder'" in warning["message"] for warning in refused["warnings"])
 
 
 def test_calibrate_through_a_gateway_names_the_retrievers_encoder(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_once_if
+from boundarymorph.notices import Notice, Slug
 from boundarymorph.retrieval.document import Candidates, VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import (
@@ -33,7 +34,7 @@ from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.composition import boundary_of, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
-from boundarymorph.selector.scores import CalibratedScores, Pace
+from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
     Explained,
@@ -55,8 +56,6 @@ log = logging.getLogger(__name__)
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
 ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
-HARMFUL = "by its judgements, this scorer makes sets worse here; leave out 'budget' to make no calls"
-SPARED = "no call was made: by its judgements, this scorer makes sets worse here; a 'budget' in the request makes calls"
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -127,7 +126,7 @@ class SelectionRun:
         self._proposals: Selection | None = None
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
-        self.warnings: list[str] = []
+        self.warnings: list[Notice] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
     def _enter(self, call: Call) -> None:
@@ -151,7 +150,7 @@ class SelectionRun:
             ordered = self._candidates.ordered()
             if ordered is None:
                 raise
-            self.interrupt(f"nothing was scored, and the order is {ordered.by}", error)
+            self.interrupt("nothing-scored", f"nothing was scored, and the order is {ordered.by}", error)
             self.pool, documents = ordered.pool, None
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
@@ -187,7 +186,7 @@ class SelectionRun:
                 async with task.deadline.enforced():
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
-                self._warn("scores known from earlier requests were not used", error)
+                self._warn("known-scores-not-used", "scores known from earlier requests were not used", error)
         scores = task.budget + len(self.scores.reused) + len(task.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
@@ -204,7 +203,8 @@ class SelectionRun:
         """Read the groups of all candidates."""
         groups = await self.documents.read_groups(grouping)
         if grouping.path is not None and not any(map(grouping.value, self.documents.read_so_far.values())):
-            self.warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
+            said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
+            self.warnings.append(Notice("field-not-found", said))
         return Groups(grouping, groups)
 
     async def _read_ahead(self) -> NDArray[np.intp]:
@@ -335,14 +335,16 @@ class SelectionRun:
                 asked, scores = await self._score(session.asked)
         except INTERRUPTING as error:
             self.batch = NOTHING
-            scored = session.scored.any()
-            self.interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
+            if session.scored.any():
+                self.interrupt("budget-not-spent", "not all of the budget was spent", error)
+            else:
+                self.interrupt("nothing-scored", "nothing was scored", error)
             return
         with self._observer.stage("select"):
             self.batch = await self._step(self._advance, session, asked, scores)
         if self.scores.failure is not None:
             self.batch = NOTHING
-            self.interrupt("not all of the budget was spent", self.scores.failure)
+            self.interrupt("budget-not-spent", "not all of the budget was spent", self.scores.failure)
 
     async def read_for(
         self, session: BaseSession, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
@@ -471,7 +473,7 @@ class SelectionRun:
                         return await self.read_for(self.session, positions, answer=True)
                     await self.documents.read(positions, answer=True)
         except INTERRUPTING as error:
-            self.interrupt("not all texts could be read", error)
+            self.interrupt("texts-not-read", "not all texts could be read", error)
         return False
 
     def _with_blank(self, selection: Selection) -> Selection:
@@ -497,7 +499,8 @@ class SelectionRun:
         lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
         capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
         if task.min_relevance is not None:
-            self.warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
+            said = "nothing is known of the scores, so 'min_relevance' left nothing out"
+            self.warnings.append(Notice("min-relevance-not-used", said))
         self._blank = self.documents.without_content(np.arange(len(ids)))
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
         if lengths is not None:
@@ -517,13 +520,13 @@ class SelectionRun:
         unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
-    def interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
+    def interrupt(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
         """Record why the result is incomplete. Raises the error, or Overloaded, unless the task accepts that."""
         if self._task.accepts == "complete":
             raise error
         self._refuse(error)
         self.interruption = self.interruption or Interruption.of(error)
-        self._warn(shortfall, error)
+        self._warn(slug, shortfall, error)
 
     def _refuse(self, error: BoundaryMorphError) -> None:
         """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that.
@@ -543,15 +546,15 @@ class SelectionRun:
                 retry_after=max(1.0, self._observer.seconds()["total"] / (others + 1)),
             ) from error
 
-    def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
+    def _warn(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
         """Add a warning for the caller, and log what the caller may not read."""
         if error.public != str(error) and not error.logged:
             log.warning("%s: %s", shortfall, error)
-        self.warnings.append(f"{shortfall}: {error.public}")
+        self.warnings.append(Notice(slug, f"{shortfall}: {error.public}"))
 
-    async def _reasons(self, session: BaseSession, selection: Selection) -> list[str]:
+    async def _reasons(self, session: BaseSession, selection: Selection) -> list[Notice]:
         """Say why the set is empty, and why no call was made."""
-        task, found = self._task, list[str]()
+        task, found = self._task, list[Notice]()
         if not selection.documents.size:
             ranking = await self._step(session.ranking)
             found += none_reached(task.min_relevance, ranking.relevance, bool(ranking.scored.any()))
@@ -559,22 +562,24 @@ class SelectionRun:
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 
-    def _remarks(self) -> list[str]:
+    def _remarks(self) -> list[Notice]:
         """Return the warnings about documents, scores and the script of the query."""
         left_out = 0 if self.session is None else self.session.given_up
         deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
         encoder = self._encoder if self.vectors in ("index", "encoder") else None
         return [
             *of_documents(
+                "documents-without-text",
                 len(np.setdiff1d(self._blank, self._excluded)),
-                "has no text to read, so no call was spent on it and its score is 0",
-                "have no text to read, so no call was spent on them and their score is 0",
+                "{has} no text to read, so no call was spent on {it} and {its} score is 0",
             ),
-            *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
+            *of_documents("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
-            *of_documents(self.ungraded, "{}", "{}", "got no score of the scorer, only an expected one"),
+            *of_documents("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
             *of_documents(
-                self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
+                "scoring-truncated",
+                self.scores.truncated,
+                "{was} cut to the cross-encoder's maximum length to be scored",
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]
