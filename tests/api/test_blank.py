@@ -52,7 +52,7 @@ async def test_document_without_words_is_last(client: httpx.AsyncClient) -> None
         assert [(result["index"], result["relevance_score"] > 0) for result in ranked] == [(1, True), (0, False)]
         body = answer(await client.post("/select", json={"query": "q", "pool": [text, "a"], "k": 1, "budget": 2}))
         assert (body["documents"][0]["id"], body["usage"]["cross_encoder_calls"]) == ("1", 1)
-        assert any("1 document has no text to read" in warning for warning in body["warnings"])
+        assert any("1 document has no text to read" in warning["message"] for warning in body["warnings"])
 
 
 @pytest.mark.parametrize("more", [{}, {"budget": 0}, {"budget": 1}, {"method": "boundarymorph"}, {"diversity": 0.5}])
@@ -68,7 +68,7 @@ async def test_blank_documents_are_last_in_a_selection_and_cost_nothing(
     assert {int(document["id"]) for document in first} == set(range(len(BLANK), len(pool)))
     assert all(document["relevance"] > 0 for document in first)
     assert all(document["relevance"] == 0 for document in others)
-    assert any(f"{len(BLANK)} documents have no text to read" in warning for warning in body["warnings"])
+    assert any(f"{len(BLANK)} documents have no text to read" in warning["message"] for warning in body["warnings"])
 
 
 @pytest.mark.parametrize("budget", [None, 1])

@@ -214,7 +214,7 @@ async def test_warning_says_why_no_call_was_made(client: httpx.AsyncClient) -> N
         body = await select(client, **request)
         assert body["usage"]["rounds"] == 0
         (warning,) = body["warnings"]
-        assert warning.startswith("no call was made: ") and why in warning
+        assert warning["slug"] == "no-call-made" and why in warning["message"]
     assert (await select(client, pool=texts(9), budget=0))["warnings"] == []
 
 
@@ -268,11 +268,13 @@ class TestWords:
         body = answer(await stored.post("/select", json=request | {"filter": {"year": 1900}}))
         assert (body["documents"], body["pool_size"], body["rounds"], body["status"]) == ([], 0, [], "complete")
         assert body["stop_reason"] == "nothing_to_decide"
-        assert body["warnings"] == ["no document passes the filter"]
+        nothing = {"slug": "no-document-passes-filter", "message": "no document passes the filter"}
+        assert body["warnings"] == [nothing]
         assert (body["usage"]["cross_encoder_calls"], body["expected_loss"]) == (0, 0)
         body = answer(await stored.post("/select", json=request | {"filter": {"year": "2000"}}))
         assert body["documents"] == []
-        assert body["warnings"][1:] == ["the filter compares 'year' with a string, and no document has a string there"]
+        said = "the filter compares 'year' with a string, and no document has a string there"
+        assert body["warnings"] == [nothing, {"slug": "filter-type-mismatch", "message": said}]
         events = await stored.post(
             "/select", json=request | {"filter": {"year": 1900}}, headers={"accept": "text/event-stream"}
         )

@@ -45,11 +45,12 @@ class TestTheOrderThatTheCallerGave:
             assert [document["retrieval_score"] for document in body["documents"]] == [6, 5, 4, 4, 3]
             assert body["documents"][0]["text"] == "text 6"
             (warning,) = body["warnings"]
-            assert error.public in warning and "the order is the one given" in warning
+            assert warning["slug"] == "nothing-scored"
+            assert error.public in warning["message"] and "the order is the one given" in warning["message"]
             problem(await client.post("/select", json=request | {"on_failure": "error"}), status, error.slug)
             without = [{name: value for name, value in one.items() if name != "score"} for one in self.POOL]
             by_words = answer(await client.post("/select", json=request | {"pool": without}))
-            assert "the order is that of BM25" in by_words["warnings"][0]
+            assert "the order is that of BM25" in by_words["warnings"][0]["message"]
             wordless = request | {"pool": without, "method": "boundarymorph"}
             problem(await client.post("/select", json=wordless), status, error.slug)
             problem(await client.post("/select", json=REQUEST), status, error.slug)
@@ -65,7 +66,7 @@ class TestBusy:
             assert refused.headers["retry-after"] == "3"
         body = answer(await client.post("/select", json=REQUEST | {"on_failure": "degrade"}))
         assert (body["status"], body["stop_reason"]) == ("retrieval_only", "overloaded")
-        assert any(warning.startswith("nothing was scored") for warning in body["warnings"])
+        assert any(warning["slug"] == "nothing-scored" for warning in body["warnings"])
 
     async def test_what_was_scored_before_is_an_answer(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ from boundarymorph.inference.concurrency import Run, together
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
-from boundarymorph.selection.capacity import best_of_each
+from boundarymorph.selection.groups import best_of_each
 from boundarymorph.selector.documents import numbered
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import Answered, Observer, SelectionResult, SelectionTask, Status
