@@ -87,7 +87,7 @@ async def select_for_all(
     tokens = [part.tokens for part in parts if part.tokens is not None]
     result = replace(
         parts[0],
-        task=task,
+        task=replace(task, budget=sum(part.task.budget for part in parts)),
         pool=pool,
         selection=selection,
         history=[seen for _, seen in calls],

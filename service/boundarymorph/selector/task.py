@@ -79,7 +79,7 @@ class SelectionTask:
 
     candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
     min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so many
-    documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent on: the set; or,
+    documents of a group. negligible, diversity: as in `selection.boundary`. goal: what calls are spent on: the set; or,
     if every document fits into it, its order; or the ranking of all candidates; or the scores of all. rounds: in which
     calls go out at most, or "auto": three of a fixed budget. settle: stop when the expected loss is at most this share
     of the set's relevance. method: a name in `methods.METHODS`. to_people: whether relevance is what people are
