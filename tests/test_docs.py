@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.main import get_command
 
 from boundarymorph.cli.main import app
-from boundarymorph.selection.methods import PEOPLE
-from boundarymorph.settings import Settings
+from boundarymorph.notices import Slug
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,6 +44,13 @@ def test_every_page_has_a_place_on_the_site() -> None:
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f": {page.name}\n" not in placed] == []
 
 
+def test_every_warning_is_described() -> None:
+    """Programs find there what they may match."""
+    section = (ROOT / "docs" / "api.md").read_text().partition("\n## Warnings\n")[2]
+    listed = [slug for row in re.findall(r"(?m)^\| (`.*?) \|", section) for slug in re.findall(r"`([a-z-]+)`", row)]
+    assert sorted(slug for slug in listed if slug != "slug") == sorted(get_args(Slug))
+
+
 CODE = re.compile(r"(?ms)^[ ]*```[^\n]*\n(.*?)^[ ]*```|`([^`\n]+)`")
 
 
@@ -65,28 +71,6 @@ def test_make_targets(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     named = {word for words in commands_of(page, "make") for word in words[:1] if re.fullmatch("[a-z-]+", word)}
     assert named <= targets
-
-
-@pytest.mark.strangers
-def test_the_page_on_ones_own_data_compares_the_default_with_its_alternatives() -> None:
-    """Readers choose by what this command reports."""
-    commands = commands_of(ROOT / "docs" / "your-data.md", "boundarymorph")
-    given = [words[words.index("--methods") + 1] for words in commands if "--methods" in words]
-    relevance, method = (Settings.model_fields[name].default for name in ("relevance", "method"))
-    default = f"{PEOPLE if relevance == 'people' else method}@auto"
-    assert given
-    for methods in given:
-        wanted = {default, "mips", "ss-hybrid"}
-        assert wanted <= set(methods.split(","))
-        assert all(f"`{method}`" in text_of(ROOT / "docs" / "your-data.md") for method in wanted)
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/api.md", "clients/python/README.md", "clients/typescript/README.md"]
-)
-def test_how_to_get_the_texts_of_an_index_is_on_the_page(page: str) -> None:
-    assert re.search(r"\breturn_documents\b", (ROOT / page).read_text())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -118,9 +102,3 @@ def test_extras() -> None:
     pages = "".join(page.read_text() for page in PAGES)
     named = {extra for found in re.findall(r"\bboundarymorph\[([\w,]+)\]", pages) for extra in found.split(",")}
     assert named == there - {"dev"}, "of the packages that users install"
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_refers_to_is_a_link(page: Path) -> None:
-    assert re.findall(r"\bsee (?:the )?[A-Z]\w+(?: \w+)?", text_of(page)) == []

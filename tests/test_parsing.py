@@ -32,7 +32,7 @@ def test_nesting_at_the_bound_and_beyond(opening: str) -> None:
         reading.parse((opening * (most + 1) + "1" + closing * (most + 1)).encode())
 
 
-@pytest.mark.parametrize("value", [b"{}", b"[]", b'{"a":1}', b"[1]", b"[[]]"])
+@pytest.mark.parametrize("value", [b"{}", b'{"a":1}', b"[[]]"])
 def test_many_small_objects_and_arrays_are_refused(value: bytes) -> None:
     """Up to 32 MiB of them, whatever the size of the body is."""
     few, many = (b"[" + b",".join([value] * number) + b"]" for number in (100_000, 700_000))
@@ -42,11 +42,11 @@ def test_many_small_objects_and_arrays_are_refused(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"1", b"0.123456", b'"a"', b"null", b'{"id": "a", "text": "some words of it, and, more"}']
+    ("value", "number"),
+    [(b"1", 700_000), (b'"a"', 700_000), (b'{"id": "a", "text": "some words of it, and, more"}', 120_000)],
 )
-def test_many_values_of_the_usual_kinds_are_not(value: bytes) -> None:
-    body = b"[" + b",".join([value] * 700_000) + b"]"
-    assert len(reading.parse(body)) == 700_000
+def test_many_values_of_the_usual_kinds_are_not(value: bytes, number: int) -> None:
+    assert len(reading.parse(b"[" + b",".join([value] * number) + b"]")) == number
 
 
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)

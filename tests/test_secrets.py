@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +10,9 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.peer import Peer
-from boundarymorph.settings import Settings, header_key, secret
+from boundarymorph.settings import Settings, secret
 from tests.cli.conftest import Run, refused
 from tests.cli.conftest import run as run
-from tests.fakes.wires import Ours, running, scoring
 
 pytestmark = pytest.mark.strangers
 
@@ -71,31 +66,12 @@ def test_white_space_around_a_url_is_removed(name: str) -> None:
     assert section.url.get_secret_value().endswith(f"://user:{KEY}@host:1/x")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        f"user:{KEY}@x@host:1",
-        f"user:{KEY}#x@host:1",
-        f"u:{KEY}\n@host:1",
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("given", [f"user:{KEY}@x@host:1", f"user:{KEY}#x@host:1", f"u:{KEY}\n@host:1"], ids=repr)
 @pytest.mark.parametrize("name", URLS)
 def test_a_password_with_unescaped_characters_is_refused_without_it(name: str, given: str) -> None:
     with pytest.raises(InvalidConfiguration, match=r"unescaped special character|control characters") as raised:
         Settings.load(**URLS[name](given))
     assert KEY not in message_of(raised.value)
-
-
-async def test_a_key_with_a_newline_reaches_its_server() -> None:
-    async with running(Ours(), key=KEY) as [server], scoring(server, api_key=f"{KEY}\n") as scorer:
-        assert len((await scorer.score("q", ["a", "b"])).values) == 2
-
-
-@pytest.mark.parametrize("given", ["", "  \n"])
-def test_an_empty_key_is_none(given: str) -> None:
-    assert header_key(given) == ""
-    assert secret(Settings.load(scorer={"url": "http://a:1", "api_key": given}).scorer.api_key) is None
 
 
 @pytest.mark.parametrize(
@@ -122,32 +98,3 @@ def test_mcp_refuses_keys_and_urls_without_printing_them(
         monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
     said = refused(run("mcp"))
     assert says in said and KEY not in said
-
-
-@pytest.mark.parametrize("proxy", ["127.0.0.1:9", "http://127.0.0.1:9", f"user:{KEY}@127.0.0.1:9"])
-async def test_a_proxy_that_is_not_there_is_named_by_its_variable(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, proxy: str
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", proxy)
-    monkeypatch.setenv("http_proxy", proxy)
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    async with running(Ours()) as [server], scoring(server) as scorer:
-        with caplog.at_level(logging.DEBUG), pytest.raises(Exception, match="HTTP_PROXY names a proxy") as raised:
-            await scorer.score("q", ["a"])
-    assert KEY not in message_of(raised.value) + caplog.text
-
-
-def test_argument_that_the_locale_cannot_read_is_refused() -> None:
-    variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    ended = subprocess.run(
-        [sys.executable, "-m", "boundarymorph.cli", "index", "describe", "x", "ünï"],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(
-        "error: an argument is not text in the encoding of this locale, ascii: set PYTHONUTF8=1"
-    )

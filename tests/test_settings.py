@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.settings import MASKED, Limits, Settings
+from boundarymorph.settings import MASKED, Settings
 
 NAMED = ('precision = "fp32"', 'device = "cpu"', 'instruction = "x"', "batch_tokens = 9", "trust_remote_code = true")
 CHOSEN = ('query_prompt = "q: "', 'document_prompt = "d: "', "dimension = 9")
@@ -21,14 +21,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(text)
     monkeypatch.setenv("BOUNDARYMORPH_CONFIG", str(path))
-
-
-def test_defaults() -> None:
-    settings = Settings.load()
-    assert (settings.host, settings.port, settings.budget, settings.k, settings.depth) == (
-        "127.0.0.1", 8080, 50, 50, 10_000,
-    )  # fmt: skip
-    assert settings.limits == Limits()
 
 
 def test_options_win_over_the_environment_and_it_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,20 +172,6 @@ def test_keys_may_be_a_plain_list_or_json(monkeypatch: pytest.MonkeyPatch, text:
 def shown(settings: Settings) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(settings.shown())
     return values
-
-
-def test_all_settings_are_shown() -> None:
-    given = Settings.load(
-        data_directory=Path("data ü"), threads=2, limits={"pool": 30_000}, scorer={"url": "tei://b:2"}
-    )
-    values = shown(given)
-    assert values.keys() == Settings.model_fields.keys()
-    assert (values["data_directory"], values["limits"]["pool"], values["scorer"]["url"]) == (
-        "data ü",
-        30_000,
-        ["tei://b:2"],
-    )
-    assert values["cache"]["url"] is None
 
 
 @pytest.mark.parametrize(

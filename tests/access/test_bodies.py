@@ -142,23 +142,6 @@ class TestReadersWhoStop:
             assert "without completing response" not in caplog.text  # the server has seen the connection end
             answer(await client.post("/select", json=SELECT))
 
-    async def test_of_the_last_event_keep_no_turn(self, tmp_path: Path) -> None:
-        pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(40)]
-        request = {"query": "q", "pool": pool, "budget": 0, "k": 40, "return_documents": True}
-        body = orjson.dumps(request)
-        app = application("whole", Settings(data_directory=tmp_path))
-        state = app.state.access
-        async with listening(app) as (url, _):
-            async with connected(url, receive_buffer=4_096) as (reader, writer):
-                writer.write(head(len(body), "text/event-stream") + body)
-                await until_async(lambda: state.admission.running == 1)
-                await until_async(lambda: state.admission.running == 0)
-                assert state.bytes_in_flight.total > 2 * len(body) - 2**17  # it, and the answer with the same texts
-                async with asyncio.timeout(SECONDS):
-                    read = await reader.readuntil(b"event: selection")
-                assert read.startswith(b"HTTP/1.1 200 ")
-            await until_async(lambda: state.bytes_in_flight.total == 0)
-
 
 async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """What comes, until the end or a break."""

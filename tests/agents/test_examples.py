@@ -117,11 +117,3 @@ async def test_functions_are_called_by_a_model(service: Running, monkeypatch: py
         assert await FUNCTIONS["answered"]("What is in the third?", tools) == "It is text 3."
     assert json.loads(model.prompts[1])["text"] == "text 3"
     assert "search again" in model.prompts[2]  # what is wrong goes to the model, too
-
-
-async def test_functions_have_the_same_schemas_for_both_vendors(service: Running) -> None:
-    async with service.connect() as tools:
-        openai, anthropic = await FUNCTIONS["for_openai"](tools), await FUNCTIONS["for_anthropic"](tools)
-    for entry, tool in zip(openai, anthropic, strict=True):
-        function = entry["function"]
-        assert (function["parameters"], function["description"]) == (tool["input_schema"], tool["description"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from tests.agents.conftest import ABOUT, LONG, SECRETS, Running, Serve, Transpor
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.fakes.service import problem
 from tests.patience import PATIENCE, until_async
-from tests.ports import free_port
 from tests.system.service import REPOSITORY, boundarymorph
 
 PAPERS = {"query": "what is asked", "index": "papers"}
@@ -134,17 +132,6 @@ async def test_client_of_the_sdk(serve: Serve, transport: Transport, monkeypatch
                 await can_be_cancelled(client, monkeypatch)
 
 
-@pytest.mark.slow
-@pytest.mark.strangers
-def test_tools_have_descriptions_where_docstrings_are_removed() -> None:
-    code = (
-        "import asyncio; from boundarymorph.agents.tools import server; "
-        "print([tool.name for tool in asyncio.run(server.list_tools()) if not tool.description])"
-    )
-    printed = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=True)
-    assert printed.stdout.strip() == "[]"
-
-
 async def test_a_key_sees_its_indexes(service: Running) -> None:
     async with service.connect(name="narrow") as client:
         assert [index["name"] for index in (await structured(client, "list_indexes"))["indexes"]] == ["papers"]
@@ -213,18 +200,6 @@ async def test_an_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
                 text += part["text"]
                 offset = part.get("next_offset")
             assert text == LONG
-
-
-@pytest.mark.slow
-@pytest.mark.strangers
-async def test_stdio_says_at_once_and_in_answers_that_nobody_is_at_the_url(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    command = StdioServerParameters(command=sys.executable, args=["-m", "boundarymorph.cli", "mcp", "--url", url])
-    with (tmp_path / "errors").open("w+") as errors:
-        async with Client(stdio_client(command, errlog=errors)) as client:
-            assert url in await refused(client, "list_indexes")
-        errors.seek(0)
-        assert f"nothing answers at {url}" in errors.read()
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
 import sys
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
 from boundarymorph.agents import answers, tools
 from boundarymorph.settings import AgentSettings
-from tests.agents import rpc
 from tests.agents.conftest import LONG, Running, Serve, refused, structured
 from tests.fakes.scorer import score_of
 from tests.fakes.service import problem
@@ -69,13 +66,6 @@ async def test_mistakes_are_refused_with_what_to_do(service: Running) -> None:
                 assert message.endswith("Correct that argument and call again.")
 
 
-async def test_requests_at_a_time_do_not_disturb_each_other(service: Running) -> None:
-    async with service.api() as client:
-        calls = [rpc.call(client, "fetch", id=f"papers/p{number}") for number in range(20)]
-        found = [result["structuredContent"]["id"] for result in await asyncio.gather(*calls)]
-    assert found == [f"papers/p{number}" for number in range(20)]
-
-
 class TestSelectDocuments:
     async def test_max_tokens_is_of_the_texts(self, service: Running) -> None:
         async with service.connect() as client:
@@ -103,15 +93,6 @@ class TestSelectDocuments:
             for wrong in ({"filter": {"yaer": 2003}}, {"distinct": "uri"}):
                 found = await structured(client, "select_documents", **QUERY, budget=0, **wrong)
                 assert "the fields of this index are year (number), url (string)" in found["notes"]
-
-    async def test_distinct_takes_one_for_each_value(self, serve: Serve) -> None:
-        papers = [{"id": f"a{n}", "text": f"part {n % 8}", "metadata": {"url": f"u{n % 3}"}} for n in range(12)]
-        with serve() as service, service.client() as writer:
-            writer.upload("empty", papers)
-            async with service.connect() as client:
-                for distinct, count in ((None, 12), (True, 8), ("true", 8), ("url", 3)):
-                    call = {"query": "q", "index": "empty", "k": 12, "distinct": distinct}
-                    assert len((await structured(client, "select_documents", **call))["documents"]) == count
 
     async def test_a_text_that_does_not_fit_is_cut_and_fetch_reads_on(self, serve: Serve) -> None:
         call = {**QUERY, "k": 5, "budget": 0, "filter": {"year": {"gte": 2005, "lte": 2009}}}
@@ -146,12 +127,6 @@ class TestIndexes:
 
 
 class TestLoading:
-    @pytest.mark.slow
-    def test_the_service_loads_the_sdk_when_it_is_needed(self) -> None:
-        code = "import sys, boundarymorph.cli.main, boundarymorph.server.app as app; app.create_app(app.Settings())"
-        found = "sys.exit(any(name.partition('.')[0] in ('mcp', 'mcp_types') for name in sys.modules))"
-        subprocess.run([sys.executable, "-c", f"{code}; {found}"], check=True)
-
     async def test_without_the_extra_the_service_says_what_to_install(
         self, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,16 +1,15 @@
 """POST /select with an objective: find nearly all, answered by the scorer or by a person over HTTP."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from boundarymorph.settings import Limits, Settings
+from boundarymorph.settings import Settings
 from tests.fakes.scorer import score_of
-from tests.fakes.service import answer, problem, serving, texts
+from tests.fakes.service import answer, texts
 
 QUERY = "walls of old towns"
 ABOUT = ("harbour cranes lift cargo from ships", "bees make honey in the hive", "walls guard the old town")
@@ -50,30 +49,6 @@ async def test_a_person_finds_them_without_a_call(client: httpx.AsyncClient) -> 
     assert found["min_relevance"] == 0.5 and found["k"] is None and found["relevance"] == "scorer"
 
 
-async def test_judgements_in_either_form_are_the_same_evidence(client: httpx.AsyncClient) -> None:
-    judged = {document["id"]: float(document["id"] in RELEVANT) for document in POOL[::9]}
-    with_pool = [
-        {**document, "cross_encoder_score": judged[document["id"]]} if document["id"] in judged else document
-        for document in POOL
-    ]
-    one = answer(await client.post("/select", json={**PERSON, "pool": POOL, "known_scores": judged}))
-    other = answer(await client.post("/select", json={**PERSON, "pool": with_pool}))
-    assert one["next"] == other["next"] and one["recall"] == other["recall"]
-    corrected = {"known_scores": {**judged, "unknown": 1.0}, "pool": with_pool}
-    assert answer(await client.post("/select", json={**PERSON, **corrected}))["next"] == one["next"]
-
-
-async def test_texts_come_with_what_is_to_be_read(client: httpx.AsyncClient) -> None:
-    asked = {**PERSON, "pool": POOL, "objective": {**OBJECTIVE, "next": 3}, "return_documents": True}
-    found = answer(await client.post("/select", json=asked))
-    of = {document["id"]: document["text"] for document in POOL}
-    assert [document["text"] for document in found["next"]] == [of[document["id"]] for document in found["next"]]
-    assert len(found["next"]) == 3
-    chances = [document["probability"] for document in found["next"]]
-    assert chances == sorted(chances, reverse=True) and 0 < chances[0] < 1
-    assert answer(await client.post("/select", json=asked | {"return_documents": False}))["next"][0]["text"] is None
-
-
 async def test_the_scorer_answers_within_the_budget(client: httpx.AsyncClient) -> None:
     """The answer has what reaches the minimum of all that was scored; calls end with the statement or the budget."""
     pool = texts(150)
@@ -90,21 +65,3 @@ async def test_the_scorer_answers_within_the_budget(client: httpx.AsyncClient) -
     assert few["usage"]["cross_encoder_calls"] < most["usage"]["cross_encoder_calls"] < len(pool)
     default = answer(await client.post("/select", json={**asked, "reuse": False}))
     assert default["usage"]["budget"] == Settings().auto_budget
-
-
-async def test_known_by_the_scorer_is_not_known_by_the_person(client: httpx.AsyncClient) -> None:
-    answer(await client.post("/select", json={"query": QUERY, "pool": POOL, "budget": 30}))
-    found = answer(await client.post("/select", json={**PERSON, "pool": POOL}))
-    assert found["usage"]["reused_scores"] == 0 and found["documents"] == []
-
-
-async def test_objective_has_limits(tmp_path: Path) -> None:
-    limits = Limits(known_scores=2, k=3)
-    async with serving(Settings(data_directory=tmp_path, k=2, limits=limits)) as client:
-        asked = {**PERSON, "pool": POOL[:9], "objective": {"find": 0.9, "next": 3}}
-        known = {document["id"]: 1.0 for document in POOL[:2]}
-        assert len(answer(await client.post("/select", json={**asked, "known_scores": known}))["next"]) == 3
-        over = await client.post("/select", json={**asked, "known_scores": known | {"x": 0.0}})
-        assert "known_scores" in str(problem(over, 422, "limit-exceeded"))
-        more = await client.post("/select", json={**asked, "objective": {"find": 0.9, "next": 4}})
-        assert "objective.next" in str(problem(more, 422, "limit-exceeded"))

@@ -1,7 +1,5 @@
 """docs/openapi.json, and how each role describes itself: whole and up to date, with examples that work."""
 
-import asyncio
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,17 +14,14 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api import openapi
 from boundarymorph.cli import main
-from boundarymorph.reading import ALLOWED
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
-from boundarymorph.settings import RetrieverSettings, Settings
-from boundarymorph.telemetry import metrics
+from boundarymorph.settings import Settings
 from tests.fakes.service import answer
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 SECRET, KEY = callers.make_key("rag", list(Scope))
 APPS: dict[str, Callable[[Settings], FastAPI]] = {
     "whole": create_app,
-    "gateway": create_app,
     "retriever": create_retriever_app,
     "scorer": create_scorer_app,
 }
@@ -41,9 +36,8 @@ OTHERS_PATHS = {
 
 @cache
 def described(app: str, with_keys: bool = False) -> dict[str, Any]:
-    """The description of a role, which nobody changes."""
-    retriever = RetrieverSettings(url="http://127.0.0.1:1") if app == "gateway" else RetrieverSettings()
-    document = APPS[app](Settings(keys=(str(KEY),) if with_keys else (), retriever=retriever)).openapi()
+    """The description of a role, which nobody changes. A gateway has that of a whole service."""
+    document = APPS[app](Settings(keys=(str(KEY),) if with_keys else ())).openapi()
     if not with_keys:
         validate(document)
     return document
@@ -59,20 +53,6 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 def test_the_file_has_not_drifted(capsys: pytest.CaptureFixture[str]) -> None:
     main.openapi()
     assert capsys.readouterr().out == FILE.read_text(), "`make openapi` writes it anew"
-
-
-def patterns(schema: Any) -> Iterator[str]:
-    """Yield the regular expressions of a JSON schema."""
-    if isinstance(schema, dict):
-        yield from (found for name, found in schema.items() if name == "pattern" and isinstance(found, str))
-        yield from schema.get("patternProperties", ())
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from patterns(part)
-
-
-def test_no_caller_has_to_read_a_regular_expression() -> None:
-    used = {*patterns(described("whole")["components"]), *patterns(Settings.model_json_schema())}
-    assert used == set(ALLOWED), "`parsing.ALLOWED` says in words what each of them allows"
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -127,36 +107,7 @@ async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> No
 
 
 @pytest.mark.strangers
-@pytest.mark.parametrize(
-    ("url", "server"), [(None, "."), ("https://search.example.com/bm/", "https://search.example.com/bm")]
-)
-def test_paths_go_from_where_the_service_is(tmp_path: Path, url: str | None, server: str) -> None:
-    described = create_app(Settings(data_directory=tmp_path, public_url=url)).openapi()
-    assert described["servers"] == [{"url": server}]
-
-
-@pytest.mark.strangers
-async def test_what_needs_no_key_is_made_once_however_often_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-
-    def exposition(*, named: bool, make: Callable[..., bytes] = metrics.exposition) -> bytes:
-        made.append("metrics")
-        return make(named=named)
-
-    monkeypatch.setattr(metrics, "exposition", exposition)
-    monkeypatch.setattr(time, "monotonic", lambda: 1.0)  # metrics are kept for a second
-    app = create_app(Settings(data_directory=tmp_path, metrics_seconds=1))
-    describe = app.openapi
-
-    def counted() -> dict[str, Any]:
-        made.append("openapi")
-        return describe()
-
-    monkeypatch.setattr(app, "openapi", counted)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        for path in ("/openapi.json", "/metrics"):
-            together = await asyncio.gather(*(client.get(path) for _ in range(24)))
-            assert {found.status_code for found in together} == {200}
-    assert made == ["openapi", "metrics"]
+def test_paths_go_from_where_the_service_is(tmp_path: Path) -> None:
+    assert described("whole")["servers"] == [{"url": "."}]
+    public = create_app(Settings(data_directory=tmp_path, public_url="https://search.example.com/bm/")).openapi()
+    assert public["servers"] == [{"url": "https://search.example.com/bm"}]

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, ClassVar
 
 import httpx
 import orjson
@@ -14,7 +13,7 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import tracing
-from tests.fakes.service import Held, answer, bearer, problem, serving, texts
+from tests.fakes.service import Held, bearer, problem, serving, texts
 
 SECRETS = {scope: callers.make_key(scope, [scope]) for scope in Scope}
 SELECT = {"query": "q", "pool": texts(9), "budget": 3, "k": 2, "rounds": 1}
@@ -121,57 +120,27 @@ class TestEveryAnswer:
         assert "bm_wrong" not in caplog.text
 
 
-class Small:
-    """A service with little room."""
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_key_leaves_a_place_to_another_whose_turn_is_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str
+) -> None:
+    """One selection runs at a time, and two may wait."""
+    made = {name: callers.make_key(name, [Scope.SELECT]) for name in ("busy", "other")}
+    keys = tuple(str(key) for _, key in made.values())
+    settings = Settings(data_directory=tmp_path, limits=Limits(sessions=1, requests=3, key_share=0.75), keys=keys)
+    async with serving(settings) as client:
+        held = Held(monkeypatch)
 
-    keys: ClassVar[tuple[str, ...]] = ()
-    key_share: ClassVar = 1.0
+        async def send(name: str, query: str) -> asyncio.Task[httpx.Response]:
+            headers = bearer(made[name][0]) | {"accept": accept}
+            task = asyncio.create_task(client.post("/select", json=SELECT | {"query": query}, headers=headers))
+            await asyncio.sleep(0.05)
+            return task
 
-    @pytest.fixture
-    async def small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-        """One selection at a time, and two that wait; each is held at its first round."""
-        limits = Limits(sessions=1, requests=3, key_share=self.key_share)
-        async with serving(Settings(data_directory=tmp_path, limits=limits, keys=self.keys)) as client:
-            self.held = Held(monkeypatch)
-            yield client
-
-    async def send(self, client: httpx.AsyncClient, query: str, **options: Any) -> asyncio.Task[httpx.Response]:
-        headers = options.pop("headers", None)
-        task = asyncio.create_task(client.post("/select", json=SELECT | {"query": query} | options, headers=headers))
-        await asyncio.sleep(0.05)
-        return task
-
-
-class TestAdmission(Small):
-    async def test_what_is_too_much_is_refused_before_it_is_read(self, small: httpx.AsyncClient) -> None:
-        tasks = [await self.send(small, f"{number}") for number in range(3)]
-        refused = await small.post("/select", content=b"not even JSON")
-        problem(refused, 429, "overloaded")
-        assert int(refused.headers["retry-after"]) >= 1
-        assert (await small.get("/readyz")).is_success
-        self.held.open.set()
-        for task in tasks:
-            assert answer(await task)["status"] == "complete"
-        assert self.held.order == ["0", "1", "2"]
-
-
-class TestFairness(Small):
-    SECRETS: ClassVar = {name: callers.make_key(name, [Scope.SELECT]) for name in ("busy", "other")}
-    keys: ClassVar = tuple(str(key) for _, key in SECRETS.values())
-    key_share: ClassVar = 0.75
-
-    @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-    async def test_a_key_leaves_a_place_to_another_whose_turn_is_next(
-        self, small: httpx.AsyncClient, accept: str
-    ) -> None:
-        headers = {
-            name: {"authorization": f"Bearer {secret}", "accept": accept} for name, (secret, _) in self.SECRETS.items()
-        }
-        tasks = [await self.send(small, f"busy {number}", headers=headers["busy"]) for number in range(2)]
-        refused = await small.post("/select", json=SELECT, headers=headers["busy"])
+        tasks = [await send("busy", f"busy {number}") for number in range(2)]
+        refused = await client.post("/select", content=b"not even JSON", headers=bearer(made["busy"][0]))
         assert "2 by this caller" in problem(refused, 429, "overloaded")
-        other = await self.send(small, "other", headers=headers["other"])
-        self.held.open.set()
-        for task in (*tasks, other):
-            assert (await task).is_success
-        assert self.held.order == ["busy 0", "other", "busy 1"]
+        tasks.append(await send("other", "other"))
+        held.open.set()
+        assert all([(await task).is_success for task in tasks])
+    assert held.order == ["busy 0", "other", "busy 1"]

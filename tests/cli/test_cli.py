@@ -2,39 +2,28 @@
 
 import gzip
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from io import BufferedReader, BytesIO, StringIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import AsyncMock
 
-import numpy as np
 import orjson
 import pytest
-from typer.main import get_command
 
 from boundarymorph import __version__
 from boundarymorph.access.callers import KeyRing, Scope
-from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import index
-from boundarymorph.cli.common import new_console, parts
-from boundarymorph.cli.main import app
 from boundarymorph.errors import UnknownIndex
 from boundarymorph.retrieval import build
-from boundarymorph.retrieval.interfaces import IndexDescription
 from boundarymorph.retrieval.local.catalog import LocalCatalog
-from boundarymorph.server import composition, process
+from boundarymorph.server import process
 from boundarymorph.settings import Settings
 from tests.cli.conftest import Outcome, Run, refused
 from tests.patience import PATIENCE, until
-from tests.stores.milvus import embedded
 from tests.system import forked
 from tests.system.service import service
 
@@ -110,66 +99,12 @@ class TestConfig:
         values = orjson.loads(shown.out)
         assert (shown.code, values["port"], values["k"], values["threads"]) == (0, 3, 2, None)
 
-    @pytest.mark.strangers
-    @pytest.mark.parametrize("url", ["rediss:/Redis-Pa55word", "redis:Pa55word@host", "Pa55word", "redis//:Pa55word@h"])
-    @pytest.mark.parametrize("name", ["CACHE__URL", "RATE_LIMITS__URL"])
-    def test_a_malformed_url_of_redis_is_not_printed_with_its_password(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch, name: str, url: str
-    ) -> None:
-        monkeypatch.setenv(f"BOUNDARYMORPH_{name}", url)
-        shown = run("config")
-        assert "Pa55word" not in shown.out + shown.err
-
     def test_bad_settings(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("boundarymorph.toml").write_text("prot = 1\nk = 0")
         line = refused(run("config"))
         assert "prot: " in line and "k: " in line
         monkeypatch.setenv("BOUNDARYMORPH_CONFIG", "missing.toml")
         assert "BOUNDARYMORPH_CONFIG" in refused(run("config"))
-
-
-def commands_of(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
-    """The words of a command and of all below it."""
-    yield words
-    for name, below in getattr(command, "commands", {}).items():
-        yield from commands_of(below, *words, name)
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize("words", list(commands_of(get_command(app))), ids=" ".join)
-def test_help_is_made_of_sentences(run: Run, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines are broken by the terminal alone, and nothing begins in the middle of a sentence."""
-    monkeypatch.setenv("COLUMNS", "400")
-    shown = run(*words, "--help")
-    assert (shown.code, shown.err) == (0, "")
-    assert "Usage: boundarymorph" in shown.out
-    command: Any = get_command(app)
-    for word in words:
-        command = command.commands[word]
-    for paragraph in (command.help or "").split("\n\n"):
-        assert "\n" not in paragraph
-    for param in command.params:
-        assert not re.match(r"(Of|Its|To|By|In|For) ", param.help or "A"), param.help
-
-
-@pytest.mark.strangers
-def test_the_list_of_indexes_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is 80 columns wide, also for the index of the demo."""
-    screen = StringIO()
-    monkeypatch.setattr(index, "console", new_console(file=screen, width=80))
-    encoder = "BAAI/bge-small-en-v1.5@68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743"
-    made = {"encoder": encoder, "created": "2026-11-28T07:10:31+00:00", "bytes": 123_456_789, "kind": "flat"}
-    of_store = {"encoder": None, "created": None, "bytes": None, "kind": "hnsw"}
-    index._print_table(
-        [
-            IndexDescription(name="python-docstrings", count=1_234_567, dimension=384, **each)
-            for each in (made, of_store)
-        ]
-    )
-    lines = screen.getvalue().splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) <= 80
-    assert lines[1].split()[4:] == ["bge-small-en-v1.5", "123.5", "2026-11-28", "07:10"]
-    assert lines[2].split()[3:] == ["hnsw", "own", "vectors"]
 
 
 @pytest.mark.usefixtures("tiny_weights")
@@ -245,15 +180,6 @@ class TestIndexes:
         told = refused(run("select", "few", "--queries", "queries", "--url", "http://127.0.0.1:9"))
         assert "line 3 has no 'query' to read" in told
 
-    def test_words_afterwards(self, run: Run, source: Path) -> None:
-        assert run("index", "build", "few", "--from", str(source), "--no-words").code == 0
-        hybrid = ["select", "few", "violin", "--hybrid", "-B", "0", "-k", "1", "--json"]
-        assert "index words" in refused(run(*hybrid))
-        assert run("index", "words", "few").out.endswith("few has its words now\n")
-        assert orjson.loads(run(*hybrid).out)["documents"][0]["id"] == "violin"
-        assert run("index", "words", "few").out.endswith("few already had its words\n")
-        assert "'none'" in run("index", "words", "none").err
-
     def test_snapshots(self, run: Run, source: Path) -> None:
         run("index", "build", "few", "--from", str(source))
         assert "few: 4 documents, " in run("index", "snapshot", "few", "--to", "copies/one").out
@@ -283,25 +209,6 @@ class TestIndexes:
         assert strict.code == 1
         assert strict.err.startswith("error: line 5: ") and strict.err.count("\n") == 1
         assert [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]] == [["few", "4"]]
-
-    @pytest.mark.strangers
-    def test_arrays_and_tables(self, run: Run, source: Path) -> None:
-        array = source.with_suffix(".json")
-        for option in (0, orjson.OPT_INDENT_2):
-            array.write_bytes(b"\xef\xbb\xbf" + orjson.dumps(DOCUMENTS, option=option))
-            name = f"array{option}"
-            outcome = run("index", "build", name, "--from", str(array))
-            assert outcome.code == 0 and "4 added, 0 updated, 0 unchanged, 0 skipped" in outcome.out
-        source.rename("lines.json")
-        assert "to a file whose name ends in .jsonl" in refused(run("index", "build", "lines", "--from", "lines.json"))
-        Path("a.txt").write_text("id,text\n1,sea\n")
-        assert "csv.DictReader" in run("index", "build", "table", "--from", "a.txt").out
-        Path("utf16.jsonl").write_text('{"id": 1, "text": "sea"}', encoding="utf-16")
-        assert "UTF-16" in run("index", "build", "table", "--from", "utf16.jsonl").out
-        listed = orjson.loads(run("index", "list", "--json").out)
-        assert [(each["name"], each["count"]) for each in listed["indexes"]] == [("array0", 4), ("array1", 4)]
-        assert listed["unreadable"] == []
-        assert orjson.loads(run("index", "info", "array0", "--json").out) == listed["indexes"][0]
 
 
 @pytest.mark.strangers
@@ -433,38 +340,22 @@ def listed(run: Run) -> list[list[str]]:
 
 class TestSources:
     @pytest.mark.parametrize("packed", [False, True])
-    @pytest.mark.parametrize("way", ["file", "-", "pipe"])
+    @pytest.mark.parametrize("way", ["file", "-"])
     def test_plain_or_packed(
         self, run: Run, source: Path, own: list[str], packed: bool, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of several packed members, as `cat a.gz b.gz` makes, whatever its name; also from standard input, and from a
-        pipe with a name, as a shell's <(zcat docs.jsonl.gz) is one."""
+        """Of several packed members, as `cat a.gz b.gz` makes, whatever its name; also from standard input."""
         if packed:
             lines = source.read_bytes().splitlines(keepends=True)
             source.write_bytes(gzip.compress(lines[0]) + gzip.compress(b"".join(lines[1:])))
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BufferedReader(BytesIO(source.read_bytes()))))
-        os.mkfifo("pipe")
-        with subprocess.Popen(["sh", "-c", 'exec cat "$0" > pipe', source]) as writing:
-            try:
-                given = str(source) if way == "file" else way
-                assert "3 added, 0 updated, 0 unchanged, 0 skipped" in run(*own, given).out
-            finally:
-                writing.kill()
+        assert "3 added, 0 updated, 0 unchanged, 0 skipped" in run(*own, str(source) if way == "file" else way).out
         assert listed(run) == [["own", "3"]]
 
     @pytest.mark.parametrize("cut", [slice(0, -8), slice(0, 11)])
     def test_a_damaged_file_is_named(self, run: Run, source: Path, own: list[str], cut: slice) -> None:
         source.write_bytes(gzip.compress(source.read_bytes())[cut])
         assert "docs.jsonl is a damaged gzip file" in refused(run(*own, str(source)))
-
-    def test_what_stays_of_a_damaged_file(self, run: Run, own: list[str]) -> None:
-        """As many documents as fill a batch or more."""
-        letters = np.random.default_rng(0).integers(97, 123, (300, 40_000), dtype=np.uint8)
-        rows = ["id,text", *(f"{n},{row.tobytes().decode()}" for n, row in enumerate(letters))]
-        Path("docs.csv").write_bytes(gzip.compress("\n".join(rows).encode(), 1)[:-8])
-        outcome = run(*own[:3], "--encoder", "none", "--passages", "0", "--from", "docs.csv")
-        assert outcome.code == 1
-        assert re.search(r"damaged gzip file: .* documents of this upload were written before, and stay", outcome.err)
 
     @pytest.mark.parametrize(
         ("body", "options", "told"),
@@ -493,27 +384,6 @@ ANYWHERE = [["list"], ["info", "a"], ["describe", "a", "b"], ["delete", "a"], ["
 class TestWhereTheIndexesAre:
     """Not on this machine: commands do what a service would do, or say where."""
 
-    @pytest.mark.usefixtures("tiny_weights")
-    def test_in_milvus(self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def said() -> list[object]:
-            """What commands say of an index with a filter, with words, and without some of its documents."""
-            assert "4 added" in run("index", "build", "few", "--from", str(source)).out
-            selected = ["select", "few", "string instruments", "-B", "2", "-k", "3", "--json"]
-            answers = [run(*selected, *more).out for more in ((), ("--filter", '{"line": 4}'), ("--hybrid",))]
-            chosen = [[each["id"] for each in orjson.loads(answer)["documents"]] for answer in answers]
-            told = run("index", "info", "few").out.partition("encoder")[0]
-            pruned = run("index", "delete", "few", "--filter", '{"line": {"lt": 5}}').out
-            return [chosen, told, pruned, listed(run)]
-
-        here = said()
-        assert here[-2:] == ["few: 1 document deleted\n", [["few", "3"]]]
-        with embedded(tmp_path / "milvus") as url:
-            monkeypatch.setenv("BOUNDARYMORPH_STORES__MILVUS__URL", url)
-            monkeypatch.setenv("BOUNDARYMORPH_INDEX_STORE", "milvus")
-            assert said() == here
-            assert run("index", "delete", "few") == Outcome(0, "few deleted\n", "")
-            assert listed(run) == []
-
     @pytest.mark.parametrize(
         ("setting", "command", "says"),
         [
@@ -533,15 +403,6 @@ class TestWhereTheIndexesAre:
         assert not Path("data").exists()
 
 
-async def test_a_gateway_s_scorer_is_not_asked_before_a_command_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be away, or cost money."""
-    built = Parts(retriever=AsyncMock(), scorer=AsyncMock())
-    monkeypatch.setattr(composition, "build_gateway", lambda settings: built)
-    async with parts(Settings.load(retriever={"url": "http://retriever:8082"})):
-        assert cast(AsyncMock, built.retriever).check.await_count == 1
-        assert cast(AsyncMock, built.scorer).check.await_count == 0
-
-
 @pytest.mark.usefixtures("tiny_weights")
 def test_a_kind_is_told_and_trained(run: Run, source: Path) -> None:
     assert run("index", "build", "few", "--from", str(source), "--kind", "ivf").code == 0
@@ -554,19 +415,3 @@ def test_a_kind_is_told_and_trained(run: Run, source: Path) -> None:
     assert any(label.startswith("recall@") for label in told)
     assert "use one of flat, ivf" in refused(run("index", "build", "new", "--from", str(source), "--kind", "hnsw"))
     assert run("index", "info", "none").code == 1
-
-
-def test_evaluate_without_its_package_says_which_extra_to_install() -> None:
-    code = """if True:
-        import importlib.metadata, sys
-        found = importlib.metadata.entry_points
-        importlib.metadata.entry_points = lambda group: () if group == "boundarymorph.commands" else found(group=group)
-        sys.argv = ["boundarymorph", "evaluate", "--table", "a.npz"]
-        from boundarymorph.cli import run
-        run()
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert " ".join(done.stderr.split()) == (
-        "error: evaluate needs boundarymorph-evaluation: pip install --find-links dist 'boundarymorph[evaluation]'"
-    )

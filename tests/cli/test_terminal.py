@@ -4,7 +4,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from rich.table import Table
 
 from boundarymorph.cli import terminal
 from boundarymorph.cli.common import new_console
@@ -16,16 +15,6 @@ from tests.clocks import Clock
 @pytest.fixture
 def screen() -> StringIO:
     return StringIO()
-
-
-def test_a_stage_of_unknown_length_with_a_note(screen: StringIO) -> None:
-    with terminal.Stages(new_console(file=screen), Clock()) as stages:
-        stages.show("bytes", 1_000, None, ", 20 documents")
-        stages.show("bytes", 2_000, None, ", 30 documents")
-    assert screen.getvalue() == "bytes, 20 documents\n"
-    with terminal.Stages(new_console(file=screen, force_terminal=True, width=120), Clock()) as stages:
-        stages.show("bytes", 2_000, 4_000, ", 40 documents")
-    assert "40 documents" in screen.getvalue() and "2000/4000" in screen.getvalue()
 
 
 @pytest.mark.strangers
@@ -43,31 +32,6 @@ def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: Stri
         *(f"mine: scoring pairs: {count} of 2,500" for count in ("0", "1,000", "2,000")),
         "drawing and writing",
     ]
-
-
-@pytest.mark.strangers
-def test_a_count_in_a_log_and_on_a_terminal(screen: StringIO) -> None:
-    clock = Clock()
-    with terminal.steps(new_console(file=screen), "embedding", 3_500, clock) as advance:
-        for _ in range(35):
-            clock.now += 1
-            advance(100)
-    counts = [f"embedding: {n} of 3,500" for n in ("0", "1,000", "2,000", "3,000")]
-    assert screen.getvalue().splitlines() == counts
-    with terminal.steps(new_console(file=screen, force_terminal=True, width=120), "embedding", 10, clock) as advance:
-        advance(10)
-    assert "10/10" in screen.getvalue()
-
-
-@pytest.mark.parametrize("terminal_", [False, True])
-def test_a_whole_table_is_never_cut(screen: StringIO, terminal_: bool) -> None:
-    table = Table(*(f"B={number}\nk=100" for number in range(40)))
-    table.add_row(*(f"{number}.5" for number in range(40)))
-    terminal.print_whole(new_console(file=screen, width=30, force_terminal=terminal_, no_color=True), table)
-    shown = screen.getvalue()
-    assert "…" not in shown
-    assert all(f"B={number}" in shown and f"{number}.5" in shown for number in range(40))
-    assert len({len(line) for line in shown.splitlines() if "│" in line}) == 1
 
 
 def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
@@ -106,7 +70,7 @@ ANSWER: dict[str, Any] = {
     "usage": {"budget": 5, "cross_encoder_calls": 4, "rounds": 2},
     "stop_reason": "budget",
     "timings_ms": {"retrieve": 10.4, "select": 2.0, "score": 87.6, "total": 101.2},
-    "warnings": ["2 documents were [cut]"],
+    "warnings": [{"slug": "scoring-truncated", "message": "2 documents were [cut]"}],
 }
 
 
@@ -125,17 +89,3 @@ def test_a_selection() -> None:
     assert "time: 101 ms = retrieve 10 + select 2 + score 88" in screen
     assert "note: 2 documents were [cut]" in screen
     assert max(map(len, lines)) <= 110
-
-
-def test_a_heading_and_what_follows() -> None:
-    documents = [document(1, "posterior", 1, "### Options\n\nWhat it does.\n"), document(2, "posterior", 2, "# Alone")]
-    screen = shown(ANSWER | {"documents": documents})
-    assert "doc[1]  Options  What it does." in screen and "doc[2]  Alone" in screen
-
-
-def test_a_file_gets_whole_lines() -> None:
-    text = "a long line " * 20
-    answer = ANSWER | {"documents": [document(1, "posterior", 1, text), document(2, "posterior", 2, "short")]}
-    written = shown(answer, width=80)
-    assert text.strip() in written and " \n" not in written
-    assert text.strip() not in shown(answer, terminal=True, width=80)

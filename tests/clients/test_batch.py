@@ -94,15 +94,6 @@ async def test_a_failure_is_the_result_of_its_request(connect: Connect, url: str
     assert [type(result) for result in away] == [bm.ConnectionFailed] * 2
 
 
-async def test_a_source_that_fails_ends_the_batch(connect: Connect, url: str) -> None:
-    def failing() -> Iterator[dict[str, Any]]:
-        yield from requests(2)
-        raise RuntimeError("the source is broken")
-
-    with pytest.raises(RuntimeError, match="the source is broken"):
-        await results(connect(url), failing())
-
-
 async def test_closing_early_makes_no_further_request_and_cancels_those_in_flight(
     connect: Connect, flavour: Flavour, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from haystack import Document as HaystackDocument
-from haystack.core.errors import SerializationError
 from haystack.dataclasses import ByteStream
 from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from boundarymorph import Selector
-from boundarymorph_client import AsyncClient, InvalidArgument, UnknownIndex, haystack, langchain, llamaindex
+from boundarymorph_client import InvalidArgument, UnknownIndex, haystack, langchain, llamaindex
 from tests.clients.conftest import COUNT, Recorder
 
 pytestmark = pytest.mark.strangers
@@ -135,26 +134,6 @@ def test_retriever_returns_documents_of_an_index(kit: Kit, later: bool, url: str
         kit.retrieved(kit.retriever(index="none", base_url=url), later=later)
 
 
-def test_reranker_keeps_the_order_without_a_call_and_puts_what_has_no_text_last(kit: Kit, url: str) -> None:
-    texts = [None, "", " \n", *(f"text {number}" for number in range(30))]
-    found = kit.reranked(kit.reranker(base_url=url, budget=0, **{kit.k: 33}), texts)
-    assert [text for text, *_ in found[:3]] == texts[3:6]
-    assert [score for _, score, _ in found[-3:]] == [0, 0, 0]
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_reranker_of_nothing_asks_for_nothing(kit: Kit, later: bool) -> None:
-    assert kit.reranked(kit.reranker(base_url=NOWHERE), [], later=later) == []
-
-
-@pytest.mark.parametrize("name", ["LangChain", "LlamaIndex"])
-async def test_reranker_uses_a_given_client(name: str, url: str) -> None:
-    kit = KITS[name]
-    async with AsyncClient(url) as client:
-        component = kit.reranker(base_url=NOWHERE, async_client=client)
-        assert len(await kit.rerank(component, "sea", [kit.document("a", {}), kit.document("b", {})], True)) == 2
-
-
 def copies(component: Any) -> list[Any]:
     return [copy.deepcopy(component), pickle.loads(pickle.dumps(component))]
 
@@ -168,24 +147,6 @@ def test_components_are_copied_before_and_after_a_call(kit: Kit, url: str) -> No
         assert len(kit.retrieved(again)) == found
     for again in (*before[1], *copies(reranker)):
         assert len(kit.reranked(again, ["a", "b"])) == 2
-
-
-class TestScoreField:
-    def documents(self, score: object) -> list[LangChainDocument]:
-        return [LangChainDocument("a", id=name, metadata={"s": value}) for name, value in (("a", 0.1), ("b", score))]
-
-    @pytest.mark.parametrize("score", [Decimal("0.5"), np.float32(0.5), 1])
-    def test_takes_numbers_of_any_kind(self, score: object, url: str) -> None:
-        rerank = langchain.BoundaryMorphRerank(base_url=url, score_field="s", budget=0)
-        assert [each.id for each in rerank.compress_documents(self.documents(score), "sea")] == ["b", "a"]
-
-    @pytest.mark.parametrize("score", [None, float("nan"), Decimal("NaN"), float("inf"), "0.5", [1]])
-    def test_refuses_what_is_no_number(self, score: object) -> None:
-        rerank = langchain.BoundaryMorphRerank(base_url=NOWHERE, score_field="s")
-        with pytest.raises(InvalidArgument, match=r"document 2 \(id 'b'\).*'s' is .*score_field"):
-            rerank.compress_documents(self.documents(score), "sea")
-        with pytest.raises(InvalidArgument, match=r"document 1 .*'s' is missing"):
-            rerank.compress_documents([LangChainDocument("a")], "sea")
 
 
 TEXTS = [f"{'a walk in the hills' if n % 2 else 'a swim in the sea'} {n}" for n in range(40)]
@@ -203,13 +164,6 @@ class TestKnownScores:
         sent = recorder.bodies[-1]["pool"]["documents"]
         assert [document["text"] for document in sent] == TEXTS, "no model reads the scores"
         assert [document.get("cross_encoder_score") for document in sent] == [0.75, 0.125] * 6 + [None] * 28
-
-    def test_need_a_field_and_are_rounded_into_range(self, kit: Kit, url: str, recorder: Recorder) -> None:
-        metadata: list[dict[str, Any]] = [{"by": np.float32(1.0000001)}, {"by": -1e-9}]
-        for options in ({}, {"known_score_field": "by"}):
-            kit.reranked(kit.reranker(base_url=url, budget=0, **options), TEXTS[:2], metadata)
-        sent = [[each.get("cross_encoder_score") for each in body["pool"]["documents"]] for body in recorder.bodies]
-        assert sent == [[None, None], [1.0, 0.0]]
 
     @pytest.mark.parametrize("score", [-0.01, 1.01, float("nan"), "0.5", [1]])
     def test_are_refused_beyond_0_and_1(self, kit: Kit, score: object) -> None:
@@ -234,10 +188,3 @@ class TestSelectors:
         for again in (component, *copies(component)):
             found = kit.reranked(again, TEXTS, later=later)
             assert [each[:2] for each in found] == [(each.text, each.relevance) for each in expected.documents]
-
-    def test_have_no_index_and_are_not_written_down(self) -> None:
-        retriever = langchain.BoundaryMorphRetriever(index="texts", selector=Selector(self.of_the_sea))
-        with pytest.raises(InvalidArgument, match="a selector has no index"):
-            retriever.invoke("sea")
-        with pytest.raises(SerializationError, match=r"a selector .* cannot be written down"):
-            haystack.BoundaryMorphRanker(selector=Selector(self.of_the_sea)).to_dict()

@@ -14,7 +14,6 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
-from boundarymorph.settings.sections import PolicySettings
 from tests.fakes.service import answer, fake_service, listening, on_socket
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "dify"
@@ -38,11 +37,10 @@ BOOKS[2]["metadata"] |= {"shelf": "7", "printed": "1992-05-01"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """A service with the index "books", and a policy."""
+    """A service with the index "books"."""
     settings = Settings(
         data_directory=tmp_path_factory.mktemp("dify"),
         keys=(str(KEY), str(OTHERS)),
-        policies={"few": PolicySettings(budget=3, rounds=1)},
         limits=Limits(k=50),
         k=7,
     )
@@ -112,17 +110,6 @@ async def test_retrieval_is_a_selection_from_the_index(client: httpx.AsyncClient
     assert {"The first", "b1991"} < {record["title"] for record in everything}
 
 
-async def test_url_may_name_a_policy(
-    client: httpx.AsyncClient, dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = {"query": "another story", "index": "books", "k": 4}
-    chosen = answer(await client.post("/select", json=asked | {"budget": 3, "rounds": 1, "reuse": False}))
-    assert chosen["usage"]["cross_encoder_calls"] == 3
-    monkeypatch.setenv("BOUNDARYMORPH_URL", f"{client.base_url}/p/few".replace("//p", "/p"))
-    records = answer(await post(dify, query="another story"))["records"]
-    assert [record["score"] for record in records] == [document["relevance"] for document in chosen["documents"]]
-
-
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
@@ -132,10 +119,7 @@ async def test_url_may_name_a_policy(
         (compares("=", "1990"), {1990}),
         (compares("≠", "1990"), set(YEARS[1:])),
         (compares(">", "2007"), {2008, 2009}),
-        (compares("<", "1992.5"), {1990, 1991, 1992}),
         (compares("before", 1991), {1990}),
-        (compares("after", "1991-12-31", "printed"), {1992}),
-        (compares(">=", "2007"), {2007, 2008, 2009}),
         (compares("<=", 1992), {1990, 1991, 1992}),
         (compares("start with", "199", "printed"), {1991, 1992}),
         (compares("in", "7, 8", "shelf"), {1992}),
@@ -150,29 +134,14 @@ async def test_conditions(dify: httpx.AsyncClient, condition: dict[str, Any], ex
     assert await years(dify, condition) == expected
 
 
-async def test_conditions_together(dify: httpx.AsyncClient) -> None:
-    both = compares("is", "de", "language"), compares("<", 1993)
-    assert await years(dify, *both) == await years(dify, *both, logical_operator=None) == {1991}
-    assert await years(dify, *both, logical_operator="or") == {1990, 1992, *YEARS[1::2]}
-    assert await years(dify) == set(YEARS)
-    assert len(answer(await post(dify, top_k=50, metadata_condition={"conditions": None}))["records"]) == 20
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"metadata_condition": {"conditions": [compares("contains", "e")]}},
-            "metadata cannot be compared by 'contains'",
-        ),
+        ({"metadata_condition": {"conditions": [compares("contains", "e")]}}, "cannot be compared by 'contains'"),
         ({"metadata_condition": {"conditions": [compares("is")]}}, "'is' needs a value"),
-        ({"metadata_condition": {"conditions": [compares(">", [1])]}}, "filter.and[0].or[0].year.gt"),
-        ({"metadata_condition": {"conditions": [compares("is", "a", [])]}}, "metadata_condition.conditions.0.name"),
         ({"metadata_condition": {"logical_operator": "xor"}}, "metadata_condition.logical_operator"),
         ({"top_k": 51}, "k: over this service's limit of 50 documents"),
         ({"score_threshold": 1.1}, "retrieval_setting.score_threshold"),
-        ({"query": " "}, "query: "),
-        ({"knowledge_id": None}, "knowledge_id: "),
     ],
 )
 async def test_impossible_requests_are_refused(dify: httpx.AsyncClient, fields: dict[str, Any], message: str) -> None:
@@ -195,13 +164,3 @@ async def test_keys_and_indexes_have_codes_of_dify(dify: httpx.AsyncClient) -> N
         assert refused.json()["error_msg"]
     told = [await post(dify, knowledge_id=name) for name in ("absent", "secret")]
     assert {(response.status_code, response.json()["error_code"]) for response in told} == {(404, 2001)}
-
-
-async def test_a_service_that_is_away_is_a_bad_gateway(
-    dify: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_URL", "http://127.0.0.1:9")
-    refused = await dify.post(
-        "/retrieval", json={"knowledge_id": "a", "query": "b"}, headers={"authorization": "Bearer unused"}
-    )
-    assert (refused.status_code, refused.json()["error_code"]) == (502, 502)

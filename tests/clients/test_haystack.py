@@ -55,12 +55,6 @@ async def test_a_pipeline_is_written_down_read_and_run(
     assert result["prompt"]["prompt"] == "".join(f"{document.content};" for document in chosen) + "text"
 
 
-def test_ranker_returns_copies_of_a_document_once(url: str) -> None:
-    ranker = BoundaryMorphRanker(base_url=url, budget=0)
-    assert len(ranker.run("q", [*FOUND, *FOUND], top_k=40)["documents"]) == 30
-    ranker.close()
-
-
 def test_ranker_resolves_its_secret(url: str, recorder: Recorder) -> None:
     token = BoundaryMorphRanker(base_url=url, api_key=Secret.from_token("bm_secret"))
     for ranker in (token, BoundaryMorphRanker(base_url=url)):

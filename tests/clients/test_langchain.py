@@ -24,11 +24,6 @@ def test_reranker_works_in_a_chain_behind_the_retriever(url: str, recorder: Reco
     assert len(sent) == 20 and all(each["title"] == each["text"].replace("text", "Title") for each in sent)
 
 
-def test_reranker_refuses_options_that_are_misspelt() -> None:
-    with pytest.raises(ValueError, match="bugdet"):
-        BoundaryMorphRerank(bugdet=3)  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize("later", [False, True])
 async def test_retriever_takes_options_of_one_call(url: str, recorder: Recorder, later: bool) -> None:
     """As arguments, bound to it, and as configurable fields."""

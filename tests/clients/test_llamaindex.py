@@ -11,12 +11,11 @@ from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayloa
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 from llama_index.core.vector_stores import FilterOperator, MetadataFilter, MetadataFilters
 from llama_index_instrumentation import get_dispatcher
 
 from boundarymorph_client.llamaindex import BoundaryMorphRerank, BoundaryMorphRetriever
-from tests.clients.conftest import COUNT, Recorder
+from tests.clients.conftest import COUNT
 
 QUERY = "what is asked"
 
@@ -65,19 +64,6 @@ def test_a_query_engine_sees_events_and_callbacks_of_both_components(later: bool
     ((began, ended),) = debug.get_event_pairs(CBEventType.RERANKING)
     assert began.payload[EventPayload.QUERY_STR] == QUERY  # type: ignore[index]
     assert ended.payload[EventPayload.NODES] == chosen  # type: ignore[index]
-
-
-def test_language_models_read_no_relevance(url: str, recorder: Recorder) -> None:
-    node = TextNode(text="text", metadata={"title": "T", "n": 1}, excluded_embed_metadata_keys=["n"])
-    (chosen,) = BoundaryMorphRerank(base_url=url).postprocess_nodes([NodeWithScore(node=node)], query_str=QUERY)
-    assert "relevance_std" in chosen.metadata and "relevance_std" not in node.metadata
-    assert chosen.get_content(MetadataMode.LLM) == node.get_content(MetadataMode.LLM)
-    assert recorder.bodies[-1]["pool"]["documents"][0]["text"] == "title: T\n\ntext"
-
-
-def test_reranker_needs_a_query() -> None:
-    with pytest.raises(ValueError, match="query"):
-        BoundaryMorphRerank(base_url="http://nowhere").postprocess_nodes([NodeWithScore(node=TextNode(text="a"))])
 
 
 def test_reranker_is_written_down_without_its_key() -> None:

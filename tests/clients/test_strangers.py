@@ -7,7 +7,6 @@ import copy
 import multiprocessing
 import os
 import pickle
-import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +18,9 @@ from haystack.utils import Secret
 from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from boundarymorph_client import AsyncClient, Client, ConnectionFailed, InvalidArgument, haystack, langchain, llamaindex
+from boundarymorph_client import AsyncClient, Client, InvalidArgument, haystack, langchain, llamaindex
 from boundarymorph_client.attempts import Connection
-from tests.clients.conftest import Connect, Recorder
+from tests.clients.conftest import Recorder
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.strangers
@@ -83,13 +82,6 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(given: str, m
         monkeypatch.setenv("BOUNDARYMORPH_URL", given)
 
 
-async def test_a_header_of_ones_own_client_is_not_printed(url: str) -> None:
-    async with httpx.AsyncClient(headers={"x-key": f"{KEY}\n"}) as http:
-        with pytest.raises(ConnectionFailed, match=r"LocalProtocolError$") as raised:
-            await AsyncClient(url, http=http).ready()
-    assert KEY not in "".join(traceback.format_exception(raised.value))
-
-
 async def asked(client: AsyncClient, times: int = 1) -> list[str]:
     found = await asyncio.gather(*(client.select("sea", pool=POOL, budget=1, k=1) for _ in range(times)))
     return [selection.status for selection in found]
@@ -100,30 +92,6 @@ def test_an_async_client_serves_one_event_loop_after_another(url: str) -> None:
     for times in (1, 1, 1, 30):
         assert asyncio.run(asked(client, times)) == ["complete"] * times
     assert len(client._pools._clients) == 1, "nothing is kept for loops that are closed"
-
-
-async def test_an_async_client_serves_event_loops_side_by_side(url: str) -> None:
-    client = AsyncClient(url)
-    asked_by_all = threading.Barrier(4)
-
-    async def often() -> list[str]:
-        first = await asked(client, 5)
-        await asyncio.to_thread(asked_by_all.wait, PATIENCE)
-        second = await asked(client, 5)
-        await client.close()
-        return first + second
-
-    runs = [asyncio.to_thread(asyncio.run, often()) for _ in range(4)]
-    assert await asyncio.gather(*runs) == [["complete"] * 10] * 4
-    assert client._pools._clients == {}
-
-
-async def test_a_client_keeps_its_connection_until_it_is_closed(connect: Connect, url: str, recorder: Recorder) -> None:
-    client = connect(url)
-    for connections in (1, 2):
-        assert [await asked(client) for _ in range(3)] == [["complete"]] * 3
-        assert recorder.connections == connections
-        await client.close()
 
 
 def _asked_by_child(url: str, calls: int) -> list[str]:

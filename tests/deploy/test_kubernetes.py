@@ -148,18 +148,6 @@ def test_network_policies_open_the_ports_of_the_roles() -> None:
     assert "ingress" not in policies["nothing-else"]
 
 
-def test_redis_admits_gateways_alone() -> None:
-    (redis,) = of_kind("Redis")
-    assert redis["spec"]["kubernetesConfig"]["redisSecret"] == {"name": "redis", "key": "password"}
-    where = redis["metadata"]["namespace"]
-    (policy,) = (each["spec"] for each in of_kind("NetworkPolicy") if each["metadata"].get("namespace") == where)
-    ours = {"kubernetes.io/metadata.name": KUSTOMIZATIONS[KUBERNETES / "base"]["namespace"]}
-    gateway = {"app.kubernetes.io/component": "gateway"}
-    origin = {"namespaceSelector": {"matchLabels": ours}, "podSelector": {"matchLabels": gateway}}
-    ingress = [{"from": [origin], "ports": [{"port": 6379}]}]
-    assert policy == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": ingress}
-
-
 def test_autoscaling_and_monitoring_ask_for_metrics_that_exist() -> None:
     scaled = [each for each in WHOLE if each["metadata"]["name"] == "scorer" and "scaleTargetRef" in each["spec"]]
     assert {each["kind"] for each in scaled} == {"ScaledObject", "HorizontalPodAutoscaler"}
@@ -173,10 +161,3 @@ def test_autoscaling_and_monitoring_ask_for_metrics_that_exist() -> None:
     assert monitor["selector"]["matchLabels"] == label["pairs"]
     (rule,) = of_kind("PrometheusRule")
     assert rule["spec"] == yaml.safe_load((KUBERNETES.parent / "prometheus/alerts.yaml").read_text())
-
-
-def test_retriever_has_the_address_of_milvus() -> None:
-    (milvus,) = (each["metadata"] for each in of_kind("Milvus"))
-    (patch,) = FILES[KUBERNETES / "components/milvus/retriever.yaml"]
-    url = f"milvus://{milvus['name']}-milvus.{milvus['namespace']}:19530"
-    assert environment(patch)["BOUNDARYMORPH_STORES__MILVUS__URL"] == url

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import random
-import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,11 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boundarymorph.retrieval.uploads import parse_ndjson
-from boundarymorph.server.app import create_app, create_retriever_app
-from boundarymorph.settings import RetrieverSettings, Settings
-from tests.fakes.service import (
-    NDJSON,
-    answer,
-    block,
-    fake_gateway,
-    fake_retrieval,
-    fake_service,
-    on_socket,
-    problem,
-    ready,
-    texts,
-)
+from boundarymorph.server.app import create_app
+from boundarymorph.settings import Settings
+from tests.fakes.service import NDJSON, answer, block, fake_service, on_socket, ready, texts
 from tests.patience import PATIENCE
 from tests.stateful.profile import times
 
@@ -163,63 +150,3 @@ class TestUploads:
         if response.is_success:
             report = response.json()
             assert (await client.get("/indexes/own")).json()["count"] >= report["added"]
-
-    async def test_a_line_without_end_is_not_kept(self) -> None:
-        """64 MiB without a line's end take no more memory than a line may have."""
-
-        async def endless() -> AsyncIterator[bytes]:
-            for _ in range(1_024):
-                yield b"x" * 2**16
-
-        tracemalloc.start()
-        try:
-            found = [entry async for entry in parse_ndjson(endless(), 4, max_line_bytes=2**20)]
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert len(found) == 1
-        assert peak < 8 * 2**20
-
-
-class Damaging:
-    """ASGI middleware: changes answers of /retrieve when it is told to."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.chance: random.Random | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def damaged(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [field for field in message["headers"] if field[0] != b"content-length"]
-            elif self.chance is not None:
-                message["body"] = mutated(message["body"], self.chance)
-            await send(message)
-
-        spared = scope["type"] != "http" or scope["path"] != "/retrieve"
-        await self._app(scope, receive, send if spared else damaged)
-
-
-class TestFrames:
-    async def test_damaged_on_their_way(self, tmp_path: Path) -> None:
-        """A gateway uses what could have been sent, and of the rest it says that its retriever makes no sense."""
-        app = create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)
-        damaging = Damaging(app)
-        async with on_socket(damaging) as behind:
-            gateway = create_app(Settings(retriever=RetrieverSettings(url=behind)), build=fake_gateway)
-            async with on_socket(gateway) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
-                await ready(client)
-                answer(await client.put("/indexes/own", json={"dimension": 4}))
-                answer(await client.post("/indexes/own/documents", content=lines(20), headers=NDJSON))
-                body = {"query": "q", "query_embedding": [1, 1, 0, 0], "index": "own", "budget": 0, "k": 3}
-                answer(await client.post("/select", json=body))
-                damaging.chance = random.Random(3)
-                refused = 0
-                for _ in range(times(80, 2_000)):
-                    response = await client.post("/select", json=body)
-                    if not response.is_success:
-                        problem(response, 502, "malformed-frame")
-                        refused += 1
-                assert refused > 20
-                damaging.chance = None
-                answer(await client.post("/select", json=body))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
@@ -31,7 +32,7 @@ async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
     found = [await retriever.retrieve("a", Search("tram", 5, query, **option)) for option in options]
     await retriever.close()
     assert [len(each.pool) for each in found] == [5, 1, 5]
-    return [list(each.warnings) for each in found]
+    return [[warning.message for warning in each.warnings] for each in found]
 
 
 async def test_device_that_is_missing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +61,9 @@ class Refusing:
 
 
 async def test_cpu_answers_a_search_that_the_device_refuses(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path, lambda dimension: Refusing(), warnings=["of all"])
+    catalog = LocalCatalog(
+        tmp_path, lambda dimension: Refusing(), warnings=[Notice("search-device-not-used", "of all")]
+    )
     beyond = "the CPU searched, not the device: it is small"
     assert await warnings_of(catalog) == [["of all", beyond], ["of all"], ["of all", beyond]]
     catalog.close()
@@ -97,7 +100,7 @@ def test_cpu_answers_once_the_device_has_no_room(tmp_path: Path, caplog: pytest.
         for query in queries:
             found = catalog.get("a").retrieve(Search("", 5, query))
             assert list(found.pool.ids) == list(plain.get("a").retrieve(Search("", 5, query)).pool.ids)
-            told.add(tuple(found.warnings))
+            told.add(tuple(warning.message for warning in found.warnings))
         return told
 
     put(catalog.create("a", encoder=None, dimension=8), names(SIZE))

@@ -53,7 +53,7 @@ async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, select
     assert result.status == ("partial" if first else "retrieval_only")
     assert bool(result.history) == bool(first)
     assert len(chosen(result)) == 4
-    assert any(error.public in warning for warning in result.warnings)
+    assert any(error.public in warning.message for warning in result.warnings)
     with pytest.raises(type(error)):
         await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint(accepts="complete"))
 

@@ -49,10 +49,6 @@ def test_exceptions() -> None:
     assert "ValueError: broken" in tracing.Lines().format(failed)
 
 
-def test_values_that_json_cannot_hold_are_logged_as_text() -> None:
-    assert "object at" in orjson.loads(tracing.JsonLines().format(record("x", fields={"thing": object()})))["thing"]
-
-
 @pytest.mark.strangers
 def test_a_message_stays_on_its_line() -> None:
     """Whatever it quotes: a tab and letters of any alphabet are what they are."""

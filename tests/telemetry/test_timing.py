@@ -11,7 +11,7 @@ import pytest
 from boundarymorph.server.app import create_retriever_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
-from tests.fakes.service import answer, client_of, fake_retrieval, problem, ready, serving, texts
+from tests.fakes.service import answer, client_of, fake_retrieval, ready, serving, texts
 
 REQUEST = {"query": "q", "pool": texts(9), "k": 2, "budget": 3, "rounds": 3}
 STAGES = ["receive", "parse", "wait", "retrieve", "fetch", "select", "score", "total"]
@@ -43,14 +43,6 @@ async def test_a_selection_says_where_its_time_went(client: httpx.AsyncClient) -
     )
 
 
-async def test_every_answer_has_its_total_at_least(client: httpx.AsyncClient) -> None:
-    for path in ("/livez", "/indexes", "/nowhere"):
-        assert list(parsed(await client.get(path))) == ["total"]
-    refused = await client.post("/select", json={"query": "q", "index": "nowhere"})
-    problem(refused, 404, "unknown-index")
-    assert list(parsed(refused))[-1] == "total"
-
-
 async def test_a_stream_begins_before_its_rounds(client: httpx.AsyncClient) -> None:
     response = await client.post("/select", json=REQUEST, headers={"accept": "text/event-stream"})
     assert "score" not in parsed(response)
@@ -78,13 +70,3 @@ async def test_requests_side_by_side_are_kept_apart() -> None:
             return stages
 
     assert list(await asyncio.gather(request("a"), request("b"))) == [{"a": 3}, {"b": 3}]
-
-
-def test_outside_of_a_request_nothing_is_kept() -> None:
-    tracing.add("a", 1)
-    tracing.tell({"a": 1})
-    with tracing.collecting() as stages:
-        assert stages == {}
-        tracing.add("a", 1)
-        tracing.tell({"b": 0.0123456})
-    assert tracing.header(stages) == "b;dur=12.346"

@@ -165,6 +165,7 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
     rows = {
         "description": info.description or None,
         "distinct by": info.distinct or None,
+        "scorer trust": info.trust,
         "documents": f"{info.count:,}",
         "dimension": info.dimension,
         "kind": info.kind,

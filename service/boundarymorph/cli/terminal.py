@@ -138,7 +138,7 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     total = stages.pop("total")
     console.print(f"time: {total:.0f} ms = " + " + ".join(f"{stage} {each:.0f}" for stage, each in stages.items()))
     for warning in answer["warnings"]:
-        console.print(f"[yellow]note:[/yellow] {escape(warning)}")
+        console.print(f"[yellow]note:[/yellow] {escape(warning['message'])}")
 
 
 def _label(document: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.inference.concurrency import descriptors
+from boundarymorph.notices import Notice
 from boundarymorph.settings import EncoderSettings, Settings, StoreSettings, secret
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def most_open(chosen: int) -> int:
 
 
 def build_catalog(
-    settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[str] = ()
+    settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[Notice] = ()
 ) -> LocalCatalog:
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
@@ -124,7 +125,8 @@ def _searched_catalog(settings: Settings) -> LocalCatalog:
         return build_catalog(settings, mirrors(int(device.partition(":")[2] or 0)))
     except InvalidConfiguration as error:
         _log.warning("search_device %s cannot be used, searching on the CPU instead: %s", device, error)
-        return build_catalog(settings, warnings=[f"search_device {device} cannot be used here; the CPU searched"])
+        said = f"search_device {device} cannot be used here; the CPU searched"
+        return build_catalog(settings, warnings=[Notice("search-device-not-used", said)])
 
 
 def build_remote_retriever(settings: Settings) -> RemoteRetriever:

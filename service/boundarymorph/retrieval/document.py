@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Run
+from boundarymorph.notices import Notice
 from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.encoders import Embeddings
@@ -160,7 +161,7 @@ class Retrieved:
     halves: of which `unit_from_halves` made the vectors, None if not known."""
 
     pool: Pool
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Notice] = ()
     vectors: VectorSource = "index"
     documents: Mapping[str, Document] = field(default_factory=dict)
     artifacts: Artifacts = NO_ARTIFACTS
@@ -268,7 +269,7 @@ class GivenCandidates:
         ids = [document.id for document in self.given]
         if self.listed:
             return Retrieved(Pool.listed(ids), vectors="none")
-        made: tuple[ArrayLike, ArrayLike, VectorSource, list[str]]
+        made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
         lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
         by_words = lexical and self.scores is None and not self.ranked
         features, words, terms = self._features, None, None
@@ -322,7 +323,7 @@ class GivenCandidates:
     def _by_id(self) -> dict[str, Document]:
         return {document.id: document for document in self.given}
 
-    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[str]]:
+    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
         """Return the given vectors of documents and query, completed by the encoder, their source, and warnings."""
         source: VectorSource = "given"
         warnings = []
@@ -338,7 +339,8 @@ class GivenCandidates:
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
                     cut = counted(encoded.truncated, "document was", "documents were")
-                    warnings.append(f"{cut} cut to the encoder's maximum length to be embedded")
+                    said = f"{cut} cut to the encoder's maximum length to be embedded"
+                    warnings.append(Notice("embedding-truncated", said))
             if len({row.shape for row in rows.values()}) > 1:
                 raise InvalidEmbeddings(
                     "the embeddings have different dimensions"

@@ -8,7 +8,7 @@ bit (`halves`). The writer verifies that, and sends rows of which one would come
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import orjson
@@ -17,6 +17,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from boundarymorph.errors import InvalidInput, MalformedFrame
+from boundarymorph.notices import Notice, Slug
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Document, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
@@ -84,9 +85,8 @@ def decode_pool(frame: bytes) -> Retrieved:
     source: Any = metadata.get("source")
     if source not in get_args(VectorSource):
         raise MalformedFrame(f"its vectors are from {source!r}")
-    warnings = _list(metadata.get("warnings", ""), "warnings", str)
     pool = Pool(ids, vectors, query, scores, features, terms)
-    return Retrieved(pool, warnings, source, documents, artifacts)
+    return Retrieved(pool, _warnings(metadata.get("warnings", "")), source, documents, artifacts)
 
 
 def documents_of(records: Sequence[Any]) -> dict[str, Document]:
@@ -99,6 +99,17 @@ def documents_of(records: Sequence[Any]) -> dict[str, Document]:
             case _:
                 raise MalformedFrame("one of its documents is malformed")
     return documents
+
+
+def _warnings(encoded: str) -> list[Notice]:
+    warnings = []
+    for record in _list(encoded, "warnings"):
+        match record:
+            case {"slug": str() as slug, "message": str(message)}:
+                warnings.append(Notice(cast(Slug, slug), message))
+            case _:
+                raise MalformedFrame("one of its warnings is malformed")
+    return warnings
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:

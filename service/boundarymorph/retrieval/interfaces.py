@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from boundarymorph.calibration.trust import Choice
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.artifacts import ArtifactFile, Artifacts
 from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search
@@ -66,7 +67,8 @@ class IndexConfiguration:
         """Return the description of an index with what its artifacts say. others: further fields."""
         artifacts = file.read_if_sound() or Artifacts()
         given = asdict(self) | {"created": self.created or None, "bytes": None} | others
-        given |= {"description": artifacts.description, "distinct": artifacts.distinct}
+        measured = None if artifacts.calibration is None else artifacts.calibration.trust
+        given |= {"description": artifacts.description, "distinct": artifacts.distinct, "trust": measured}
         return IndexDescription(name=name, count=count, **given)
 
 
@@ -114,6 +116,9 @@ class IndexDescription(BaseModel):
     description: str | None = Field(None, description="what its documents are, if somebody has said it")
     distinct: str | None = Field(
         None, description="selections have one document for each value of this field unless a request says otherwise"
+    )
+    trust: Choice | None = Field(
+        None, description="how far the scorer is trusted by the judgements of its calibration; null if that is unknown"
     )
     count: int = Field(description="documents")
     dimension: int = Field(description="of its vectors; 0 if it has none")

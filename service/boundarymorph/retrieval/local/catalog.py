@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from boundarymorph import errors
 from boundarymorph.database import bytes_of, exists, locked, storage_errors, sync
 from boundarymorph.inference.concurrency import CALLER, computing
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
@@ -57,7 +58,7 @@ class LocalIndex(DocumentStore):
         path: Path,
         make_mirror: Callable[[int], Mirror] | None = None,
         *,
-        warnings: Sequence[str] = (),
+        warnings: Sequence[Notice] = (),
         policy: TrainingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -161,7 +162,7 @@ class LocalIndex(DocumentStore):
         if not ids:
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
-            return Retrieved(nothing, [f"no {which} has a word of the query"], "lexical")
+            return Retrieved(nothing, [Notice("no-word-found", f"no {which} has a word of the query")], "lexical")
         with computing():  # which also bounds the memory for words
             found = PoolWords.of(texts)
             del texts

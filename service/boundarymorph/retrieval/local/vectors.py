@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.concurrency import check_awaited, computing
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.ranking import are_among, check_search, exact_scores, unit_from_halves
 from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
 
@@ -37,7 +38,7 @@ class Neighbours:
     scores: NDArray[np.float64]
     sequences: NDArray[np.int64]
     rows: NDArray[np.int64]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
     @property
     def vectors(self) -> NDArray[np.float32]:
@@ -84,7 +85,7 @@ class Rows:
         rows: NDArray[np.int64],
         matrix: NDArray[np.float32],
         places: NDArray[np.int64],
-        warnings: tuple[str, ...] = (),
+        warnings: tuple[Notice, ...] = (),
     ) -> Neighbours:
         """Return the best `depth` of m ascending rows by exact scores. matrix, places: of their vectors, (m,)."""
         with computing():
@@ -216,7 +217,7 @@ class VectorView:
         check_search(query, depth, self.matrix.shape[1])
         _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
         rows, found = self.rows, None
-        warnings: tuple[str, ...] = ()
+        warnings: tuple[Notice, ...] = ()
         if self.mirror is not None and self.whole and depth < len(rows):
             found, warnings = self._by_device(self.mirror, query, depth)
         if found is None:
@@ -248,7 +249,7 @@ class VectorView:
 
     def _by_device(
         self, mirror: Mirror, query: NDArray[np.float32], depth: int
-    ) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    ) -> tuple[NDArray[np.int64] | None, tuple[Notice, ...]]:
         try:
             return mirror.nominate(self, query, depth), ()
         except BeyondDevice as error:
@@ -256,7 +257,7 @@ class VectorView:
         except _FAILURES as error:
             _log.warning("a search failed on its device and was answered by the CPU: %s", error)
             reason = "it failed or is out of memory; the log says why"
-        return None, (f"the CPU searched, not the device: {reason}",)
+        return None, (Notice("search-device-not-used", f"the CPU searched, not the device: {reason}"),)
 
 
 class VectorIndex:

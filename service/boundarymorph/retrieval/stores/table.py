@@ -11,6 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import RetrieverFailed
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import Language
 from boundarymorph.settings import Attached
@@ -28,7 +29,7 @@ class Found(NamedTuple):
     ids: Sequence[str | None]
     vectors: NDArray[np.floating] | None
     documents: Mapping[str, Document] = {}
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Notice] = ()
     exact: bool | None = True
 
 
