@@ -93,6 +93,7 @@ def task_of(
         reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
         explain_pool=request.explain == "pool",
         calibration=None if request.calibration is False or request.index is not None else calibration,
+        shipped=request.calibration is not False and not request.queries,
         instruction=request.instruction,
         excluded=frozenset(request.exclude_ids or ()),
         known=_known(request, limits),

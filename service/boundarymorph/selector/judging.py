@@ -52,7 +52,9 @@ class Judging:
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
         """Score the judged documents that are in the pool. grades: by id."""
-        bare = replace(task, budget=0, k=1, accepts="complete", deadline=NEVER, reuse=False, to_people=True)
+        bare = replace(
+            task, budget=0, k=1, accepts="complete", deadline=NEVER, reuse=False, to_people=True, shipped=False
+        )
         pool = (await self._selector.select(bare)).pool
         documents = await self._read(task, [id for id in pool.ids if id in grades])
         texts = [document.content for document in documents.values()]

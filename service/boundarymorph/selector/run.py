@@ -278,7 +278,7 @@ class SelectionRun:
         method = TO_FIND if task.target is not None and task.method == DEFAULT else self.calibrated.config(task.method)
         limit: Limit = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
         limit = limit if groups is None else groups.limited(limit)
-        boundary = boundary_of(task, limit, method, self.calibrated.threshold)
+        boundary = boundary_of(task, limit, method, self.calibrated.least)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
         return Session(
             self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
@@ -290,7 +290,7 @@ class SelectionRun:
         batch = session.ask_round(self._rounds, most, self._full)
         if self._task.explain_pool:
             if self._first is None:
-                self._first = session.ranking()
+                self._first = self.calibrated.read(session.ranking())
             self._sets[session.rounds] = session.selection().documents
         return batch
 
@@ -443,7 +443,8 @@ class SelectionRun:
         """Return how the set came about, if the task asks for it and anything was believed."""
         if self.session is None or self._first is None:
             return None
-        return Explained(self._first, await self._step(self.session.ranking), self._sets)
+        ranking = self.calibrated.read(await self._step(self.session.ranking))
+        return Explained(self._first, ranking, self._sets)
 
     async def _selection(self, session: BaseSession) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
@@ -457,7 +458,7 @@ class SelectionRun:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
             changed = await self.read_texts(np.union1d(selection.documents, proposed))
-        return self._with_blank(selection), outlook
+        return self._with_blank(self.calibrated.read(selection)), outlook
 
     def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
         least = ENOUGH if self._task.min_relevance is None else self._task.min_relevance
@@ -556,7 +557,7 @@ class SelectionRun:
         """Say why the set is empty, and why no call was made."""
         task, found = self._task, list[Notice]()
         if not selection.documents.size:
-            ranking = await self._step(session.ranking)
+            ranking = self.calibrated.read(await self._step(session.ranking))
             found += none_reached(task.min_relevance, ranking.relevance, bool(ranking.scored.any()))
         if self.interruption is None and task.budget and not (session.history or self.ungraded or self.scores.reused):
             found.append(no_call(session.stop_reason, len(selection.documents)))

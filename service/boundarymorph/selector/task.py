@@ -89,12 +89,13 @@ class SelectionTask:
     error; or an incomplete one, but Overloaded if nothing was scored for lack of capacity; or any.
     reuse: whether scores known from earlier tasks are evidence that replaces calls. tenant: whose known scores are
     used. return_documents: whether the result has their texts. explain_pool: whether the result has `Explained`.
-    calibration: makes relevance a probability. instruction: for the scorer, if it takes one. excluded: ids of
-    candidates that are not selected and not scored; what is known of their scores is evidence, and replaces no call.
-    known: scores by id that cost no call; those of other documents are ignored. target: find so much of what has
-    `min_relevance`. proposals: with a target, how many documents to read next the result names at most. queries:
-    instead of the query and its candidates, for one set of what answers any of them. room: where its bytes are counted.
-    complete: makes it the task that is carried out, of what comes with the candidates of an index.
+    calibration: makes relevance a probability. shipped: whether the map that ships does so without a calibration.
+    instruction: for the scorer, if it takes one. excluded: ids of candidates that are not selected and not scored; what
+    is known of their scores is evidence, and replaces no call. known: scores by id that cost no call; those of other
+    documents are ignored. target: find so much of what has `min_relevance`. proposals: with a target, how many
+    documents to read next the result names at most. queries: instead of the query and its candidates, for one set of
+    what answers any of them. room: where its bytes are counted. complete: makes it the task that is carried out, of
+    what comes with the candidates of an index.
     """
 
     query: str
@@ -120,6 +121,7 @@ class SelectionTask:
     return_documents: bool = False
     explain_pool: bool = False
     calibration: Calibration | None = None
+    shipped: bool = False
     instruction: str | None = None
     excluded: frozenset[str] = frozenset()
     known: Mapping[str, float] = field(default_factory=dict)
