@@ -77,14 +77,6 @@ def test_fuse_is_reciprocal_rank_fusion(lists: list[list[str]]) -> None:
     assert (np.diff(fused.scores) <= 0).all()
 
 
-@given(rankings, st.randoms(use_true_random=False))
-def test_fuse_does_not_depend_on_the_order_of_the_rankings(lists: list[list[str]], random: object) -> None:
-    shuffled = list(lists)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = fuse(lists), fuse(shuffled)
-    assert dict(zip(one.ids, one.scores, strict=True)) == dict(zip(other.ids, other.scores, strict=True))
-
-
 def test_fuse_refuses_a_ranking_that_repeats_a_document() -> None:
     with pytest.raises(DuplicateIds, match="ranking 2 of 2"):
         fuse([["a"], ["b", "b"]])

@@ -66,18 +66,6 @@ async def test_long_documents_do_not_come_with_the_pool(tmp_path: Path) -> None:
     catalog.close()
 
 
-async def test_the_best_by_words_come_with_the_first_of_the_pool(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path)
-    rows = [Document(str(number), "night train" if number in (15, 30) else "tram") for number in range(40)]
-    vectors = np.stack([np.ones(40), np.arange(40.0)], axis=1).astype(np.float32)
-    catalog.create("texts", encoder=None, dimension=2).upsert(rows, vectors)
-    retriever = IndexRetriever(catalog, None)
-    retrieved = await retriever.retrieve("texts", Search("night", 40, [1, 0], documents=8))
-    assert list(retrieved.documents) == [*retrieved.pool.ids[:6], "15", "30"]
-    await retriever.close()
-    catalog.close()
-
-
 TEXTS = ("the cat sat", "catalogues", "nothing", "a category of cats")
 QUERY = "Cat, cats or catalogue"
 HAVING = [[True, False, False, False], [False, False, False, True], [False] * 4, [False, True, False, False]]

@@ -1,7 +1,6 @@
 """Indexes without vectors: found by words, with the vectors that a pool of the same texts gets."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,25 +87,3 @@ async def test_search_by_vectors_is_refused(catalog: LocalCatalog, retriever: In
         with pytest.raises(InvalidInput, match="without vectors"):
             catalog.create("other", encoder=None, kind="words", **options)  # type: ignore[arg-type]
     assert not catalog.exists("other")
-
-
-async def test_words_of_another_process_are_found(
-    tmp_path: Path, catalog: LocalCatalog, retriever: IndexRetriever
-) -> None:
-    """With another process' writes and deletions, after compaction, and as a copy."""
-    put(catalog, written(20))
-    assert catalog.get("words").info.dimension == 0
-    other = LocalCatalog(tmp_path / "indexes")
-    other.get("words").upsert([Document("d3", "tram " * 9)], np.empty((1, 0)))
-    other.get("words").delete(["d5", "d7"])
-    found = (await retriever.retrieve("words", Search("tram", 100))).pool
-    assert found.ids[0] == "d3" and not {"d5", "d7"} & set(found.ids)
-    catalog.get("words").settle()
-    assert catalog.get("words").compact()
-    assert list((await retriever.retrieve("words", Search("tram", 100))).pool.ids) == list(found.ids)
-    other.get("words").back_up(tmp_path / "copy")
-    other.restore("again", tmp_path / "copy")
-    again = (await retriever.retrieve("again", Search("tram", 100))).pool
-    assert list(again.ids) == list(found.ids)
-    np.testing.assert_array_equal(again.embeddings, found.embeddings)
-    other.close()

@@ -11,7 +11,6 @@ from scipy.optimize import linprog
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import (
     Config,
-    Distinct,
     DocumentCapacity,
     SelectionConfig,
     SelectionSession,
@@ -119,21 +118,3 @@ def test_equal_scores_settle_nothing() -> None:
     constant = SelectionSession(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
     play(constant, np.zeros(150), 5)
     assert constant.stop_reason is StopReason.BUDGET
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize("groups", [False, True], ids=("documents", "groups"))
-@pytest.mark.parametrize("config", CONFIGS, ids=("boundarymorph", "trend"))
-def test_rounds_under_a_token_limit_work_with_skewed_lengths(config: Config, groups: bool) -> None:
-    """A few long documents: the ones considered for a round may all fit where the whole pool does not."""
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        count = int(rng.integers(80, 300))
-        pool, scores = clustered(count, 4, seed)
-        lengths = np.ceil(20 * np.exp(rng.normal(0, rng.uniform(0.5, 2.5), count)))
-        limit = TokenCapacity(lengths, float(rng.uniform(lengths.min(), lengths.sum())))
-        distinct = Distinct(rng.integers(count // 2, size=count)) if groups else None
-        session = SelectionSession(pool, budget=30, k=limit, config=config, distinct=distinct)
-        play(session, scores, int(rng.integers(2, 5)))
-        assert session.spent == 30
-        assert lengths[session.selection().documents].sum() <= limit.limit

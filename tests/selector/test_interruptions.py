@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
@@ -23,7 +22,6 @@ from boundarymorph.inference.concurrency import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document, Retrieved
 from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer
-from tests.patience import PATIENCE
 from tests.selector.fakes import FakeRetriever, MakeSelector, task
 
 
@@ -93,31 +91,6 @@ class TestLessThanWanted:
         assert any(error.public in warning for warning in result.warnings)
         with pytest.raises(type(error)):
             await selector_of(Leaving(error, fetches), SeededScorer()).select(replace(wanted, accepts="complete"))
-
-    @pytest.mark.parametrize(
-        ("error", "reason"),
-        [
-            (RetrieverUnavailable("nobody answers"), "retriever_unavailable"),
-            (RetrieverFailed("it broke"), "retriever_failed"),
-            (Overloaded("too much to do"), "overloaded"),
-            (None, "deadline"),
-        ],
-    )
-    async def test_known_scores_whose_texts_cannot_be_read(
-        self, error: Exception | None, reason: str, selector_of: MakeSelector
-    ) -> None:
-        retriever = Leaving(error, float("inf"))
-        selector = selector_of(retriever, SeededScorer(), MemoryScoreCache(2**20, seconds_to_live=60))
-        await selector.select(task())
-        assert (await selector.select(task())).reused == 6
-        retriever.fetches = 0
-        seconds = 0.2 if error is None else PATIENCE
-        wanted = replace(task(return_documents=True), deadline=Deadline(time.monotonic() + seconds))
-        result = await selector.select(wanted)
-        assert (result.status, result.reused, len(result.selection.documents)) == ("retrieval_only", 0, 4)
-        assert result.stop_reason == reason
-        assert any("known from earlier requests" in warning for warning in result.warnings)
-        assert result.documents == {}
 
     async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: MakeSelector) -> None:
         selector = selector_of(FakeRetriever(), SeededScorer(error=ScorerUnavailable("gone")))

@@ -64,16 +64,6 @@ class TestKnownScores:
         await selector.select(replace(task(budget=4), query="by index"))
         assert len({entry.document for entry in (await cache.recall("seeded", "by index")).values()} - {None}) == 4
 
-    async def test_one_that_the_caller_gives_takes_no_call_s_place(self, selector_of: MakeSelector) -> None:
-        documents = [Document(id, id) for id in IDS]
-        given = own_pool(documents)
-        selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
-        first = await selector.select(replace(task(budget=4), candidates=given))
-        scored = [first.pool.ids[observation.document] for observation in first.history]
-        known = {id: score_of(QUERY, id) for id in scored[:3]}
-        again = await selector.select(replace(task(budget=4), candidates=given, known=known))
-        assert (again.reused, len(again.history)) == (1, 3)
-
     @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
     async def test_what_is_known_is_looked_up_once(
         self, reuse: bool, looks: tuple[int, int], selector_of: MakeSelector

@@ -4,15 +4,10 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import (
-    BoundaryMorphError,
-    DeadlineExceeded,
-    Overloaded,
     RetrieverUnavailable,
-    ScorerUnavailable,
 )
 from boundarymorph.retrieval.document import Document, GivenCandidates, IndexedCandidates, Search
 from boundarymorph.selector.task import SelectionResult, SelectionTask, WeightedQuery
@@ -44,18 +39,6 @@ async def test_a_query_knows_only_its_candidates(selector_of: MakeSelector) -> N
     missing = [result.pool.ids[place] for place in result.selection.documents[unknown[2]]]
     assert sorted(missing) == sorted(IDS[15:])
     assert not (result.answered.leading[unknown[2]] == 2).any()
-
-
-@pytest.mark.parametrize("error", [ScorerUnavailable("gone"), Overloaded("busy"), DeadlineExceeded("late")])
-@pytest.mark.parametrize("first", [0, 4])
-async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, selector_of: MakeSelector) -> None:
-    result = await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint())
-    assert result.status == ("partial" if first else "retrieval_only")
-    assert bool(result.history) == bool(first)
-    assert len(chosen(result)) == 4
-    assert any(error.public in warning for warning in result.warnings)
-    with pytest.raises(type(error)):
-        await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint(accepts="complete"))
 
 
 async def test_no_vectors_and_yet_an_order(selector_of: MakeSelector) -> None:

@@ -26,7 +26,7 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Accepted, Goal, Interruption, Progress, Rounds, SelectionResult, SelectionTask
+from boundarymorph.selector.task import Accepted, Interruption, Progress, SelectionResult, SelectionTask
 from tests.clocks import VirtualLoop
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.retrieval.fakes import vector_of
@@ -152,30 +152,22 @@ class SelectorMachine(RuleBasedStateMachine):
         data=st.data(),
         query=st.sampled_from(QUERIES),
         own=st.booleans(),
-        budget=st.integers(0, 14),
-        k=st.integers(1, 9),
-        rounds=st.integers(1, 14) | st.just("auto"),
-        method=st.sampled_from(sorted(METHODS)),
         seconds=st.none() | st.floats(0.05, 5),
-        return_documents=st.booleans(),
-        reuse=st.booleans(),
-        goal=st.sampled_from(["set", "order"]),
-        accepts=st.sampled_from(get_args(Accepted)),
+        options=st.fixed_dictionaries(
+            {
+                "budget": st.integers(0, 14),
+                "k": st.integers(1, 9),
+                "rounds": st.integers(1, 14) | st.just("auto"),
+                "method": st.sampled_from(sorted(METHODS)),
+                "return_documents": st.booleans(),
+                "reuse": st.booleans(),
+                "goal": st.sampled_from(["set", "order"]),
+                "accepts": st.sampled_from(get_args(Accepted)),
+            }
+        ),
     )
     def select(
-        self,
-        data: st.DataObject,
-        query: str,
-        own: bool,
-        budget: int,
-        k: int,
-        rounds: Rounds,
-        method: str,
-        seconds: float | None,
-        return_documents: bool,
-        reuse: bool,
-        goal: Goal,
-        accepts: Accepted,
+        self, data: st.DataObject, query: str, own: bool, seconds: float | None, options: dict[str, Any]
     ) -> None:
         if not self.retriever.texts:
             return
@@ -185,20 +177,8 @@ class SelectorMachine(RuleBasedStateMachine):
         known: dict[str, float] = {}
         if own:
             candidates, known = self._own_pool(query, data)
-        task = SelectionTask(
-            query=query,
-            candidates=candidates,
-            budget=budget,
-            k=k,
-            rounds=rounds,
-            method=method,
-            return_documents=return_documents,
-            deadline=Deadline(math.inf if seconds is None else self.loop.now + seconds, self.loop.time),
-            reuse=reuse,
-            goal=goal,
-            accepts=accepts,
-            known=known,
-        )
+        deadline = Deadline(math.inf if seconds is None else self.loop.now + seconds, self.loop.time)
+        task = SelectionTask(query, candidates, deadline=deadline, known=known, **options)
         quick = st.sampled_from([0.0, 0.1]) if seconds is None else LATENCIES
         deletions = st.sets(st.sampled_from(IDS), max_size=6)
         retrieving = data.draw(st.sampled_from([quick, quick | deletions, quick | st.sampled_from(RETRIEVER_TROUBLE)]))
@@ -214,8 +194,8 @@ class SelectorMachine(RuleBasedStateMachine):
             return
         assert seconds is None or self.loop.now - began <= seconds + LATE + 0.011
         if error is not None:
-            refused = isinstance(error, Overloaded) and accepts == "scored"
-            assert accepts == "complete" or not steps or refused, repr(error)
+            refused = isinstance(error, Overloaded) and task.accepts == "scored"
+            assert task.accepts == "complete" or not steps or refused, repr(error)
             assert isinstance(error, DeadlineExceeded | RETRIEVER_ERRORS if not steps else tuple(TROUBLE))
             return
         *before, result = steps
@@ -224,8 +204,8 @@ class SelectorMachine(RuleBasedStateMachine):
         assert result.calls == self.scorer.scored - scored
         for step in before:
             assert isinstance(step, Progress)
-            assert step.calls + step.cached <= max(0, budget - step.reused)
-            assert len(step.selected) == len(set(step.selected)) <= k
+            assert step.calls + step.cached <= max(0, task.budget - step.reused)
+            assert len(step.selected) == len(set(step.selected)) <= (task.k or 0)
 
     def _own_pool(self, query: str, data: st.DataObject) -> tuple[Callable[[Retriever], Candidates], dict[str, float]]:
         """The same texts under other ids, and those of which a caller knows the score."""
