@@ -27,14 +27,22 @@ from typing import Any
 
 import numpy as np
 
-from boundarymorph.selection import Pool, SelectionSession
-from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection import Pool
+from boundarymorph.selection.methods import METHODS, PAPER
 from load_tests import report
 from load_tests.processes import checkout, source
 from tests.selection import literal
 from tests.selection.pools import Scores, clustered, play
 
 TERMS, SHARE = 8, 0.2  # of a query, and of the documents that have each
+
+
+def session(pool: Pool, budget: int, k: int, method: str) -> Any:
+    """Return a session, also in a version before sessions were composed."""
+    selection = import_module("boundarymorph.selection")
+    if hasattr(selection, "Session"):
+        return selection.Session.of(pool, budget=budget, k=k, method=METHODS[method])
+    return selection.SelectionSession(pool, budget=budget, k=k, config=METHODS[method])
 
 
 def literal_rows(size: int, dimension: int, budgets: list[int], k: int, repeats: int) -> Iterator[dict[str, Any]]:
@@ -49,13 +57,13 @@ def literal_rows(size: int, dimension: int, budgets: list[int], k: int, repeats:
         seconds = []
         for _ in range(repeats):
             start = time.perf_counter()
-            session = play(SelectionSession(pool, budget=budget, k=k), scores)
-            chosen = session.selection().documents.tolist()
+            played_out = play(session(pool, budget, k, PAPER), scores)
+            chosen = played_out.selection().documents.tolist()
             seconds.append(time.perf_counter() - start)
         start = time.perf_counter()
         reference = literal.run(pool, scores, budget, k, matrix=matrix)
         whole = kernel + time.perf_counter() - start
-        same = [each.document for each in session.history] == reference.picks and chosen == reference.selected
+        same = [each.document for each in played_out.history] == reference.picks and chosen == reference.selected
         row = {"N": size, "d": dimension, "B": budget, "seconds": min(seconds), "literal_seconds": whole}
         yield row | {"ratio": whole / min(seconds), "same_picks": same}
 
@@ -71,16 +79,16 @@ def with_words(size: int, dimension: int, seed: int) -> tuple[Pool, Scores]:
 def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds: int | None) -> float:
     """Return the CPU seconds of one session. rounds: None for growing ones, which older versions have alone."""
     start = time.process_time()
-    session = SelectionSession(pool, budget=budget, k=k, config=METHODS[method])
-    while (left := budget - session.spent) > 0:
-        if hasattr(session, "ask_round"):
-            asked = session.ask_round(rounds)
+    one = session(pool, budget, k, method)
+    while (left := budget - one.spent) > 0:
+        if hasattr(one, "ask_round"):
+            asked = one.ask_round(rounds)
         else:
             growing = import_module("boundarymorph.selection.rounds").growing
-            asked = session.ask(growing(session.known, left, budget))
-        session.tell(asked, scores[asked])
-    session.selection()
-    session.expected_loss()
+            asked = one.ask(growing(one.known, left, budget))
+        one.tell(asked, scores[asked])
+    one.selection()
+    one.expected_loss()
     return time.process_time() - start
 
 

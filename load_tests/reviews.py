@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import in_default_thread
 from boundarymorph.retrieval.document import Document, GivenCandidates
-from boundarymorph.selection import Pool, SelectionSession, Target
+from boundarymorph.selection import Best, DocumentCapacity, Find, Found, Pool, Session
 from boundarymorph.selection.methods import TO_FIND
+from boundarymorph.selector.task import Target
 from boundarymorph_evaluation import datasets
 
 AT, LEAST = (50, 100, 200), 0.5
@@ -97,16 +98,15 @@ def ours(review: Review, pool: Pool) -> Iterator[Row]:
     places = np.array([int(id) for id in pool.ids])
     labels = review.labels[places]
     known = dict.fromkeys(np.flatnonzero(places == review.seed).tolist(), 1.0)
-    nearly = Target(1.0, 1.0 - 1e-12)  # is not reached before the end
-    session = SelectionSession(
-        pool, budget=len(pool), k=len(pool), config=TO_FIND, known=known, min_relevance=LEAST, target=nearly
-    )
+    best, count = Best(DocumentCapacity(len(pool)), TO_FIND), len(pool)
+    stop = Found(count, 1.0 - 1e-12)  # is not reached before the end
+    session = Session(pool, TO_FIND.posterior(pool, count), Find(best, LEAST, 1.0), stop, known=known)
     stopped: dict[Target, Row] = {target: {"read": 1.0, "found": 1.0, "true": 1.0} for target in TARGETS}
     going_on = list(TARGETS)
     while (asked := session.ask(1 + session.known // 20)).size:
         session.tell(asked, labels[asked])
         for target in list(going_on):
-            if (session.search.recall(target).probability or 0.0) >= target.probability:
+            if Find(best, LEAST, target.share).division(session.state).found >= target.probability:
                 going_on.remove(target)
                 share = float(labels[session.belief.scored].sum() / labels.sum())
                 said = {"found": share, "true": float(share >= target.share)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Config, Pool, SelectionSession
+from boundarymorph.selection import Config, Pool, Session
 from boundarymorph.selection.methods import DEFAULT, METHODS
 
 Scores = NDArray[np.float64]
@@ -27,11 +27,11 @@ def played(
     config: Config | None = None,
     size: int | None = 1,
     rounds: int | None = None,
-) -> Iterator[tuple[int, SelectionSession]]:
+) -> Iterator[tuple[int, Session]]:
     """Play a session in rounds of a size, or without one in so many rounds, or in growing ones, and yield it after each
     number of calls. Rounds without a size depend on the budget: each has a session of its own."""
     for budgets in [at] if size else [(budget,) for budget in at]:
-        session = SelectionSession(pool, budget=max(budgets), k=k, config=config or METHODS[DEFAULT])
+        session = Session.of(pool, budget=max(budgets), k=k, method=config or METHODS[DEFAULT])
         for budget in budgets:
             while (left := budget - session.spent) > 0:
                 asked = session.ask(min(size, left)) if size else session.ask_round(rounds, left)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.main import get_command
 
 from boundarymorph.cli.main import app
+from boundarymorph.notices import Slug
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,6 +42,13 @@ def test_links(page: Path) -> None:
 def test_every_page_has_a_place_on_the_site() -> None:
     placed = (ROOT / "mkdocs.yml").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f": {page.name}\n" not in placed] == []
+
+
+def test_every_warning_is_described() -> None:
+    """Programs find there what they may match."""
+    section = (ROOT / "docs" / "api.md").read_text().partition("\n## Warnings\n")[2]
+    listed = [slug for row in re.findall(r"(?m)^\| (`.*?) \|", section) for slug in re.findall(r"`([a-z-]+)`", row)]
+    assert sorted(slug for slug in listed if slug != "slug") == sorted(get_args(Slug))
 
 
 CODE = re.compile(r"(?ms)^[ ]*```[^\n]*\n(.*?)^[ ]*```|`([^`\n]+)`")

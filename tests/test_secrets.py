@@ -66,15 +66,7 @@ def test_white_space_around_a_url_is_removed(name: str) -> None:
     assert section.url.get_secret_value().endswith(f"://user:{KEY}@host:1/x")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        f"user:{KEY}@x@host:1",
-        f"user:{KEY}#x@host:1",
-        f"u:{KEY}\n@host:1",
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("given", [f"user:{KEY}@x@host:1", f"user:{KEY}#x@host:1", f"u:{KEY}\n@host:1"], ids=repr)
 @pytest.mark.parametrize("name", URLS)
 def test_a_password_with_unescaped_characters_is_refused_without_it(name: str, given: str) -> None:
     with pytest.raises(InvalidConfiguration, match=r"unescaped special character|control characters") as raised:

@@ -21,7 +21,7 @@ FILES = [
     for path in found.rglob("*.py")
 ]
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 600, 80
-AT_THE_ROOT = {"__init__.py", "database.py", "errors.py", "library.py", "reading.py"}
+AT_THE_ROOT = {"__init__.py", "database.py", "errors.py", "library.py", "notices.py", "reading.py"}
 
 
 def test_files_are_small() -> None:

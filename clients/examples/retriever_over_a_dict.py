@@ -45,7 +45,8 @@ async def retrieve(request: Request) -> Response:
     ids = json.dumps([notes[row]["id"] for row in order]).encode()
     tensors = {"vectors": vectors[order], "query": query, "scores": scores[order]}
     tensors |= {"ids": np.frombuffer(ids, np.uint8)}
-    warnings = json.dumps([] if notes else ["no document passes the filter"])
+    nothing = {"slug": "no-document-passes-filter", "message": "no document passes the filter"}
+    warnings = json.dumps([] if notes else [nothing])
     named = {"type": "application/vnd.boundarymorph.pool", "version": "6", "source": "index", "warnings": warnings}
     return Response(save(tensors, named))
 

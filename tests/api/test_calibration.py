@@ -66,6 +66,7 @@ async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, 
         given: dict[str, Any] = {"index": "texts"} if source == "index" else {"pool": POOL}
         async with filled(settings.model_copy(update={"calibration": tmp_path / "pools.json"})) as client:
             artifacts(settings, "texts").change(calibration=made)
+            assert answer(await client.get("/indexes/texts"))["trust"] == trust
             wanted = {"query": QUERY, "k": 5, "relevance": "people", **given, **fields}
             return answer(await client.post("/select", json=wanted))
 
@@ -73,10 +74,13 @@ async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, 
     assert (strong["scorer"]["trust"], strong["calibration"], strong["warnings"]) == ("strong", WHEN, [])
     spared = await selected("none")
     assert (spared["usage"]["budget"], spared["usage"]["cross_encoder_calls"]) == (0, 0)
-    assert "no call was made: by its judgements" in str(spared["warnings"])
+    assert [warning["slug"] for warning in spared["warnings"]] == ["harmful-scorer-not-called"]
+    if source == "index":
+        several = await selected("none", query=None, queries=[{"query": QUERY}, {"query": "other"}])
+        assert (several["usage"]["budget"], several["usage"]["cross_encoder_calls"]) == (0, 0)
     asked = await selected("none", budget=5)
     assert asked["usage"]["cross_encoder_calls"] == 5 and asked["scorer"]["trust"] == "weak"
-    assert "this scorer makes sets worse here" in str(asked["warnings"])
+    assert [warning["slug"] for warning in asked["warnings"]] == ["harmful-scorer"]
     by_score = await selected("none", relevance="scorer")
     assert by_score["usage"]["cross_encoder_calls"] > 0 and not by_score["warnings"]
     without = await selected("none", calibration=False)

@@ -1,6 +1,5 @@
 """POST /select with texts that bring no embeddings: vectors and an order of their words, and no encoder."""
 
-import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -9,13 +8,10 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from boundarymorph.inference.concurrency import Abandoned
-from boundarymorph.retrieval import lexical_vectors as lexical
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
 from tests.fakes.service import answer, faked, serving
-from tests.patience import PATIENCE
 from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
@@ -118,32 +114,3 @@ async def test_the_encoder_where_it_is_wanted(client: httpx.AsyncClient) -> None
     assert ENCODER.texts == before + len(TEXTS) + 1
     similarity = [float(vector_of(text) @ vector_of(QUERY)) for text in TEXTS]
     assert [place for place, _ in ranked(body)] == np.argsort(np.negative(similarity))[:-1].tolist()
-
-
-async def test_vectors_that_are_not_ready_at_the_deadline(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer is the order that is known by then, and the thread is free again."""
-    ended = threading.Semaphore(0)
-
-    def endless(matrix: Any, *_: object, **__: object) -> None:
-        try:
-            while True:
-                matrix.times(np.ones(matrix.shape[1], dtype=np.float32))
-        except Abandoned:
-            ended.release()
-            raise
-
-    monkeypatch.setattr(lexical, "_lanczos", endless)
-    late = {"deadline_ms": 300, "budget": 5, "k": len(MEMBERS) - 1}
-    by_words = await select(client, MEMBERS, **late)
-    given = await select(client, MEMBERS, ranked=True, **late)
-    for body, by in ((by_words, "that of BM25"), (given, "the one given")):
-        assert (body["status"], body["stop_reason"], body["vectors"]) == ("retrieval_only", "deadline", "none")
-        (warning,) = body["warnings"]
-        assert f"the order is {by}" in warning
-        assert ended.acquire(timeout=PATIENCE)
-    expected = literal_bm25(QUERY, MEMBERS)
-    order = sorted(range(len(MEMBERS)), key=lambda place: (-expected[place], place))
-    assert [place for place, _ in ranked(by_words)] == order[:-1]
-    assert [place for place, _ in ranked(given)] == list(range(len(MEMBERS) - 1))

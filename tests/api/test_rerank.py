@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
-from tests import metrics
 from tests.fakes.scorer import SeededScorer, failing, score_of
 from tests.fakes.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
@@ -219,11 +218,11 @@ async def test_max_tokens_per_doc_cuts_what_is_scored(client: httpx.AsyncClient)
 async def test_fields_without_effect_are_warned_of(client: httpx.AsyncClient) -> None:
     body = await post(client, "/v2/rerank", relevant_spans={"mode": "enabled"}, priority=3)
     warnings = body["meta"]["warnings"]
-    assert warnings == body["boundarymorph"]["warnings"]
-    assert [warning.partition(" ")[0] for warning in warnings] == ["relevant_spans"]
+    assert [{"slug": "no-effect", "message": said} for said in warnings] == body["boundarymorph"]["warnings"]
+    assert [said.partition(" ")[0] for said in warnings] == ["relevant_spans"]
     response = await client.post("/weaviate/rerank", json={"query": QUERY, "documents": ["a"], "unheard_of": 1})
     [warning] = json.loads(response.headers["x-boundarymorph-warnings"])
-    assert "'unheard_of'" in warning
+    assert warning["slug"] == "no-effect" and "'unheard_of'" in warning["message"]
 
 
 @pytest.mark.parametrize("fields", [{"model": "rerank-2.5", "top_k": 3}, {"truncation": True}, {"property": ""}])
@@ -293,19 +292,10 @@ async def test_budget_may_be_a_setting(tmp_path: Path, budget: Any, calls: int) 
     assert ours["cross_encoder_calls"] == calls or budget == "auto"
     assert sorted(indexes(body)) == list(range(21))
     if calls < 21:
-        assert f"{calls} of the 21 documents were scored" in ours["warnings"][0]
-    assert body["meta"].get("warnings", []) == ours["warnings"] and len(ours["warnings"]) == (calls < 21)
+        assert f"{calls} of the 21 documents were scored" in ours["warnings"][0]["message"]
+    assert [warning["slug"] for warning in ours["warnings"]] == ["budget-by-settings"] * (calls < 21)
+    assert body["meta"].get("warnings", []) == [warning["message"] for warning in ours["warnings"]]
     assert (asked["boundarymorph"]["cross_encoder_calls"], asked["boundarymorph"]["warnings"]) == (3, [])
-
-
-async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
-    def counted(outcome: str) -> float:
-        labels = {"route": "/v2/rerank", "outcome": outcome}
-        return metrics.counted("boundarymorph_rerank_documents_total", **labels)
-
-    before = counted("scored"), counted("inferred")
-    await post(client, "/v2/rerank", budget=5, top_n=2)
-    assert (counted("scored") - before[0], counted("inferred") - before[1]) == (5, 7)
 
 
 @pytest.mark.parametrize("on_failure", ["degrade", "error"])

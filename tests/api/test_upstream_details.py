@@ -61,7 +61,7 @@ async def test_callers_read_nothing_of_a_scorer(
         request = REQUEST | {"deadline_ms": deadline_ms}
         degraded = await client.post("/select", json=request, headers=headers)
         assert degraded.json()["status"] == "retrieval_only"
-        assert any("scorer" in warning for warning in degraded.json()["warnings"])
+        assert any("scorer" in warning["message"] for warning in degraded.json()["warnings"])
         told = [message for message in caplog.messages if f"127.0.0.1:{server.port}" in message]
         assert len(told) == 1, "by the selection, unless the log has it from the change of the server's state"
         streamed = await client.post("/select", json=request, headers=headers | {"Accept": "text/event-stream"})

@@ -70,7 +70,7 @@ ANSWER: dict[str, Any] = {
     "usage": {"budget": 5, "cross_encoder_calls": 4, "rounds": 2},
     "stop_reason": "budget",
     "timings_ms": {"retrieve": 10.4, "select": 2.0, "score": 87.6, "total": 101.2},
-    "warnings": ["2 documents were [cut]"],
+    "warnings": [{"slug": "scoring-truncated", "message": "2 documents were [cut]"}],
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection import Belief, Pool, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection import Belief, Pool, UpperConfidenceBound
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, chosen
@@ -29,6 +29,7 @@ from boundarymorph_evaluation.problem import EMBEDDED, Question, QuestionTexts, 
 from boundarymorph_evaluation.run import run_once
 from tests.evaluation.tables import on_a_circle, problem, synthetic
 from tests.selection.pools import play
+from tests.sessions import session_of
 
 WORDS = QuestionTexts("topic3 topic4", [f"topic{number % 7} topic{number % 5} word{number}" for number in range(80)])
 QUESTIONS = [replace(question, texts=WORDS) for question in synthetic(queries=3, n=80, seed=5).questions()]
@@ -129,7 +130,7 @@ def test_bagel_starts_at_the_head_and_then_anneals() -> None:
 def test_the_product_is_driven_as_the_service_drives_it() -> None:
     for config in METHODS.values():
         run, ranking = run_once(Morph(config), QUESTIONS[1], 12, 10)
-        session = SelectionSession(QUESTIONS[1].pool, budget=12, k=10, config=config)
+        session = session_of(QUESTIONS[1].pool, budget=12, k=10, config=config)
         play(session, QUESTIONS[1].scores, 1)
         assert ranking[:10].tolist() == session.selection().documents.tolist()
         assert run.calls == [observation.document for observation in session.history]
@@ -141,10 +142,10 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
 def test_methods_trust_a_scorer_as_the_service_does(scorer: str, trust: Trust) -> None:
     question = replace(QUESTIONS[0], scorer=scorer)
     config = replace(TO_PEOPLE, signal_weight=SIGNAL_WEIGHTS[trust])
-    session = play(SelectionSession(question.pool, budget=12, k=10, config=config), question.scores, 1)
+    session = play(session_of(question.pool, budget=12, k=10, config=config), question.scores, 1)
     ranking = run_once(Morph(TO_PEOPLE), question, 12, 10)[1]
     assert ranking[:10].tolist() == session.selection().documents.tolist()
-    by_head = SelectionSession(question.pool, budget=0, k=10, config=config, known={0: float(question.scores[0])})
+    by_head = session_of(question.pool, budget=0, k=10, config=config, known={0: float(question.scores[0])})
     assert run_once(Extend(), question, 1, 10)[1][:10].tolist() == by_head.selection().documents.tolist()
 
 
@@ -154,7 +155,7 @@ def test_extend_tells_a_session_the_scores_of_the_head() -> None:
         run, ranking = run_once(Extend(), question, 12, 10)
         assert run.calls == list(range(12))
         known = dict(enumerate(question.scores[:12].tolist()))
-        session = SelectionSession(question.pool, budget=0, k=10, config=question.configured(TO_PEOPLE), known=known)
+        session = session_of(question.pool, budget=0, k=10, config=question.configured(TO_PEOPLE), known=known)
         assert ranking[:10].tolist() == session.selection().documents.tolist()
         blind = run_once(Extend(), replace(question, scores=np.where(np.arange(80) < 12, question.scores, 0.0)), 12, 10)
         assert blind[1].tolist() == ranking.tolist(), "scores that nobody bought decide nothing"

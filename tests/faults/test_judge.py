@@ -111,5 +111,5 @@ def test_one_document(judged: Service, model: Server, table: Table, one: str) ->
     body = whole(response, k=120)
     assert spent(body) == (BUDGET, 0)
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == BUDGET - 1
-    assert any("got no score" in warning for warning in body["warnings"])
+    assert any(warning["slug"] == "documents-without-score" for warning in body["warnings"])
     table.add(f"a language model {one}", f"{outcome(response)}; a warning, and the document as it is believed", None)

@@ -14,6 +14,7 @@ from safetensors.numpy import load, save
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.errors import InvalidInput, MalformedFrame
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Document, Retrieved, VectorSource
 from boundarymorph.retrieval.encoders import Embeddings
@@ -95,8 +96,12 @@ def pools(draw: st.DrawFn) -> Pool:
 
 
 @settings(deadline=None, max_examples=60)
-@given(pool=pools(), warnings=st.lists(texts, max_size=3), source=st.sampled_from(get_args(VectorSource)))
-def test_pool_comes_back_bit_for_bit(pool: Pool, warnings: list[str], source: VectorSource) -> None:
+@given(
+    pool=pools(),
+    warnings=st.lists(st.builds(Notice, texts, texts), max_size=3),
+    source=st.sampled_from(get_args(VectorSource)),
+)
+def test_pool_comes_back_bit_for_bit(pool: Pool, warnings: list[Notice], source: VectorSource) -> None:
     back = decode_pool(encode_pool(Retrieved(pool, warnings, source)))
     same(pool, back.pool)
     assert (list(back.warnings), back.vectors) == (warnings, source)
@@ -143,12 +148,17 @@ def tensors() -> dict[str, NDArray[Any]]:
     pool = pool_of(stored(rng.standard_normal((3, 8))), bm25=np.arange(3.0))
     terms = np.array([[True, False, True], [False, False, True]])
     pool = Pool(["ä", "b", ""], pool.embeddings, pool.query, pool.scores, pool.features, terms)
-    found = load(encode_pool(Retrieved(pool, ["careful"])))
+    found = load(encode_pool(Retrieved(pool, [Notice("no-effect", "careful")])))
     assert found.keys() == {"vectors", "query", "scores", "ids", "artifacts", "feature:bm25", "terms"}
     return found
 
 
-METADATA = {"type": POOL_TYPE, "version": VERSION, "warnings": '["careful"]', "source": "index"}
+METADATA = {
+    "type": POOL_TYPE,
+    "version": VERSION,
+    "warnings": '[{"slug": "new", "message": "careful"}]',
+    "source": "index",
+}
 
 
 @pytest.mark.parametrize("name", ["vectors", "query", "scores", "ids", "feature:bm25"])
@@ -191,6 +201,8 @@ def test_decode_refuses_another_type_or_shape(tensors: dict[str, NDArray[Any]], 
         {"warnings": "careful"},
         {"warnings": "[1]"},
         {"warnings": '"careful"'},
+        {"warnings": '["careful"]'},
+        {"warnings": '[{"slug": "new", "message": null}]'},
         {"more": "x" * HEADER_BYTES},
     ],
     ids=str,

@@ -30,7 +30,7 @@ async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
     found = [await retriever.retrieve("a", Search("tram", 5, query, **option)) for option in options]
     await retriever.close()
     assert [len(each.pool) for each in found] == [5, 1, 5]
-    return [list(each.warnings) for each in found]
+    return [[warning.message for warning in each.warnings] for each in found]
 
 
 async def test_device_that_is_missing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,7 +79,7 @@ def test_cpu_answers_once_the_device_has_no_room(tmp_path: Path, caplog: pytest.
         for query in queries:
             found = catalog.get("a").retrieve(Search("", 5, query))
             assert list(found.pool.ids) == list(plain.get("a").retrieve(Search("", 5, query)).pool.ids)
-            told.add(tuple(found.warnings))
+            told.add(tuple(warning.message for warning in found.warnings))
         return told
 
     put(catalog.create("a", encoder=None, dimension=8), names(SIZE))

@@ -194,7 +194,7 @@ def test_cpu_answers_beyond_what_the_shards_return() -> None:
     found = index.view().search(vectors[0], 3000)
     assert len(set(found.ids)) == 3000
     (warning,) = found.warnings
-    assert "3,000" in warning and "500 results from each of 4 shards" in warning
+    assert "3,000" in warning.message and "500 results from each of 4 shards" in warning.message
 
 
 def test_limit_depends_on_how_faiss_was_built(monkeypatch: pytest.MonkeyPatch) -> None:

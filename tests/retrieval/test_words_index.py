@@ -7,6 +7,7 @@ import pytest
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.inference.concurrency import in_default_thread
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import Document, GivenCandidates, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
@@ -75,7 +76,11 @@ async def test_words_with_depth_filter_or_no_match(catalog: LocalCatalog, retrie
         (Search(QUERY, 5, filter={"n": 99}), "no document that passes the filter has a word of the query"),
     ):
         found = await retriever.retrieve("words", search)
-        assert (len(found.pool), found.vectors, list(found.warnings)) == (0, "lexical", [reason])
+        assert (len(found.pool), found.vectors, list(found.warnings)) == (
+            0,
+            "lexical",
+            [Notice("no-word-found", reason)],
+        )
 
 
 async def test_search_by_vectors_is_refused(catalog: LocalCatalog, retriever: IndexRetriever) -> None:

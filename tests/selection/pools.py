@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Pool, SelectionSession
+from boundarymorph.selection import Pool, Session
 
 Scores = NDArray[np.float64]
 
@@ -54,14 +54,14 @@ FAMILIES: dict[str, Callable[..., tuple[Pool, Scores]]] = {
 }
 
 
-def play_by_rounds(session: SelectionSession, scores: Scores) -> SelectionSession:
+def play_by_rounds(session: Session, scores: Scores) -> Session:
     """Score what the session asks for, in rounds that grow, as those of the service do. scores: (N,)"""
     while (asked := session.ask_round()).size:
         session.tell(asked, scores[asked])
     return session
 
 
-def play(session: SelectionSession, scores: Scores, batch: int = 1) -> SelectionSession:
+def play(session: Session, scores: Scores, batch: int = 1) -> Session:
     """Score what the session asks for, in rounds of `batch`, until it asks for nothing more. scores: (N,)"""
     while (asked := session.ask(batch)).size:
         session.tell(asked, scores[asked])

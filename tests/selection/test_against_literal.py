@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.selection import Pool, SelectionConfig, SelectionSession
+from boundarymorph.selection import Pool, SelectionConfig, Session
 from boundarymorph.selection.process import KERNELS
 from tests.selection import literal
 from tests.selection.pools import FAMILIES, Scores, clustered, play
+from tests.sessions import session_of
 
 EXACT = SelectionConfig(bandwidth_pairs=None)
 
@@ -21,9 +22,9 @@ def agree(
     config: SelectionConfig = EXACT,
     within: float = 1e-9,
     **reference: Any,
-) -> SelectionSession:
+) -> Session:
     """The session, which picked, selected and believes what the reference does."""
-    session = play(SelectionSession(pool, budget=budget, k=k, config=config), scores)
+    session = play(session_of(pool, budget=budget, k=k, config=config), scores)
     expected = literal.run(pool, scores, budget, k, **reference)
     assert [observation.document for observation in session.history] == expected.picks
     assert len(expected.picks) == (min(budget, len(pool)) if k < len(pool) else 0)

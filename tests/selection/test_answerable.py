@@ -10,18 +10,19 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection import Pool, Session, TrendConfig
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.methods import TO_PEOPLE
-from boundarymorph.selection.outlook import answerable_after, answerable_before
+from boundarymorph.selection.outlook import ENOUGH, answerable_after, answerable_before
 from boundarymorph.selection.trend import Mixture
 from load_tests.studies import calibration_error, ranked_right
 from tests.selection.pools import Scores, play
 from tests.selection.test_quality import question
+from tests.sessions import session_of
 
 
-def answerable(session: SelectionSession) -> float:
-    found = session.outlook().answerable
+def answerable(session: Session, enough: float = ENOUGH) -> float:
+    found = session.outlook(enough).answerable
     assert found is not None
     return found
 
@@ -35,7 +36,7 @@ def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
     return Pool(ids, pool.embeddings[kept], pool.query, pool.scores[kept], words), scores[kept]
 
 
-def by_the_posterior(session: SelectionSession, least: float) -> float:
+def by_the_posterior(session: Session, least: float) -> float:
     """From the mixture's normal distributions of the log-odds, one document after the other."""
     mixture = session._posterior.beliefs
     assert isinstance(mixture, Mixture)
@@ -56,8 +57,8 @@ def by_the_posterior(session: SelectionSession, least: float) -> float:
 def test_it_is_that_of_the_posterior(config: TrendConfig, least: float) -> None:
     """Of scores, also where relevance is what people find."""
     pool, scores = unanswered(3, 0.3)
-    session = play(SelectionSession(pool, budget=12, k=10, config=config, enough=least), scores, 4)
-    assert answerable(session) == pytest.approx(by_the_posterior(session, least), rel=1e-3)
+    session = play(session_of(pool, budget=12, k=10, config=config), scores, 4)
+    assert answerable(session, least) == pytest.approx(by_the_posterior(session, least), rel=1e-3)
 
 
 def test_by_hand() -> None:
@@ -90,7 +91,7 @@ def test_before_any_score_by_hand() -> None:
 def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
     pool, scores = unanswered(2)
     scores[40] = 0.5
-    session = SelectionSession(pool, budget=0, k=5, config=TO_PEOPLE, known={40: 0.5, 41: scores[41]})
+    session = session_of(pool, budget=0, k=5, config=TO_PEOPLE, known={40: 0.5, 41: scores[41]})
     assert answerable(session) == 1.0
     session.give_up([40])
     assert answerable(session) < 1.0
@@ -107,7 +108,7 @@ def test_it_is_reliable() -> None:
         said, happened = [], []
         for seed in range(36):
             pool, scores = unanswered(seed) if seed % 3 == 0 else question(seed)
-            said.append(answerable(play(SelectionSession(pool, budget=budget, k=10, config=TrendConfig()), scores, 5)))
+            said.append(answerable(play(session_of(pool, budget=budget, k=10, config=TrendConfig()), scores, 5)))
             happened.append(float((scores >= 0.5).any()))
         assert 0.6 < np.mean(happened) < 0.7
         error, area = (of(np.array(said), np.array(happened)) for of in (calibration_error, ranked_right))

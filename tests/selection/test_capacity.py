@@ -13,14 +13,15 @@ from boundarymorph.selection import (
     Config,
     DocumentCapacity,
     SelectionConfig,
-    SelectionSession,
     StopReason,
     TokenCapacity,
     TrendConfig,
     capacity_of,
 )
-from boundarymorph.selection.session import FEWEST_TO_SETTLE, LOOKS_TO_SETTLE
+from boundarymorph.selection.session import FEWEST_TO_SETTLE
+from boundarymorph.selection.stop import LOOKS_TO_SETTLE
 from tests.selection.pools import clustered, play
+from tests.sessions import session_of
 
 CONFIGS: list[Config] = [SelectionConfig(), TrendConfig()]
 WORTHS = arrays(np.float64, 14, elements=st.floats(0.01, 1))
@@ -65,7 +66,7 @@ def test_calls_under_a_token_limit_are_those_of_a_count(round_size: int) -> None
     pool, scores = clustered(300, 12, 3)
     limit = TokenCapacity(np.random.default_rng(3).integers(5, 200, 300).astype(float), 4_000.0)
     count = DocumentCapacity(int(4_000 / limit.lengths.mean()))
-    by_tokens, by_count = (SelectionSession(pool, budget=40, k=k, config=TrendConfig()) for k in (limit, count))
+    by_tokens, by_count = (session_of(pool, budget=40, k=k, config=TrendConfig()) for k in (limit, count))
     assert play(by_tokens, scores, round_size).history == play(by_count, scores, round_size).history
     chosen = by_tokens.selection().documents
     assert limit.lengths[chosen].sum() <= 4_000 and len(chosen) > count.k
@@ -93,7 +94,7 @@ def test_settles_when_little_is_expected_to_be_lost(config: Config) -> None:
     pool, scores = clustered(150, 12, 3)
     losses = []
     for settle in (0.2, 0.05, 0.01):
-        session = play(SelectionSession(pool, budget=150, k=30, config=config, settle=settle), scores, 5)
+        session = play(session_of(pool, budget=150, k=30, config=config, settle=settle), scores, 5)
         losses.append((session.spent, session.expected_loss()))
         assert session.stop_reason is (StopReason.SETTLED if session.spent < 150 else StopReason.BUDGET)
         assert session.expected_loss() <= settle
@@ -106,7 +107,7 @@ def test_equal_scores_settle_nothing() -> None:
     pool, scores = clustered(150, 12, 3)
     rare = np.where(scores > np.quantile(scores, 0.9), 1.0, 0.0)
     rare[:20] = 0.0
-    session = SelectionSession(pool, budget=150, k=30, config=TrendConfig(), settle=0.9)
+    session = session_of(pool, budget=150, k=30, config=TrendConfig(), settle=0.9)
     looks = 0
     while (asked := session.ask(5)).size:
         assert session.enough_scores == (looks > 0) and looks < LOOKS_TO_SETTLE
@@ -115,6 +116,6 @@ def test_equal_scores_settle_nothing() -> None:
     told = [seen.score for seen in session.history]
     assert session.stop_reason is StopReason.SETTLED
     assert len(told) >= FEWEST_TO_SETTLE and len(set(told)) == 2
-    constant = SelectionSession(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
+    constant = session_of(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
     play(constant, np.zeros(150), 5)
     assert constant.stop_reason is StopReason.BUDGET

@@ -8,13 +8,13 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import (
     ExhaustiveSession,
     Pool,
-    SelectionSession,
     StopReason,
     TrendConfig,
 )
 from boundarymorph.selection.belief import Belief, first_of_each, shared
 from boundarymorph.selection.process import alike
 from tests.selection.pools import clustered
+from tests.sessions import session_of
 
 
 def test_a_score_is_that_of_every_document_of_the_text() -> None:
@@ -104,7 +104,7 @@ def test_impossible_scores_change_nothing(scores: list[float]) -> None:
 
 def test_what_is_learned_between_asking_and_telling() -> None:
     pool, scores = clustered(50, 8, 3)
-    session = SelectionSession(pool, budget=20, k=10, config=TrendConfig())
+    session = session_of(pool, budget=20, k=10, config=TrendConfig())
     first = session.ask(3)
     session.tell(first[:1], scores[first[:1]])
     texts = np.arange(50)

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection import (
     Config,
-    Distinct,
     DocumentCapacity,
     SelectionConfig,
-    SelectionSession,
     StopReason,
     TokenCapacity,
     TrendConfig,
 )
-from boundarymorph.selection.capacity import GroupedCapacity, diverse
+from boundarymorph.selection.diversity import diverse
+from boundarymorph.selection.groups import GroupedCapacity
 from boundarymorph.selection.process import median_distance
 from tests.selection.pools import clustered, play
+from tests.sessions import Groups, session_of
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
 WORTHS = arrays(np.float64, 7, elements=st.integers(0, 20).map(lambda number: number / 20))
@@ -114,7 +114,7 @@ def test_groups_as_k_counts_them(config: Config) -> None:
     pool, scores = clustered(100, 8, 5)
     groups = np.arange(100) // 7
     known = dict(enumerate(scores.tolist()))
-    session = SelectionSession(pool, budget=0, k=4, config=config, known=known, distinct=Distinct(groups, 3, True))
+    session = session_of(pool, budget=0, k=4, config=config, known=known, distinct=Groups(groups, 3, True))
     assert session.stop_reason is StopReason.BUDGET and session.expected_loss() == 0
     best_of = {group: np.flatnonzero(groups == group)[np.argsort(-scores[groups == group])] for group in range(15)}
     leading = sorted(best_of, key=lambda group: -scores[best_of[group][0]])[:4]
@@ -128,7 +128,7 @@ def test_what_is_negligible_beside_the_best() -> None:
     scores[3], scores[7], scores[9] = 0.9, 0.0091, 0.0089
     known = dict(enumerate(scores.tolist()))
     for k in (DocumentCapacity(20), TokenCapacity(np.arange(1.0, 41.0), 300.0)):
-        session = SelectionSession(pool, budget=0, k=k, known=known, negligible=0.01)
+        session = session_of(pool, budget=0, k=k, known=known, negligible=0.01)
         assert sorted(session.selection().documents.tolist()) == [3, 7]
         assert session.expected_loss() == 0
 
@@ -174,11 +174,11 @@ def test_in_a_session_with_groups() -> None:
     groups = np.arange(80) // 4
     known = dict(enumerate(scores.tolist()))
     options = {"budget": 0, "k": 8, "known": known, "config": TrendConfig()}
-    plain = SelectionSession(pool, **options).selection().documents  # type: ignore[arg-type]
-    varied = SelectionSession(pool, **options, diversity=0.4).selection()  # type: ignore[arg-type]
+    plain = session_of(pool, **options).selection().documents  # type: ignore[arg-type]
+    varied = session_of(pool, **options, diversity=0.4).selection()  # type: ignore[arg-type]
     assert set(varied.documents.tolist()) == set(diverse(pool.embeddings, scores, 8, 0.4).tolist())
     assert set(varied.documents.tolist()) != set(plain.tolist()) and (np.diff(varied.relevance) <= 0).all()
-    both = SelectionSession(pool, **options, diversity=0.4, distinct=Distinct(groups, 2, True))  # type: ignore[arg-type]
+    both = session_of(pool, **options, diversity=0.4, distinct=Groups(groups, 2, True))  # type: ignore[arg-type]
     chosen = both.selection().documents
     assert np.bincount(groups[chosen]).max() == 2 and len(set(groups[chosen])) == 8 and len(chosen) == 16
 
@@ -190,7 +190,7 @@ def test_copies_that_are_found_later_reopen_a_decided_session(config: Config, kn
     """All documents fit into the set until some turn out to be copies, of which the set may have one each."""
     pool, scores = clustered(12, 4, 1)
     texts = np.arange(12) // 2
-    session = SelectionSession(pool, budget=9, k=12, config=config, known=known, distinct=Distinct())
+    session = session_of(pool, budget=9, k=12, config=config, known=known, distinct=Groups())
     before = session.stop_reason
     session.same_texts(texts)
     play(session, scores[texts * 2], 2)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import nbinom
 
-from boundarymorph.selection import Pool, Selection, SelectionSession, StopReason, Target
+from boundarymorph.selection import Pool, Selection, Session, StopReason
 from boundarymorph.selection.methods import TO_FIND
 from boundarymorph.selection.outlook import FURTHER_CALLS, SHAPE, STRAY, Search
 from tests.selection.pools import play
+from tests.sessions import Target, session_of
 
 MOST = Target(0.9, 0.8)
 
@@ -26,12 +27,8 @@ def topics(seed: int, count: int = 300, relevant: int = 30) -> tuple[Pool, np.nd
     return pool, (about == 0).astype(float)
 
 
-def searching(
-    pool: Pool, budget: int, known: dict[int, float] | None = None, target: Target = MOST
-) -> SelectionSession:
-    return SelectionSession(
-        pool, budget=budget, k=len(pool), config=TO_FIND, known=known, min_relevance=0.5, target=target
-    )
+def searching(pool: Pool, budget: int, known: dict[int, float] | None = None, target: Target = MOST) -> Session:
+    return session_of(pool, budget=budget, k=len(pool), config=TO_FIND, known=known, min_relevance=0.5, target=target)
 
 
 @pytest.mark.parametrize(("found", "target"), [(20, Target(0.9, 0.9)), (3, Target(0.5, 0.8)), (0, Target(1.0, 0.9))])
@@ -40,7 +37,7 @@ def test_the_belief_is_that_of_a_negative_binomial_distribution(found: int, targ
     search = Search(found, unread, 100)
     mean = unread.sum() + STRAY * 0.6
     missed = nbinom(SHAPE, SHAPE / (SHAPE + mean))
-    recall = search.recall(target)
+    recall = search.recall(target.share)
     assert search.missed == pytest.approx(mean)
     allowed = max(number for number in range(61) if found >= target.share * (found + number) - 1e-9)
     whole = missed.cdf(60)  # no more than there are
@@ -56,7 +53,7 @@ def test_the_belief_is_that_of_a_negative_binomial_distribution(found: int, targ
 def test_allowed_to_miss_to_the_document() -> None:
     """Of 20, 19 are a share of .95, which rounding must not take away."""
     unread = np.full(10, 0.05)
-    exactly, less = (Search(19, unread, 100).recall(Target(share, 0.5)).probability for share in (0.95, 0.9501))
+    exactly, less = (Search(19, unread, 100).recall(share).probability for share in (0.95, 0.9501))
     missed = nbinom(SHAPE, SHAPE / (SHAPE + 0.5 + STRAY / 10))
     assert (exactly, less) == pytest.approx((missed.cdf(1) / missed.cdf(10), missed.cdf(0) / missed.cdf(10)))
 

@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from boundarymorph.selection import Config, Pool, SelectionConfig, SelectionSession, StopReason, TrendConfig
+from boundarymorph.selection import Config, Pool, SelectionConfig, Session, StopReason, TrendConfig
 from boundarymorph.selection.belief import Scale
 from boundarymorph.selection.capacity import TokenCapacity
 from tests.selection.pools import Scores, clustered, play
+from tests.sessions import session_of
 
 CONFIGS: tuple[Config, ...] = (TrendConfig(), SelectionConfig())
 
 
 def reaching(
     pool: Pool, scores: Scores, budget: int, least: float, k: int = 400, size: int = 4, config: Config | None = None
-) -> SelectionSession:
-    session = SelectionSession(pool, budget=budget, k=k, config=config or TrendConfig(), min_relevance=least)
+) -> Session:
+    session = session_of(pool, budget=budget, k=k, config=config or TrendConfig(), min_relevance=least)
     return play(session, scores, size)
 
 
@@ -25,7 +26,7 @@ def test_known_scores_are_decided_at_the_edge(config: Config) -> None:
     edge = float(np.sort(scores)[-7])
     known = dict(enumerate(scores.tolist()))
     for least, count in ((edge, 7), (np.nextafter(edge, 2), 6), (0.0, 60), (1.0, int((scores == 1.0).sum()))):
-        session = SelectionSession(pool, budget=5, k=60, config=config, known=known, min_relevance=float(least))
+        session = session_of(pool, budget=5, k=60, config=config, known=known, min_relevance=float(least))
         assert session.stop_reason is StopReason.POOL_EXHAUSTED and session.expected_loss() == 0
         assert sorted(session.selection().documents.tolist()) == np.flatnonzero(scores >= least).tolist()
         assert len(session.selection().documents) == count
@@ -36,8 +37,8 @@ def test_no_more_than_k_and_these_are_the_most_relevant(config: Config) -> None:
     """With more than k that reach it the boundary is that of k: the same calls, the same set."""
     pool, scores = clustered(200, 12, 2)
     known = {document: float(scores[document]) for document in range(0, 200, 2)}
-    session = SelectionSession(pool, budget=10, k=5, config=config, known=known, min_relevance=0.01)
-    plain = SelectionSession(pool, budget=10, k=5, config=config, known=known)
+    session = session_of(pool, budget=10, k=5, config=config, known=known, min_relevance=0.01)
+    plain = session_of(pool, budget=10, k=5, config=config, known=known)
     for _ in range(3):
         asked = session.ask(3)
         assert asked.tolist() == plain.ask(3).tolist()
@@ -49,8 +50,10 @@ def test_no_more_than_k_and_these_are_the_most_relevant(config: Config) -> None:
 
 def test_what_is_most_in_doubt_is_asked() -> None:
     pool, scores = clustered(300, 12, 3)
-    session = reaching(pool, scores, 20, 0.6)
-    session.budget += 1
+    session = session_of(pool, budget=21, k=400, config=TrendConfig(), min_relevance=0.6)
+    for _ in range(5):
+        asked = session.ask(4)
+        session.tell(asked, scores[asked])
     (asked,) = session.ask()
     shares = session._posterior.beliefs.reaching(0.6).mean
     unscored = np.flatnonzero(~session.belief.scored)
@@ -84,7 +87,7 @@ def test_as_many_tokens_as_there_are_that_reach_it(config: Config) -> None:
     edge = float(np.sort(scores)[-7])
     for limit in (float(lengths.sum()), float(lengths[scores >= edge].sum()), float(lengths[scores >= edge].sum()) - 1):
         capacity = TokenCapacity(lengths, limit)
-        session = SelectionSession(pool, budget=60, k=capacity, config=config, min_relevance=edge)
+        session = session_of(pool, budget=60, k=capacity, config=config, min_relevance=edge)
         found = play(session, scores, 4).selection().documents
         assert set(found) <= set(np.flatnonzero(scores >= edge)) and lengths[found].sum() <= limit
         assert (len(found) == 7) == (limit >= lengths[scores >= edge].sum())

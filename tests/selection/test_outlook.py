@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boundarymorph.selection import DocumentCapacity, Recall, SelectionSession, TrendConfig
+from boundarymorph.selection import DocumentCapacity, Recall, TrendConfig
 from boundarymorph.selection.outlook import deviation_of_loss, gains_of_a_set, gains_of_doubt, up_to
 from tests.selection.test_quality import question
+from tests.sessions import session_of
 
 
 def test_gains_by_hand() -> None:
@@ -41,7 +42,7 @@ def test_the_deviation_of_the_loss_is_that_of_draws() -> None:
 def test_settling_is_cautious() -> None:
     """A session goes on while its expected loss, with three deviations, is above the threshold."""
     pool, scores = question(2)
-    session = SelectionSession(pool, budget=200, k=30, config=TrendConfig(), settle=0.05)
+    session = session_of(pool, budget=200, k=30, config=TrendConfig(), settle=0.05)
     bounds = [0.0]
     while (asked := session.ask(5)).size:
         session.tell(asked, scores[asked])

@@ -8,12 +8,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection import Pool, TrendConfig
 from boundarymorph.selection.methods import TO_PEOPLE
 from boundarymorph.selection.pool import SIGNAL_WEIGHT
 from boundarymorph.selection.process import VonMisesFisher, median_distance
 from boundarymorph.selection.trend import TrendPosterior
 from tests.selection.pools import clustered, play
+from tests.sessions import session_of
 
 Matrix = NDArray[np.float64]
 
@@ -86,7 +87,7 @@ def test_calls_are_those_that_the_scores_alone_would_make(rounds: int) -> None:
     pool, scores = clustered(80, 16, 4)
     asked = []
     for config in (TrendConfig(), TO_PEOPLE):
-        session = play(SelectionSession(pool, budget=20, k=10, config=config), scores, rounds)
+        session = play(session_of(pool, budget=20, k=10, config=config), scores, rounds)
         asked.append([seen.document for seen in session.history])
         assert [seen.score for seen in session.history] == scores[asked[-1]].tolist()
     assert asked[0] == asked[1]
@@ -118,7 +119,7 @@ def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
 
 def test_a_constant_scorer_leaves_the_order_to_the_signals() -> None:
     pool = of(words=False)
-    session = SelectionSession(pool, budget=len(pool), k=5, config=replace(TO_PEOPLE, signal_weight=1.0))
+    session = session_of(pool, budget=len(pool), k=5, config=replace(TO_PEOPLE, signal_weight=1.0))
     play(session, np.full(len(pool), 0.5), 10)
     _, added, _ = literally(pool, dict.fromkeys(range(len(pool)), 0.5), 1.0)
     ranking = session.ranking()

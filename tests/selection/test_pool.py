@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
-from boundarymorph.selection import Pool, SelectionSession
+from boundarymorph.selection import Pool
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selection.pool import (
     footprint,
@@ -24,6 +24,7 @@ from boundarymorph.selection.pool import (
     terms,
     unit_rows,
 )
+from tests.sessions import session_of
 
 EMBEDDINGS = np.random.default_rng(0).normal(size=(4, 6))
 IDS = list("abcd")
@@ -175,7 +176,7 @@ def test_of_the_peak(method: str, count: int, budget: int, at_once: int) -> None
     ids, bm25, terms = [str(number) for number in range(count)], draw.random(count), draw.random((8, count)) < 0.1
     pool = Pool.of(ids, vectors, vectors[0] + 0.1, np.arange(count, 0, -1.0), {"bm25": bm25}, terms)
     tracemalloc.start()
-    session = SelectionSession(pool, budget=budget, k=50, config=METHODS[method], order=True)
+    session = session_of(pool, budget=budget, k=50, config=METHODS[method], order=True)
     while (asked := session.ask(at_once)).size:
         session.tell(asked, draw.random(len(asked)))
     session.ranking()

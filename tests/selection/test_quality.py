@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection import Pool, TrendConfig
 from tests.selection.pools import Scores, play_by_rounds
+from tests.sessions import session_of
 
 N, D, QUESTIONS = 300, 12, 24
 
@@ -38,7 +39,7 @@ def figures() -> dict[str, float]:
     for seed in range(QUESTIONS):
         pool, scores = question(seed)
         for budget, k in ((10, 10), (25, 50)):
-            session = SelectionSession(pool, budget=budget, k=k, config=TrendConfig())
+            session = session_of(pool, budget=budget, k=k, config=TrendConfig())
             chosen = play_by_rounds(session, scores).selection()
             off = (chosen.relevance - scores[chosen.documents])[~chosen.scored]
             gains.append(scores[chosen.documents].sum() / np.sort(scores)[-k:].sum())
@@ -77,7 +78,7 @@ def test_a_few_calls_are_never_worse_than_none() -> None:
         for name, asked, told in (("words", pool, scores), ("none", without, scores), ("rare", without, rare)):
             for k in (5, 50):
                 for budget in (0, 1, 2, 5):
-                    session = SelectionSession(asked, budget=budget, k=k, config=TrendConfig())
+                    session = session_of(asked, budget=budget, k=k, config=TrendConfig())
                     chosen = play_by_rounds(session, told).selection().documents
                     if not budget and name != "words":  # which count before the first score, too
                         np.testing.assert_array_equal(np.sort(chosen), np.arange(k))

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boundarymorph.selection import ExhaustiveSession, SelectionConfig, SelectionSession, TrendConfig
+from boundarymorph.selection import ExhaustiveSession, SelectionConfig, Session, TrendConfig
 from boundarymorph.selection.acquisition import HEADS
 from tests.selection.pools import clustered
+from tests.sessions import session_of
 
 POOL, SCORES = clustered(60, 6, 1, np.float32)
 
 
-def rounds_of(session: SelectionSession, rounds: int | None, most: int | None = None) -> list[list[int]]:
+def rounds_of(session: Session, rounds: int | None, most: int | None = None) -> list[list[int]]:
     found = []
     while (asked := session.ask_round(rounds, most)).size:
         found.append(asked.tolist())
@@ -20,8 +21,8 @@ def rounds_of(session: SelectionSession, rounds: int | None, most: int | None = 
     return found
 
 
-def session_of(budget: int, **options: object) -> SelectionSession:
-    return SelectionSession(POOL, budget=budget, k=8, **{"config": TrendConfig(), **options})  # type: ignore[arg-type]
+def of_pool(budget: int, **options: object) -> Session:
+    return session_of(POOL, budget=budget, k=8, **{"config": TrendConfig(), **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -29,12 +30,12 @@ def session_of(budget: int, **options: object) -> SelectionSession:
     [(20, 1, [20]), (20, 2, [10, 10]), (20, 3, [7, 7, 6]), (20, 6, [4, 4, 3, 3, 3, 3]), (2, 3, [1, 1]), (0, 2, [])],
 )
 def test_there_are_so_many_of_equal_size(budget: int, rounds: int, sizes: list[int]) -> None:
-    assert [len(asked) for asked in rounds_of(session_of(budget), rounds)] == sizes
+    assert [len(asked) for asked in rounds_of(of_pool(budget), rounds)] == sizes
 
 
 @pytest.mark.parametrize("rounds", range(1, HEADS + 1))
 def test_few_begin_with_the_head_of_the_list(rounds: int) -> None:
-    first, *others = rounds_of(session_of(12), rounds)
+    first, *others = rounds_of(of_pool(12), rounds)
     assert first == list(range(12 // rounds))
     assert others == [] or others[0] != list(range(12 // rounds, 24 // rounds))
 
@@ -43,7 +44,7 @@ def test_a_third_of_the_head_is_the_best_by_words() -> None:
     words = np.zeros(60)
     words[[1, 30, 50, 40]] = 9.0, 1.0, 3.0, 2.0
     pool = replace(POOL, features={**POOL.features, "bm25": words})
-    session = SelectionSession(pool, budget=12, k=8, config=TrendConfig())
+    session = session_of(pool, budget=12, k=8, config=TrendConfig())
     assert session.ask_round(2).tolist() == [0, 1, 2, 3, 50, 40]
     assert session.ask_round(1).tolist() == [*range(8), 50, 40, 30, 8]
     session.give_up(np.array([1, 50]))
@@ -51,7 +52,7 @@ def test_a_third_of_the_head_is_the_best_by_words() -> None:
 
 
 def test_the_head_has_what_can_be_asked() -> None:
-    session = session_of(4)
+    session = of_pool(4)
     session.give_up(np.array([0, 2]))
     session.same_texts(np.array([*range(4), 3, *range(5, 60)], dtype=np.intp))
     assert session.ask_round(2).tolist() == [1, 3]
@@ -61,7 +62,7 @@ def test_the_head_has_what_can_be_asked() -> None:
 @pytest.mark.parametrize("config", [TrendConfig(), SelectionConfig()])
 @pytest.mark.parametrize("budget", [1, 2, 3, 9])
 def test_as_many_as_calls_are_single_calls(config: TrendConfig | SelectionConfig, budget: int) -> None:
-    session, alone = session_of(budget, config=config), session_of(budget, config=config)
+    session, alone = of_pool(budget, config=config), of_pool(budget, config=config)
     one_by_one: list[list[int]] = []
     while (asked := alone.ask()).size:
         one_by_one.append(asked.tolist())
@@ -71,17 +72,17 @@ def test_as_many_as_calls_are_single_calls(config: TrendConfig | SelectionConfig
 
 def test_known_scores_take_the_place_of_the_head() -> None:
     head = {place: float(SCORES[place]) for place in range(10)}
-    known, chosen = session_of(10, known=head), session_of(10, known=head)
+    known, chosen = of_pool(10, known=head), of_pool(10, known=head)
     assert rounds_of(known, 1) == [chosen.ask(10).tolist()]
     fewer = dict(list(head.items())[:9])
-    assert rounds_of(session_of(10, known=fewer), 1) == [list(range(9, 19))]
+    assert rounds_of(of_pool(10, known=fewer), 1) == [list(range(9, 19))]
 
 
 def test_a_bound_on_their_size_makes_more() -> None:
-    assert [len(asked) for asked in rounds_of(session_of(10), 2, most=4)] == [4, 4, 2]
+    assert [len(asked) for asked in rounds_of(of_pool(10), 2, most=4)] == [4, 4, 2]
 
 
 @pytest.mark.parametrize("rounds", [None, 1, 3, 100])
 def test_there_is_one_where_nothing_is_to_be_chosen(rounds: int | None) -> None:
-    assert [len(asked) for asked in rounds_of(session_of(60, order=True), rounds)] == [60]
+    assert [len(asked) for asked in rounds_of(of_pool(60, order=True), rounds)] == [60]
     assert len(ExhaustiveSession(POOL).ask_round(rounds)) == 60

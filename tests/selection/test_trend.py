@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 from scipy.stats import logistic, norm, rankdata
 
-from boundarymorph.selection import Pool, SelectionSession, TrendConfig
+from boundarymorph.selection import Pool, Session, TrendConfig
 from boundarymorph.selection.belief import BLOCK, Scale, logistic_share
 from boundarymorph.selection.pool import DEFAULT_PRIOR, TrendPrior, standardised
 from boundarymorph.selection.process import SharedRows, VonMisesFisher, median_distance
@@ -27,6 +27,7 @@ from boundarymorph.selection.trend import (
     TrendPosterior,
 )
 from tests.selection.pools import Scores, clustered, play
+from tests.sessions import session_of
 
 Matrix = NDArray[np.float64]
 OTHER = TrendPrior(-1.0, 0.8, -0.2, 0.9, 0.2, 0.6, 0.3, 2.0, 4.0)
@@ -222,11 +223,11 @@ def test_the_scale_of_belief_and_back(scores: Scores, also: tuple[float, ...]) -
 def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -> None:
     """Where the pool knows no words; BM25 counts beside the ranking."""
     pool, _ = clustered(400, 12, 0)
-    belief = SelectionSession(pool, budget=0, k=20, config=TrendConfig()).belief
+    belief = session_of(pool, budget=0, k=20, config=TrendConfig()).belief
     assert (np.diff(belief.mean) < 0).all() and 0 < belief.mean[-1] < belief.mean[0] < 0.5
     assert (belief.std > 0.6 * belief.mean).all()
     pool = with_bm25(pool)
-    chosen = SelectionSession(pool, budget=0, k=20, config=TrendConfig()).selection().documents
+    chosen = session_of(pool, budget=0, k=20, config=TrendConfig()).selection().documents
     best = pool.features["bm25"][chosen].mean()
     assert best > pool.features["bm25"][:20].mean() and chosen.max() < 200
 
@@ -289,8 +290,8 @@ def test_the_retriever_decides_between_equals() -> None:
     assert config.worth(relevance, ranks, inside, scored)[[0, 19]].tolist() == [0.3, 0.3]
 
 
-def run(pool: Pool, scores: Scores, budget: int, k: int, round_size: int) -> SelectionSession:
-    return play(SelectionSession(pool, budget=budget, k=k, config=TrendConfig()), scores, round_size)
+def run(pool: Pool, scores: Scores, budget: int, k: int, round_size: int) -> Session:
+    return play(session_of(pool, budget=budget, k=k, config=TrendConfig()), scores, round_size)
 
 
 NODES, SPACING = np.linspace(-8, 8, 4_001, retstep=True)

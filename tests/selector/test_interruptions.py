@@ -59,7 +59,7 @@ class TestLessThanWanted:
         assert result.status == ("partial" if first else "retrieval_only")
         assert result.stop_reason == reason
         assert len(result.history) == first
-        assert any(error.public in warning for warning in result.warnings)
+        assert any(error.public in warning.message for warning in result.warnings)
         as_wanted = await selector_of(FakeRetriever(), SeededScorer()).select(task(budget=first))
         np.testing.assert_array_equal(result.selection.documents, as_wanted.selection.documents)
         if not first:
@@ -88,7 +88,7 @@ class TestLessThanWanted:
         assert result.stop_reason == reason
         assert len(result.history) == 2 * fetches
         assert len(result.selection.documents) == 12
-        assert any(error.public in warning for warning in result.warnings)
+        assert any(error.public in warning.message for warning in result.warnings)
         with pytest.raises(type(error)):
             await selector_of(Leaving(error, fetches), SeededScorer()).select(replace(wanted, accepts="complete"))
 

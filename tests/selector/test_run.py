@@ -34,7 +34,7 @@ class Low(SeededScorer):
 async def test_that_nothing_was_found(budget: int, last: float, said: bool, selector_of: MakeSelector) -> None:
     result = await selector_of(FakeRetriever(), Low(last)).select(task(budget=budget))
     assert len(result.history) == budget
-    assert any("no document is relevant" in warning for warning in result.warnings) == said
+    assert any(warning.slug == "all-scores-low" for warning in result.warnings) == said
 
 
 SCORER, ENCODER = (

@@ -139,4 +139,4 @@ async def test_another_model_makes_it_stale(selector_of: MakeSelector, learned_w
     assert result.calibration is None
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
     (warning,) = result.warnings
-    assert warning.startswith("the calibration was not used: it was learned with ") and said in warning
+    assert warning.slug == "calibration-not-used" and said in warning.message

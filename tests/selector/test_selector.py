@@ -11,7 +11,7 @@ import pytest
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selection import SelectionSession
+from boundarymorph.selection import Session
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector import run
 from boundarymorph.selector.task import Progress, SelectionResult
@@ -65,7 +65,7 @@ class TestDeletedMeanwhile:
         assert len(chosen) == 6 and not chosen & retriever.gone
         assert chosen <= set(result.documents)
         assert list(result.history) == list(plain.history)
-        assert any(f"{len(unscored)} documents were deleted" in warning for warning in result.warnings)
+        assert any(f"{len(unscored)} documents were deleted" in warning.message for warning in result.warnings)
 
     @pytest.mark.parametrize("limits", [{"k": 29}, {"k": None, "max_tokens": 29}])
     async def test_what_is_found_deleted_before_the_first_round(
@@ -122,13 +122,13 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
         {"SMALL_POOL": 30, "FEW_SCORES": 5, "FEW_RUNNING": 1, "FEW_NUMBERS": 30 * 32} | changed
     ).items():
         monkeypatch.setattr(run, name, value)
-    threads, tell = set[int](), SelectionSession.tell
+    threads, tell = set[int](), Session.tell
 
-    def told(session: SelectionSession, documents: Sequence[int], scores: Sequence[float]) -> None:
+    def told(session: Session, documents: Sequence[int], scores: Sequence[float]) -> None:
         threads.add(threading.get_ident())
         tell(session, documents, scores)
 
-    monkeypatch.setattr(SelectionSession, "tell", told)
+    monkeypatch.setattr(Session, "tell", told)
     given = own_pool([Document(str(number), f"text {number}") for number in range(30)])
     assert (await selector_of(FakeRetriever(), SeededScorer()).select(replace(task(5), candidates=given))).calls == 5
     assert (threads == {threading.get_ident()}) is here

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 from boundarymorph.selection import (
     Capacity,
     Config,
-    Distinct,
     DocumentCapacity,
     Pool,
     SelectionConfig,
-    SelectionSession,
     StopReason,
     TokenCapacity,
     TrendConfig,
 )
 from tests.selection import literal
+from tests.sessions import Groups, session_of
 from tests.stateful.profile import draws
 
 PAPER = SelectionConfig(bandwidth_pairs=None)
@@ -39,11 +38,11 @@ def pools(draw: st.DrawFn) -> tuple[Pool, NDArray[np.float64]]:
 
 
 @st.composite
-def distincts(draw: st.DrawFn, count: int) -> Distinct | None:
+def distincts(draw: st.DrawFn, count: int) -> Groups | None:
     groups = draw(st.none() | st.lists(st.integers(0, min(5, count - 1)), min_size=count, max_size=count))
     at_most, counts_groups = draw(st.integers(1, 3)), groups is not None and draw(st.booleans())
     given = None if groups is None else np.array(groups, dtype=np.intp)
-    return draw(st.none() | st.just(Distinct(given, at_most, counts_groups)))
+    return draw(st.none() | st.just(Groups(given, at_most, counts_groups)))
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -76,7 +75,7 @@ class SessionMachine(RuleBasedStateMachine):
             "order": data.draw(st.booleans()),
             "distinct": data.draw(distincts(count)),
         }
-        self.session = SelectionSession(self.pool, **self.options)
+        self.session = session_of(self.pool, **self.options)
         self.told, self.paid, self.left = set(known), 0, set(range(count))
         self.tried: set[int] = set()
         self.texts = np.arange(count)
@@ -218,7 +217,7 @@ class SessionMachine(RuleBasedStateMachine):
             self.what_is_believed_depends_on_the_scores_alone()
 
     def replayed_it_is_the_same(self) -> None:
-        again = SelectionSession(self.pool, **self.options)
+        again = session_of(self.pool, **self.options)
         for operation, n, documents in self.log:
             if operation == "ask":
                 assert again.ask(n).tolist() == documents
@@ -236,7 +235,7 @@ class SessionMachine(RuleBasedStateMachine):
     def what_is_believed_depends_on_the_scores_alone(self) -> None:
         """Not on the order in which they came, on what was asked and not told, or on what was given up."""
         belief, known = self.session.belief, sorted(self.told, reverse=True)
-        at_once_told = SelectionSession(
+        at_once_told = session_of(
             self.pool, **self.options | {"budget": 0, "known": {d: float(self.scores[d]) for d in known}}
         )
         at_once_told.same_texts(self.texts)

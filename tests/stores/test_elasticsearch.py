@@ -8,6 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
@@ -117,7 +118,7 @@ def test_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> No
     described = Attached(table=small, vector="embedding", search={"exact_up_to": 2})
     catalog = StoreCatalog(store(server), {"mine": described})
     found = catalog.get("mine").retrieve(Search("tram", 2, QUERIES[0], hybrid=True))
-    assert "may miss some" in found.warnings[0]
+    assert found.warnings[0].slug == "approximate-search"
     assert any("knn" in body or "knn" in body["query"] for body in server.bodies)
     server.bodies.clear()
     for search in (Search("", 10_001, QUERIES[0]), Search("", 2, QUERIES[0], filter={"word": "tiny"})):
@@ -129,7 +130,8 @@ def test_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> No
 def test_mistakes_in_a_description_are_named(server: Cluster, small: str) -> None:
     catalog = StoreCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
     index = catalog.get("mine")
-    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["1 candidate has no text"]
+    textless = Notice("documents-without-text", "1 candidate has no text")
+    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == [textless]
     for wrong, said in (
         ({"text": "body"}, "no field 'body'; its fields"),
         ({"text": "hidden"}, "'hidden' .* holds no text"),

@@ -11,10 +11,11 @@ from pydantic import SecretStr
 from qdrant_client import QdrantClient, models
 
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import Document, Search, fingerprint
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.index import APPROXIMATE, StoreIndex
+from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import Attached, StoreSettings
 from boundarymorph_stores import qdrant as stores
 from boundarymorph_stores.qdrant import QdrantStore
@@ -138,8 +139,10 @@ def test_mistakes_in_a_description_are_named(client: QdrantClient) -> None:
         schema_seconds=0,
     )
     index = catalog.get("mine")
-    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == ["2 candidates have no text"]
-    assert APPROXIMATE.format("Qdrant") in catalog.get("large").retrieve(Search("tram", 3, QUERIES[0])).warnings
+    said = Notice("documents-without-text", "2 candidates have no text")
+    assert list(index.retrieve(Search("tram", 3, QUERIES[0])).warnings) == [said]
+    approximate = Notice("approximate-search", "Qdrant searched its index, which may miss some of the nearest")
+    assert approximate in catalog.get("large").retrieve(Search("tram", 3, QUERIES[0])).warnings
     settings = StoreSettings(url=SecretStr(f"qdrant://127.0.0.1:{free_port()}"), timeout_seconds=1)
     with pytest.raises(RetrieverUnavailable, match="Qdrant"):
         list(QdrantStore.connect(settings).columns())
@@ -154,7 +157,7 @@ def test_mistakes_in_a_description_are_named(client: QdrantClient) -> None:
 def test_flat_index_is_searched_exactly(client: QdrantClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "EXACT", 1)
     catalog = StoreCatalog(QdrantStore(client))
-    for kind, said in (("flat", []), ("hnsw", [APPROXIMATE.format("Qdrant")])):
+    for kind, said in (("flat", []), ("hnsw", ["approximate-search"])):
         index = catalog.create(kind, encoder=None, dimension=4, kind=kind, lexical=False)
         index.upsert([Document(f"d{n}", "") for n in range(3)], np.eye(4)[:3])
-        assert list(index.retrieve(Search("", 3, [1, 1, 1, 1])).warnings) == said
+        assert [each.slug for each in index.retrieve(Search("", 3, [1, 1, 1, 1])).warnings] == said

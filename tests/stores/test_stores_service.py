@@ -14,7 +14,6 @@ from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.stores.index import HYBRID_OF_THE_POOL
 from boundarymorph.settings import Settings, StoreSettings
 from tests.fakes.service import problem
 from tests.patience import until
@@ -69,7 +68,7 @@ def test_service_with_its_indexes_in_a_store(tmp_path: Path) -> None:
             trams = repeatable(running.select(**asked | {"k": 10}, filter={"of": "tram", "n": {"gte": 4}}))
             assert {document["id"] for document in trams["documents"]} == {f"tram-{n}" for n in range(4, 10)}
             hybrid = repeatable(running.select(**asked, hybrid=True))
-            assert hybrid["warnings"] == [HYBRID_OF_THE_POOL.format("Milvus", 31)]
+            assert [warning["slug"] for warning in hybrid["warnings"]] == ["hybrid-of-pool"]
             url = "/indexes/tales/documents"
             ids = [f"bread-{n}" for n in range(10)]
             assert client.request("DELETE", url, json={"ids": [*ids, "nobody"]}).json() == {"deleted": 10}

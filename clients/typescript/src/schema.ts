@@ -522,6 +522,22 @@ export interface components {
             results: components["schemas"]["RerankResult"][];
         };
         /**
+         * AnswerWarning
+         * @description What a caller should know about an answer.
+         */
+        AnswerWarning: {
+            /**
+             * Slug
+             * @description the kind of warning, for programs; docs/api.md lists all
+             */
+            slug: string;
+            /**
+             * Message
+             * @description a sentence, for people
+             */
+            message: string;
+        };
+        /**
          * ApiVersion
          * @description The version of Cohere's API.
          */
@@ -632,9 +648,9 @@ export interface components {
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Warnings
-             * @description what a caller should know, in words
+             * @description what a caller should know
              */
-            warnings: string[];
+            warnings: components["schemas"]["AnswerWarning"][];
         };
         /**
          * DocumentPage
@@ -861,6 +877,11 @@ export interface components {
              */
             distinct?: string | null;
             /**
+             * Trust
+             * @description how far the scorer is trusted by the judgements of its calibration; null if that is unknown
+             */
+            trust?: ("none" | "weak" | "normal" | "strong") | null;
+            /**
              * Count
              * @description documents
              */
@@ -937,6 +958,11 @@ export interface components {
              * @description selections have one document for each value of this field unless a request says otherwise
              */
             distinct?: string | null;
+            /**
+             * Trust
+             * @description how far the scorer is trusted by the judgements of its calibration; null if that is unknown
+             */
+            trust?: ("none" | "weak" | "normal" | "strong") | null;
             /**
              * Count
              * @description documents
@@ -1513,9 +1539,9 @@ export interface components {
             };
             /**
              * Warnings
-             * @description what a caller should know, in words
+             * @description what a caller should know
              */
-            warnings: string[];
+            warnings: components["schemas"]["AnswerWarning"][];
             /**
              * Rounds
              * @description with 'explain'
@@ -3506,6 +3532,7 @@ export interface components {
 }
 export type AliyunAnswer = components['schemas']['AliyunAnswer'];
 export type AliyunOutput = components['schemas']['AliyunOutput'];
+export type AnswerWarning = components['schemas']['AnswerWarning'];
 export type ApiVersion = components['schemas']['ApiVersion'];
 export type BilledUnits = components['schemas']['BilledUnits'];
 export type DeleteReport = components['schemas']['DeleteReport'];

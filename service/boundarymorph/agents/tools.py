@@ -135,11 +135,10 @@ async def select_documents(
     selection = await service.select({**asked, **more})
     found, usage, answerable = selection["documents"], selection["usage"], selection["answerable"]
     documents = fitted((_selected(service, index, each) for each in found), service.settings.answer_tokens)
-    notes = [beginning(warning, NOTE) for warning in selection["warnings"]]
+    notes = [beginning(warning["message"], NOTE) for warning in selection["warnings"]]
     if answerable is not None and answerable < LIKELY:
         notes.append(UNANSWERED)
-    field = distinct.partition(".")[0] if isinstance(distinct, str) else None
-    if (filter and not found) or (field and not any(field in (each["metadata"] or {}) for each in found)):
+    if (filter and not found) or any(warning["slug"] == "field-not-found" for warning in selection["warnings"]):
         fields = [f"{name} ({known['type']})" for name, known in (await _fields(service, index)).items()]
         notes.append(beginning(f"the fields of this index are {', '.join(fields) or 'none'}", NOTE))
     if cut := sum("next_offset" in document for document in documents):

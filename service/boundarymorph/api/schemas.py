@@ -45,6 +45,15 @@ class Message(BaseModel):
         return value
 
 
+class AnswerWarning(BaseModel):
+    """What a caller should know about an answer."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    slug: str = Field(description="the kind of warning, for programs; docs/api.md lists all")
+    message: str = Field(description="a sentence, for people")
+
+
 class LanguageModelUsage(BaseModel):
     """The tokens of a language model that grades, for one request."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from boundarymorph.api.schemas import LanguageModelUsage, Relevance, ScorerInUse
+from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, Relevance, ScorerInUse
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
@@ -154,7 +154,7 @@ class SelectResponse(BaseModel):
         "and sends 'known_scores'; empty once enough is found",
     )
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
-    warnings: list[str] = Field(description="what a caller should know, in words")
+    warnings: list[AnswerWarning] = Field(description="what a caller should know")
     rounds: list[ExplainedRound] | None = Field(None, description="with 'explain'")
     pool: ExplainedPool | None = Field(None, description="with 'explain': \"pool\"")
 

@@ -16,7 +16,7 @@ import pybase64
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.access.callers import DEFAULT_POLICY
-from boundarymorph.api.schemas import Distinct, LanguageModelUsage, ScorerInUse
+from boundarymorph.api.schemas import AnswerWarning, Distinct, LanguageModelUsage, ScorerInUse
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
     ExplainedCall,
@@ -44,11 +44,11 @@ from boundarymorph.retrieval.document import (
     Search,
 )
 from boundarymorph.retrieval.filters import read_path
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, Target, methods
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
 from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, WeightedQuery
+from boundarymorph.selector.task import Accepted, Progress, SelectionResult, SelectionTask, Target, WeightedQuery
 from boundarymorph.settings import Limits, Settings
 
 log = logging.getLogger(__name__)
@@ -335,7 +335,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         answerable=result.outlook.answerable,
         next=_next(result, task),
         timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
-        warnings=list(result.warnings),
+        warnings=list(map(AnswerWarning.model_validate, result.warnings)),
         rounds=_rounds(result) if explain else None,
         pool=_pool(result) if task.explain_pool else None,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.inference.concurrency import descriptors
+from boundarymorph.notices import Notice
 from boundarymorph.settings import EncoderSettings, Settings, StoreSettings, secret
 
 if TYPE_CHECKING:
@@ -27,10 +28,7 @@ STORES = "boundarymorph.stores"  # the entry points of stores, named by the sche
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
-    """Load the dual encoder. Its `name` is valid after `check`. on_lost: called if its device is lost for good.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
-    """
+    """Load the dual encoder, whose `name` is valid after `check`. Raises ModelUnavailable or InvalidConfiguration."""
     chosen = settings.encoder
     if chosen.url:
         from boundarymorph.remote.model import remote_options
@@ -69,7 +67,6 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def encoder_is_paid(settings: EncoderSettings) -> bool:
-    """Whether a request costs money."""
     from boundarymorph.retrieval.encoders.remote import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
@@ -81,9 +78,8 @@ def most_open(chosen: int) -> int:
 
 
 def build_catalog(
-    settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[str] = ()
+    settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[Notice] = ()
 ) -> LocalCatalog:
-    """Return the indexes on this machine. Raises InvalidConfiguration if the settings rule them out."""
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
     try:
@@ -129,11 +125,11 @@ def _searched_catalog(settings: Settings) -> LocalCatalog:
         return build_catalog(settings, mirrors(int(device.partition(":")[2] or 0)))
     except InvalidConfiguration as error:
         _log.warning("search_device %s cannot be used, searching on the CPU instead: %s", device, error)
-        return build_catalog(settings, warnings=[f"search_device {device} cannot be used here; the CPU searched"])
+        said = f"search_device {device} cannot be used here; the CPU searched"
+        return build_catalog(settings, warnings=[Notice("search-device-not-used", said)])
 
 
 def build_remote_retriever(settings: Settings) -> RemoteRetriever:
-    """Return a client of the retrievers at `retriever.url`. Raises InvalidConfiguration if it is not set."""
     from boundarymorph.retrieval.remote import RemoteRetriever
 
     chosen = settings.retriever

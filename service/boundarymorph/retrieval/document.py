@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Run
+from boundarymorph.notices import Notice
 from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.encoders import Embeddings
@@ -86,8 +87,7 @@ def size_of_all(documents: Iterable[Document]) -> int:
 
 
 def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY) -> dict[str, Document]:
-    """Return the first of these documents, in order, until they take STOP bytes. They are read few at once, or many if
-    those before were small."""
+    """Return the first of these documents, in order, until they take STOP bytes; few at once, or many small ones."""
     found: dict[str, Document] = {}
     left, size, together = iter(dict.fromkeys(ids)), 0, few
     while size < STOP and (part := list(islice(left, together))):
@@ -118,7 +118,6 @@ def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]
 async def in_awaited_pieces(
     read: Callable[[Sequence[str]], Awaitable[Mapping[str, Document]]], ids: Sequence[str]
 ) -> AsyncIterator[Mapping[str, Document]]:
-    """Do the same with `Retriever.documents`."""
     left = list(ids)
     while left:
         found = await read(left)
@@ -162,7 +161,7 @@ class Retrieved:
     halves: of which `unit_from_halves` made the vectors, None if not known."""
 
     pool: Pool
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Notice] = ()
     vectors: VectorSource = "index"
     documents: Mapping[str, Document] = field(default_factory=dict)
     artifacts: Artifacts = NO_ARTIFACTS
@@ -170,13 +169,9 @@ class Retrieved:
 
 
 class Retriever(Protocol):
-    """First-stage retrieval over named indexes."""
-
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         """Return what a search finds, with BM25 as a feature if the index has words; with a warning if that is nothing.
-
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support.
-        """
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support."""
 
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         """See `Index.documents`. Raises UnknownIndex."""
@@ -208,9 +203,8 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
-    came with the request, so that ids have no meaning beyond it. distant: whether each read is a request to a
-    server."""
+    """Candidates of an index, whose texts are read when needed. texts_at_hand: whether they came with the request, so
+    that ids have no meaning beyond it. distant: whether reads are requests to a server."""
 
     texts_at_hand: ClassVar[bool] = False
     retriever: Retriever
@@ -275,7 +269,7 @@ class GivenCandidates:
         ids = [document.id for document in self.given]
         if self.listed:
             return Retrieved(Pool.listed(ids), vectors="none")
-        made: tuple[ArrayLike, ArrayLike, VectorSource, list[str]]
+        made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
         lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
         by_words = lexical and self.scores is None and not self.ranked
         features, words, terms = self._features, None, None
@@ -329,7 +323,7 @@ class GivenCandidates:
     def _by_id(self) -> dict[str, Document]:
         return {document.id: document for document in self.given}
 
-    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[str]]:
+    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
         """Return the given vectors of documents and query, completed by the encoder, their source, and warnings."""
         source: VectorSource = "given"
         warnings = []
@@ -345,7 +339,8 @@ class GivenCandidates:
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
                     cut = counted(encoded.truncated, "document was", "documents were")
-                    warnings.append(f"{cut} cut to the encoder's maximum length to be embedded")
+                    said = f"{cut} cut to the encoder's maximum length to be embedded"
+                    warnings.append(Notice("embedding-truncated", said))
             if len({row.shape for row in rows.values()}) > 1:
                 raise InvalidEmbeddings(
                     "the embeddings have different dimensions"

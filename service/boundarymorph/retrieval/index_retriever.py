@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import FairExecutor
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import NO_ARTIFACTS, Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Filter, Not
@@ -25,7 +26,10 @@ MOST_CHECKS = 5  # searches for a document with the type, each for a single resu
 ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
 LISTED = 3 / 4  # of the documents that come with a pool, the first of it; the others are the best by words
 CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
-UNREADABLE_ARTIFACTS = "the calibration and the default 'distinct' of the index cannot be read, and were not used"
+UNREADABLE_ARTIFACTS = Notice(
+    "unreadable-artifacts", "the calibration and the default 'distinct' of the index cannot be read, and were not used"
+)
+NOTHING_PASSES = Notice("no-document-passes-filter", "no document passes the filter")
 OWN_VECTOR = "send a query_embedding, with each of several queries alone"
 
 
@@ -79,7 +83,7 @@ class IndexRetriever:
         retrieved = _found(found, search)
         warnings = [*retrieved.warnings, *([UNREADABLE_ARTIFACTS] if artifacts is None else [])]
         if search.condition is not None and not len(retrieved.pool) and found.info.kind != WORDS:
-            warnings += ["no document passes the filter", *_mismatches(found, search, search.condition)]
+            warnings += [NOTHING_PASSES, *_mismatches(found, search, search.condition)]
         return replace(retrieved, artifacts=artifacts or NO_ARTIFACTS, warnings=warnings)
 
     async def _probe(self, index: StoreIndex) -> None:
@@ -123,7 +127,6 @@ class IndexRetriever:
 
 
 def _found(index: Index, search: Search) -> Retrieved:
-    """Return what a search finds, with the documents that are likely to be read."""
     retrieved = index.retrieve(search)
     documents = dict(retrieved.documents)
     ids = [id for id in _likely(retrieved.pool, search.documents) if id not in documents]
@@ -146,15 +149,15 @@ def _likely(pool: Pool, count: int) -> list[str]:
     return [*pool.ids[:listed], *(pool.ids[place] for place in best.tolist())]
 
 
-def _mismatches(index: Index, search: Search, filter: Filter) -> list[str]:
-    """Return a warning for each of the first fields that a filter compares with a string or a number, if no document
-    has one there."""
+def _mismatches(index: Index, search: Search, filter: Filter) -> list[Notice]:
+    """Return warnings for fields that a filter compares with a string or number, where no document has one."""
     compared = sorted({(".".join(part.path), part.type) for part in _comparisons(filter.condition)})
     warnings = []
     for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_CHECKS]:
         if not len(index.retrieve(Search("", 1, search.embedding, {field: ANY_VALUE[type]})).pool):
             noun = "string" if type == "text" else "number"
-            warnings.append(f"the filter compares {field!r} with a {noun}, and no document has a {noun} there")
+            said = f"the filter compares {field!r} with a {noun}, and no document has a {noun} there"
+            warnings.append(Notice("filter-type-mismatch", said))
     return warnings
 
 

@@ -2,33 +2,47 @@
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.bookkeeping import ExhaustiveSession, Observation, Selection, StopReason
-from boundarymorph.selection.capacity import Capacity, Distinct, DocumentCapacity, TokenCapacity, capacity_of
+from boundarymorph.selection.bookkeeping import BaseSession, ExhaustiveSession, Observation, Selection, StopReason
+from boundarymorph.selection.boundary import Best, Boundary, Find, Ordered, Threshold
+from boundarymorph.selection.capacity import Capacity, DocumentCapacity, Limit, TokenCapacity, capacity_of
+from boundarymorph.selection.diversity import Diverse
+from boundarymorph.selection.groups import Distinct
 from boundarymorph.selection.methods import Config, SelectionConfig, TrendConfig
-from boundarymorph.selection.outlook import Outlook, Recall, Target
+from boundarymorph.selection.outlook import Outlook, Recall
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.session import SelectionSession
+from boundarymorph.selection.session import Session
+from boundarymorph.selection.stop import Budget, Found, Tolerance
 
 __all__ = [
     "Acquisition",
+    "BaseSession",
     "Belief",
+    "Best",
+    "Boundary",
     "BoundaryGap",
+    "Budget",
     "Capacity",
     "Config",
     "Distinct",
+    "Diverse",
     "DocumentCapacity",
     "ExhaustiveSession",
     "Explore",
+    "Find",
+    "Found",
+    "Limit",
     "Observation",
+    "Ordered",
     "Outlook",
     "Pool",
     "Recall",
     "Selection",
     "SelectionConfig",
-    "SelectionSession",
+    "Session",
     "StopReason",
-    "Target",
+    "Threshold",
     "TokenCapacity",
+    "Tolerance",
     "TrendConfig",
     "UpperConfidenceBound",
     "ValueAtCutoff",

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Choice
 from boundarymorph.selection.belief import Belief, first_of_each, shared
-from boundarymorph.selection.outlook import Outlook
+from boundarymorph.selection.outlook import ENOUGH, Outlook
 from boundarymorph.selection.pool import Pool
 
 
@@ -53,7 +52,7 @@ class Selection:
     scored: NDArray[np.bool_]
 
 
-class Session(ABC):
+class BaseSession(ABC):
     """A session over a pool. Subclasses choose what is asked, and hold the belief.
 
     while (documents := session.ask(n)).size:
@@ -65,7 +64,6 @@ class Session(ABC):
         self.pool = pool
         self.texts: NDArray[np.intp] | None = None
         self.scored = np.zeros(len(pool), dtype=np.bool_)  # with the copies of what was scored
-        self._belief: Belief | None = None  # not yet made since the last score
         self.history: list[Observation] = []
         self.rounds = 0
         self._asked: dict[int, Choice] = {}
@@ -78,11 +76,9 @@ class Session(ABC):
         return len(self.pool) - len(self._left)
 
     @property
+    @abstractmethod
     def belief(self) -> Belief:
         """About the scores of all documents, with the scores of copies."""
-        if self._belief is None:
-            self._belief = self._shared(self._believed())
-        return self._belief
 
     @property
     @abstractmethod
@@ -97,6 +93,30 @@ class Session(ABC):
         if n < 1:
             raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
         return self._name(self._choices(n) if self.stop_reason is None else [])
+
+    @property
+    @abstractmethod
+    def budget_covers_pool(self) -> bool:
+        """Whether the budget pays for every missing score and every score is wanted. The order of calls then matters
+        only if the session is cut short."""
+
+    @abstractmethod
+    def selection(self) -> Selection:
+        """The best documents that fit, under the present posterior. May be called at any time."""
+
+    @abstractmethod
+    def ranking(self) -> Selection:
+        """All documents that were not given up, under the present posterior. May be called at any time."""
+
+    @abstractmethod
+    def outlook(self, enough: float = ENOUGH) -> Outlook:
+        """The expected loss, the expected gain of further calls, the expected recall, and whether there is an answer.
+        enough: the score of a document that answers the query."""
+
+    def proposals(self, n: int) -> Selection:
+        """At most n documents to read next towards what is to be found, the most likely first, each with its
+        probability. None once it is found."""
+        return ranked(self.open[:0], self.belief)
 
     @abstractmethod
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
@@ -132,6 +152,7 @@ class Session(ABC):
         self._unanswered |= positions
         for position in positions:
             del self._asked[position]
+        self._refresh()
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
         """Leave documents out from now on, such as deleted ones. They are neither asked nor selected, and cost nothing.
@@ -144,6 +165,7 @@ class Session(ABC):
         self._left = np.setdiff1d(self._left, positions)
         for position in positions.tolist():
             self._asked.pop(position, None)
+        self._refresh()
 
     def same_texts(self, texts: NDArray[np.intp]) -> None:
         """Declare copies. texts: (N,) numbers from 0 to N - 1, equal for documents of the same text. They share one
@@ -175,22 +197,13 @@ class Session(ABC):
         """Condition on these scores, by document."""
 
     @abstractmethod
-    def _believed(self) -> Belief:
-        """The belief about the scores of all documents."""
-
     def _refresh(self) -> None:
-        """Forget what followed from earlier scores and texts."""
-        self._belief = None
-
-    @property
-    def _present(self) -> slice | NDArray[np.intp]:
-        """`_left` as an index of arrays, which copies nothing if no document was given up."""
-        return slice(None) if len(self._left) == len(self.pool) else self._left
+        """Make anew what follows from scores, texts and documents that are left."""
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
         """Positions that may still get a score: not scored, not left unscored, not given up."""
-        unscored = self._left[~self.scored[self._present]]
+        unscored = self._left[~self.scored[self._left]]
         return unscored[~self._hopeless(unscored)] if self._unanswered else unscored
 
     @property
@@ -210,10 +223,6 @@ class Session(ABC):
         if self.texts is None:
             return self._mask(unanswered)[documents]
         return np.isin(self.texts[documents], self.texts[unanswered])
-
-    def _shared(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
-        """The belief about these documents, with the scores of their copies."""
-        return belief if self.texts is None else shared(belief, self.texts[documents])
 
 
 def ranked(documents: NDArray[np.intp], belief: Belief) -> Selection:
@@ -247,10 +256,8 @@ def refuse_impossible(scores: NDArray[np.float64]) -> None:
 UNKNOWN = -1.0  # relevance of unscored documents, which puts them last
 
 
-class ExhaustiveSession(Session):
+class ExhaustiveSession(BaseSession):
     """Asks for all documents in their order, and ranks them by their scores. It reads no vectors: see `Pool.listed`."""
-
-    budget_covers_pool: ClassVar[bool] = True  # see `SelectionSession.budget_covers_pool`
 
     def __init__(self, pool: Pool, known: Mapping[int, float] | None = None) -> None:
         """known: scores of some documents (positions) that cost nothing."""
@@ -262,7 +269,16 @@ class ExhaustiveSession(Session):
     def stop_reason(self) -> StopReason | None:
         return None if self._unscored.size else StopReason.POOL_EXHAUSTED
 
-    def outlook(self) -> Outlook:
+    budget_covers_pool = True
+
+    @property
+    def belief(self) -> Belief:
+        documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
+        count = len(self.pool)
+        belief = Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values)
+        return belief if self.texts is None else shared(belief, self.texts)
+
+    def outlook(self, enough: float = ENOUGH) -> Outlook:
         """The loss is 0 once everything is scored, and 1 before."""
         return Outlook(float(bool(self._unscored.size)), {})
 
@@ -282,9 +298,6 @@ class ExhaustiveSession(Session):
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._scores |= scores
         self._mark(list(scores))
-        self._refresh()
 
-    def _believed(self) -> Belief:
-        documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
-        count = len(self.pool)
-        return Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values)
+    def _refresh(self) -> None:
+        pass

@@ -1,54 +1,81 @@
-"""Capacities: which documents fit into the returned set, with limits on groups and a wish for diversity."""
+"""Capacities: which documents fit into the returned set."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.process import VonMisesFisher, median_distance
 
 LIKELY = 0.5
 BINS = 4_096  # of densities
 LEAST_WORTH = 1e-6  # of a document under a token limit, which gives each a positive density
 
 
-class Capacity(Protocol):
+class Limit(ABC):
+    """A limit on the set that is returned."""
+
+    @abstractmethod
+    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
+        """The capacity for the documents of a mask (N,). texts: (N,) numbers, equal for documents of the same text."""
+
+
+class Capacity(Limit):
     """A limit on the set that is returned of N documents."""
 
+    by_groups = False  # whether some documents may be out although the set as a whole has space for them
+
+    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
+        return self.among(stay)
+
+    def eligible(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """(N,) mask of the documents that nothing but the size of the set keeps out."""
+        return np.ones(len(worth), dtype=np.bool_)
+
+    def with_others(self, chosen: NDArray[np.bool_], worth: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """(N,) mask of the chosen documents and of those that come with them."""
+        return chosen
+
+    @abstractmethod
     def holds_all(self, count: int) -> bool:
         """Whether all `count` documents fit."""
 
+    @abstractmethod
     def holds(self, documents: NDArray[np.bool_]) -> bool:
         """Whether all documents of a mask (N,) fit."""
 
+    @abstractmethod
     def nothing_to_decide(self, count: int) -> bool:
         """Whether all `count` documents fit, or none."""
 
+    @abstractmethod
     def among(self, stay: NDArray[np.bool_]) -> Capacity:
         """The capacity for the documents of a mask (N,)."""
 
+    @abstractmethod
     def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
         """The capacity for the documents of a mask (N,) once all others are decided. Its boundary lies behind those of
         `taken` (N,) that stay. Packing does not use it."""
 
+    @abstractmethod
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         """(N,) mask of the documents to return."""
 
+    @abstractmethod
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """(N,) margins, by which documents are inside or outside the set, and the (N,) mask of those inside."""
 
+    @abstractmethod
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
         """The expected worth of the best set if all outcomes were known. Documents have (m, N) outcomes with (m, N)
         probabilities. It is taken as the fractional choice among all outcomes, which is exact for many documents."""
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentCapacity:
+class DocumentCapacity(Capacity):
     """k documents."""
 
     k: int
@@ -79,7 +106,7 @@ class DocumentCapacity:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TokenCapacity:
+class TokenCapacity(Capacity):
     """Documents of `lengths` (N,) tokens, at most `limit` of them together.
 
     The returned set is packed by worth over the root of the length. Calls go to the boundary of a set of `count`
@@ -126,7 +153,7 @@ class TokenCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class LikelyCapacity:
+class LikelyCapacity(Capacity):
     """All documents with a probability above one half, given as their worth."""
 
     def holds_all(self, count: int) -> bool:
@@ -200,203 +227,3 @@ def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
     ties = np.flatnonzero(worth == threshold)
     mask[ties[: k - np.count_nonzero(mask)]] = True
     return mask
-
-
-CERTAIN = 2.0  # a margin beyond any difference of two relevances
-LEVELS = 64  # of relevance, at which the documents of a group are counted
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Distinct:
-    """The groups of a pool and their limit.
-
-    groups: (N,) numbers from 0 to N - 1, equal within a group; None if documents of the same text are a group.
-    at_most: documents of a group in the set. counts_groups: whether k counts groups. The best document of each then
-    counts, and up to `at_most` - 1 others come with it.
-    """
-
-    groups: NDArray[np.intp] | None = None
-    at_most: int = 1
-    counts_groups: bool = False
-
-    def limited(self, capacity: Capacity, groups: NDArray[np.intp]) -> GroupedCapacity:
-        """The capacity with these groups. If k counts groups, only the best document of each counts."""
-        return GroupedCapacity(capacity, groups, np.full_like(groups, 1 if self.counts_groups else self.at_most))
-
-    def with_others(
-        self, chosen: NDArray[np.bool_], worth: NDArray[np.float64], groups: NDArray[np.intp]
-    ) -> NDArray[np.bool_]:
-        """(N,) mask of the chosen documents. If k counts groups, others of their groups join them."""
-        if not self.counts_groups:
-            return chosen
-        best = best_of_each(np.where(chosen, np.inf, worth), groups, self.at_most)
-        return best & np.isin(groups, groups[chosen])
-
-
-@dataclass(frozen=True, eq=False)
-class GroupedCapacity:
-    """A capacity with a limit on each group. groups: (N,) numbers from 0; limits: (N,) the most documents of the group
-    that each document belongs to.
-
-    The best set takes documents greedily, as long as their group and k allow it. The margin of a document depends on
-    the bound that it meets first: that of its group, where it would replace another document of the group, or that of
-    the whole set.
-    """
-
-    capacity: Capacity
-    groups: NDArray[np.intp]
-    limits: NDArray[np.intp]
-
-    def holds_all(self, count: int) -> bool:
-        return self.capacity.holds_all(count) and not self._crowded.any()
-
-    def holds(self, documents: NDArray[np.bool_]) -> bool:
-        """Whether the best documents of each group fit."""
-        return self.capacity.holds(documents & self.eligible(documents.astype(np.float64)))
-
-    def nothing_to_decide(self, count: int) -> bool:
-        none_fits = self.capacity.nothing_to_decide(count) and not self.capacity.holds_all(count)
-        return none_fits or self.holds_all(count)
-
-    def among(self, stay: NDArray[np.bool_]) -> GroupedCapacity:
-        return GroupedCapacity(self.capacity.among(stay), self.groups[stay], self.limits[stay])
-
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> GroupedCapacity:
-        used = np.bincount(self.groups[taken & ~stay], minlength=self._count)[self.groups[stay]]
-        limits = np.maximum(self.limits[stay] - used, 0)
-        return GroupedCapacity(self.capacity.narrowed(stay, taken), self.groups[stay], limits)
-
-    def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
-        mask = self.eligible(worth)
-        mask[mask] = self.capacity.among(mask).fill(worth[mask])
-        return mask
-
-    def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        places = _places(worth, self.groups)
-        eligible = places < self.limits
-        inside = eligible.copy()
-        overall = worth - worth.min() + CERTAIN  # beyond what stands between a document and the set as a whole
-        capacity = self.capacity.among(eligible)
-        if eligible.any() and not capacity.holds_all(int(np.count_nonzero(eligible))):
-            margin, inside[eligible] = capacity.margin(worth[eligible])
-            if not inside[eligible].all():
-                highest, lowest = margin[~inside[eligible]].max(), margin[inside[eligible]].min()
-                overall[eligible] = margin - (highest + lowest) / 2.0
-        last, following, passed = np.full((3, self._count), np.nan)  # by group, on either side of its bound
-        at, after = places == self.limits - 1, places == self.limits
-        last[self.groups[at]], passed[self.groups[at]] = worth[at], overall[at]
-        following[self.groups[after]] = worth[after]
-        within = worth - ((last + following) / 2.0)[self.groups]
-        instead = worth + (passed - last)[self.groups]  # overall, in the place of the last
-        out = np.nan_to_num(np.minimum(within, instead), nan=-CERTAIN)
-        return np.where(eligible, np.fmin(overall, within), out), inside
-
-    def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
-        return self.capacity.best(shares * self._admitted(shares, worth), worth)
-
-    def eligible(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(N,) mask of the best documents of each group, within its limit."""
-        return best_of_each(worth, self.groups, self.limits)
-
-    def _admitted(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(m, N) how likely each outcome is to be among the best of its group: as many as it may have.
-
-        The number of documents of a group that reach a level is approximated by a Poisson variable. Its rate is chosen
-        so that the probability of none is right for independent documents. With a limit of 1 this is exact.
-        """
-        admitted = np.ones(worth.shape)
-        documents = np.flatnonzero(self._crowded & (self.limits > 0))
-        admitted[:, self.limits == 0] = 0.0
-        largest = float(worth.max(initial=0.0))
-        if not documents.size or largest == 0:
-            return admitted
-        numbers, groups = np.unique(self.groups[documents], return_inverse=True)
-        limits = np.empty(len(numbers), dtype=np.intp)
-        limits[groups] = self.limits[documents]
-        levels = np.minimum(worth[:, documents] * (LEVELS / largest), LEVELS - 1).astype(np.intp)
-        cells = (levels * len(documents) + np.arange(len(documents))).ravel()
-        mass = np.bincount(cells, shares[:, documents].ravel(), LEVELS * len(documents)).reshape(LEVELS, -1)
-        reach = np.minimum(np.cumsum(mass[::-1], axis=0)[::-1], 1.0)
-        expected, rate = (_by_group(of, groups, len(numbers)) for of in (reach, -np.log1p(-reach * (1.0 - 1e-12))))
-        supply = np.minimum(expected, _expected_at_most(limits, rate))
-        supplied, wanted = (of - np.append(of[1:], np.zeros((1, len(numbers))), axis=0) for of in (supply, expected))
-        ratio = np.divide(supplied, wanted, out=np.ones_like(wanted), where=wanted > 1e-12)
-        admitted[:, documents] = ratio[levels, groups]
-        return admitted
-
-    @cached_property
-    def _crowded(self) -> NDArray[np.bool_]:
-        """Mask of the documents whose group exceeds its limit."""
-        return np.bincount(self.groups, minlength=self._count)[self.groups] > self.limits
-
-    @cached_property
-    def _count(self) -> int:
-        return int(self.groups.max(initial=-1)) + 1
-
-
-def best_of_each(
-    worth: NDArray[np.float64], groups: NDArray[np.intp], limits: NDArray[np.intp] | int
-) -> NDArray[np.bool_]:
-    """Mask (N,) of the best documents of each group, as many as it may have."""
-    return _places(worth, groups) < limits
-
-
-def _places(worth: NDArray[np.float64], groups: NDArray[np.intp]) -> NDArray[np.intp]:
-    """(N,) the number of documents of its group that come before each document, by worth, ties by position."""
-    order = np.lexsort((-worth, groups))
-    count = np.arange(len(order))
-    first = np.diff(groups[order], prepend=-1) != 0
-    places = np.empty_like(count)
-    places[order] = count - np.maximum.accumulate(np.where(first, count, 0))
-    return places
-
-
-def _by_group(values: NDArray[np.float64], groups: NDArray[np.intp], count: int) -> NDArray[np.float64]:
-    """(LEVELS, count) sums of (LEVELS, n) values."""
-    cells = np.arange(len(values))[:, None] * count + groups
-    sums = np.bincount(cells.ravel(), values.ravel(), len(values) * count).astype(np.float64)
-    return sums.reshape(len(values), count)
-
-
-def _expected_at_most(limits: NDArray[np.intp], rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """E[min(limit, C)] of Poisson numbers C with these rates."""
-    term = np.exp(-rate)
-    below, expected = np.zeros_like(rate), np.zeros_like(rate)
-    for count in range(int(limits.max(initial=0))):
-        below += term
-        expected += np.where(count < limits, 1.0 - below, 0.0)
-        term *= rate / (count + 1)
-    return expected
-
-
-CANDIDATES = 10  # considered for each document of the set, by relevance, and
-MORE_CANDIDATES = 100  # in addition
-LEAST = 1e-9  # relevance and variance, as both need a logarithm
-
-
-def diverse(
-    vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float
-) -> NDArray[np.intp]:
-    """Positions of at most `count` of N documents, in the order in which they were chosen.
-
-    Each maximises (1 - diversity) log r + diversity log v. r is its relevance; v is its variance conditional on the
-    documents chosen before, in a Gaussian process over the (N, d) unit vectors. At a diversity of one half this is
-    the greedy search for the most probable set of a determinantal point process (Chen, Zhang and Zhou 2018). At 0 only
-    relevance counts.
-    """
-    few = np.sort(np.argsort(-relevance, kind="stable")[: CANDIDATES * count + MORE_CANDIDATES])
-    if len(few) <= count:
-        return few
-    points, quality = vectors[few].astype(np.float64), np.log(np.maximum(relevance[few], LEAST))
-    kernel = VonMisesFisher.from_median(median_distance(vectors) / 2.0)
-    left, rows = np.ones(len(few)), np.empty((count, len(few)))
-    chosen: list[int] = []
-    for step in range(count):
-        worth = (1.0 - diversity) * quality + diversity * np.log(left)
-        worth[chosen] = -np.inf
-        best = int(worth.argmax())
-        row = kernel(1.0 - points @ points[best]) - rows[:step, best] @ rows[:step]
-        rows[step] = row / np.sqrt(left[best])
-        left = np.maximum(left - np.square(rows[step]), LEAST)
-        chosen.append(best)
-    return few[chosen]

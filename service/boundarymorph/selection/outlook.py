@@ -29,17 +29,10 @@ COVERED = 0.8  # by an interval of the recall
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Find this share of the relevant documents with this probability, both above 0; the share is at most 1."""
-
-    share: float
-    probability: float
-
-
-@dataclass(frozen=True, slots=True)
 class Recall:
     """The share of the relevant documents that a set holds: its expectation, and an interval of 80 % coverage.
-    probability: that it reaches a `Target`, if there is one."""
+    probability: that it reaches the share that is
+    to be found, if there is one."""
 
     expected: float
     low: float
@@ -78,8 +71,8 @@ class Search:
         """The expected number."""
         return float(self.unread.sum()) + STRAY * len(self.unread) / self.count
 
-    def recall(self, target: Target) -> Recall:
-        """The share that is found; 1 if there is nothing to find."""
+    def recall(self, wanted: float) -> Recall:
+        """The share that is found, 1 if there is nothing to find, with the probability that it is at least `wanted`."""
         if not self.unread.size:
             return Recall(1.0, 1.0, 1.0, 1.0)
         missed, steps = self.missed, np.arange(len(self.unread))
@@ -90,7 +83,7 @@ class Search:
         low, high = (
             self._share(float(np.searchsorted(at_most, share))) for share in ((1.0 + COVERED) / 2, (1.0 - COVERED) / 2)
         )
-        allowed = math.floor(self.found * (1.0 - target.share) / target.share + CERTAIN)
+        allowed = math.floor(self.found * (1.0 - wanted) / wanted + CERTAIN)
         expected = self._share(missed) if self.found else float(at_most[0] > 0.5)  # all of nothing, or nothing
         return Recall(expected, low, high, float(at_most[min(allowed, len(self.unread))]))
 
@@ -104,7 +97,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """loss: `SelectionSession.expected_loss`, clipped to 1. gains: the expected gain of a number of further calls, as a
+    """loss: `Session.expected_loss`, clipped to 1. gains: the expected gain of a number of further calls, as a
     share of the best set's expected relevance. recall: None without `min_relevance`. answerable: the probability that
     some document scores enough, None if nothing can be said."""
 

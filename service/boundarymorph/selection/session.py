@@ -2,63 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import (
-    HEADS,
-    Acquisition,
-    Choice,
-    Contest,
-    MostDoubtful,
-    MostLikely,
-    UpperConfidenceBound,
-    choose_round,
-    equal,
-    growing,
-    head,
-)
+from boundarymorph.selection.acquisition import HEADS, Choice, choose_round, equal, growing, head
 from boundarymorph.selection.belief import Belief, first_of_each
-from boundarymorph.selection.bookkeeping import Selection, Session, StopReason, ranked, refuse_impossible
-from boundarymorph.selection.capacity import (
-    LIKELY,
-    Capacity,
-    Distinct,
-    GroupedCapacity,
-    LikelyCapacity,
-    capacity_of,
-    diverse,
-)
-from boundarymorph.selection.methods import Config, SelectionConfig
-from boundarymorph.selection.outlook import (
-    ENOUGH,
-    Outlook,
-    Recall,
-    Search,
-    Target,
-    answerable_after,
-    answerable_before,
-    expected_f1,
-    gains_of_a_set,
-    gains_of_doubt,
-    up_to,
-    with_caution,
-)
-from boundarymorph.selection.pool import Pool, ranks
-from boundarymorph.selection.posterior import Believed
+from boundarymorph.selection.bookkeeping import BaseSession, Selection, StopReason, ranked, refuse_impossible
+from boundarymorph.selection.boundary import Best, Boundary
+from boundarymorph.selection.capacity import DocumentCapacity
+from boundarymorph.selection.methods import METHODS, PAPER, Config
+from boundarymorph.selection.outlook import ENOUGH, Outlook, answerable_after, answerable_before, up_to
+from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.posterior import Posterior
+from boundarymorph.selection.state import Reading, State
+from boundarymorph.selection.stop import Budget
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
-FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
-LOOKS_TO_SETTLE = 2  # rounds in a row, as the smallest of many estimates is too small
-BEST_FIRST = UpperConfidenceBound(0.0)  # for the order: score the best unscored document next (docs/evaluation.md)
 LOOK_AHEAD_FROM = 100  # known scores, below which a pass is too cheap to share
+FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
 
 
-class SelectionSession(Session):
+class Session(BaseSession):
     """Algorithm 2 of the paper (alg:boundarymorph), with the scorer outside.
 
     `ask(1)` is the paper's algorithm. `ask(n)` chooses a round of n documents by kriging believer: each is chosen
@@ -68,65 +34,53 @@ class SelectionSession(Session):
     def __init__(
         self,
         pool: Pool,
+        posterior: Posterior,
+        boundary: Boundary,
+        stop: Budget,
         *,
-        budget: int,
-        k: int | Capacity,
-        config: Config | None = None,
         known: Mapping[int, float] | None = None,
-        settle: float | None = None,
-        order: bool = False,
-        min_relevance: float | None = None,
-        distinct: Distinct | None = None,
-        negligible: float = 0.0,
-        diversity: float = 0.0,
-        reading: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
-        enough: float = ENOUGH,
-        target: Target | None = None,
+        reading: Reading | None = None,
     ) -> None:
-        """budget: B >= 0 calls. k: documents to return, or another capacity.
+        """Start a session.
 
-        known: scores by position that cost no call.
-        settle: stop when `cautious_loss` is at most this, at the start or after two rounds in a row, provided that
-        the known scores suffice to estimate it (`enough_scores`).
-        order: if every document fits into the set, spend the budget on their order. Otherwise such a set costs no call.
-        min_relevance: return at most k documents, those with a probability above one half of scoring at least this, and
-        ask about those in doubt.
-        distinct: a limit on the documents of each group. Documents beyond it are not asked about.
-        diversity: from 0 to 1, the weight of having little in common against relevance (`capacity.diverse`).
-        negligible: leave out documents with less than this share of the best document's expected relevance.
-        reading: an increasing function from [0, 1] to [0, 1] that turns scores into relevance; None for the identity.
-        Asking and choosing use scores. The reported relevance, its standard deviation and `expected_loss` use the
-        result of `reading`.
-        enough: the score of a document that answers the query, by which it is told whether there is one.
-        target: find so much of all that reaches `min_relevance`: ask for the most likely, and stop when that much is
-        believed to be scored. The selection then has scored documents only.
-        Raises InvalidInput.
+        Args:
+            pool: The N candidates.
+            posterior: Over the pool, without scores, with a size of all scores that there may be.
+            boundary: What the set is.
+            stop: When calls end.
+            known: Scores by position that cost no call.
+            reading: Turns scores into relevance. Asking and choosing use scores. The reported relevance, its standard
+                deviation and the expected loss use relevance.
+
+        Raises:
+            InvalidInput: A known score lies outside [0, 1].
         """
-        if budget < 0:
-            raise InvalidInput(f"the budget is {budget}; it must be 0 or more calls")
         known = known or {}
         refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
         super().__init__(pool)
-        self.budget = budget
-        self.given = len(known)
-        self.capacity = capacity_of(k=k) if isinstance(k, int) else k
-        self._distinct = distinct
-        self._negligible = negligible
-        self._diversity = diversity
-        if min_relevance is not None and not 0.0 <= min_relevance <= 1.0:
-            raise InvalidInput(f"min_relevance is {min_relevance}; it is from 0 to 1")
-        self._config = config or SelectionConfig()
-        self._settle = settle
-        self._order = order and min_relevance is None
-        self._least = min_relevance
-        self._reading = reading
-        self._enough = enough
-        self._target = target
+        self._posterior, self._boundary, self._stop, self._reading = posterior, boundary, stop, reading
+        self._given = len(known)
         self._different: set[float] = set()  # scores
-        # What is decided now may be open again once copies are known (`same_texts`).
-        self._posterior = self._config.posterior(pool, min(budget + len(known), len(pool)))
         self._observe(known)
-        self._looks = [self._caution()] * LOOKS_TO_SETTLE  # what was believed at each
+        self._looks = [self._look()]
+
+    @classmethod
+    def of(
+        cls,
+        pool: Pool,
+        *,
+        budget: int,
+        k: int,
+        method: Config = METHODS[PAPER],
+        known: Mapping[int, float] | None = None,
+    ) -> Session:
+        """Return a session for the best k documents with a fixed budget, by default the paper's."""
+        posterior = method.posterior(pool, min(budget + len(known or ()), len(pool)))
+        return cls(pool, posterior, Best(DocumentCapacity(k), method), Budget(budget), known=known)
+
+    @property
+    def budget(self) -> int:
+        return self._stop.calls
 
     @property
     def spent(self) -> int:
@@ -136,27 +90,16 @@ class SelectionSession(Session):
     @property
     def known(self) -> int:
         """Known scores so far. Copies of a text count once."""
-        return self.given + len(self.history)
+        return self._given + len(self.history)
 
     @property
     def stop_reason(self) -> StopReason | None:
-        if self._decided:
-            return StopReason.NOTHING_TO_DECIDE
-        if self._reached:
-            return StopReason.FOUND if self._unscored.size else StopReason.POOL_EXHAUSTED
-        if self.spent >= self.budget:
-            return StopReason.BUDGET
-        if not self._unscored.size:
-            return StopReason.POOL_EXHAUSTED
-        settled = self._settle is not None and max(self._looks[-LOOKS_TO_SETTLE:]) <= self._settle
-        return StopReason.SETTLED if settled else None
+        return self._stop.reason(self._division, self.spent, len(self._unscored), self._looks)
 
     @property
     def budget_covers_pool(self) -> bool:
-        """Whether the budget pays for every missing score and every score is wanted. The order of calls then matters
-        only if the session is cut short."""
-        settles = self._settle is not None and not self.spends_on_order
-        return self._order and not settles and self.budget - self.spent >= len(self.open)
+        wanted = self._division.wants_all and self._stop.spends_all(self._division)
+        return wanted and self.budget - self.spent >= len(self.open)
 
     @property
     def enough_scores(self) -> bool:
@@ -185,184 +128,39 @@ class SelectionSession(Session):
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         super().tell(documents, scores)
-        self._looks.append(self._caution())
-
-    def _caution(self) -> float:
-        """The cautious loss; infinite as long as it does not count."""
-        if self._settle is None or self.spends_on_order or not self.enough_scores:
-            return math.inf
-        return self.cautious_loss()
+        self._looks.append(self._look())
 
     def expected_loss(self) -> float:
-        """The expected loss of the set, as a share of the relevance of the set that all scores would give.
-
-        Documents are taken as independent (`Beliefs.prospects`, `Capacity.best`). It is 0 if all are scored or fit.
-        """
-        if self._decided or self.spends_on_order or self.scored[self._left].all():
-            return 0.0
-        if self._target is not None:
-            return 1.0 - self.search.recall(self._target).expected
-        if self._threshold is not None:
-            return 1.0 - expected_f1(self._threshold.mean[self._at_threshold])
-        shares, scores = self.outcomes(lost=True)
-        best = self._limited.best(shares[:, self._present], scores[:, self._present])
-        inside = self._best_of(self._likely)
-        chosen = float((shares[:, inside] * scores[:, inside]).sum())
-        return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
+        """The expected loss of the set, as a share of the relevance of the set that all scores would give. It is 0 if
+        all are scored or fit."""
+        return self._division.loss()
 
     def cautious_loss(self) -> float:
-        """The expected loss `with_caution`; the expected loss itself where `min_relevance` is the boundary."""
-        loss, left = self.expected_loss(), self._present
-        if self._decided or self.spends_on_order or self._threshold is not None:
-            return loss
-        shares, scores = self.outcomes(lost=True)
-        return with_caution(shares[:, left], scores[:, left], self.scored[left], self._limited, loss)
+        """The expected loss and three of its standard deviations."""
+        return self._division.cautious_loss()
 
-    def outlook(self) -> Outlook:
-        """The expected loss, the expected gain of further calls, the expected recall, and whether there is an
-        answer."""
+    def outlook(self, enough: float = ENOUGH) -> Outlook:
         loss = min(1.0, self.expected_loss())  # it may exceed 1 before the first scores
-        return Outlook(loss, up_to(self._gains(loss), loss), self._recall(), self._answerable())
-
-    def _gains(self, loss: float) -> NDArray[np.float64]:
-        if loss == 0.0:
-            return np.zeros(1)
-        if self._target is not None:
-            return self.search.gains()
-        if self._threshold is not None:
-            return gains_of_doubt(self._threshold.mean[self._at_threshold])
-        (shares, scores), left = self.outcomes(), self._present
-        return gains_of_a_set(shares[:, left], scores[:, left], self.scored[left], self._limited, loss)
-
-    def _recall(self) -> Recall | None:
-        """The expected recall of documents that reach `min_relevance`."""
-        if self._reaching is None or self._least is None:
-            return None
-        if self._target is not None:
-            return self.search.recall(self._target)
-        shares, scores = self._posterior.beliefs.outcomes()
-        reaching = (shares * (scores >= self._least)).sum(axis=0)
-        reaching[self.scored] = self._reaching.mean[self.scored]
-        return Recall.of(reaching[self._left], self._mask(self.selection().documents)[self._left])
-
-    def _answerable(self) -> float:
-        """The probability that some document scores `enough`. Copies of a text count once."""
-        left = self._left if self.texts is None else first_of_each(self._left, self.texts)
-        beliefs = self._posterior.beliefs
-        belief = self._shared(beliefs.scoring(self._enough)).of(left)
-        if self.known:
-            return answerable_after(belief)
-        return answerable_before(self.pool, belief.mean, beliefs.scoring(ENOUGH).mean[left])
-
-    @property
-    def search(self) -> Search:
-        """What was found of what reaches `min_relevance`, which the session has."""
-        assert self._reaching is not None
-        reaching = self._reaching.of(self._left)
-        found = np.count_nonzero(reaching.mean[reaching.scored] > LIKELY)
-        return Search(int(found), reaching.mean[~reaching.scored], len(self._left))
-
-    @property
-    def _reached(self) -> bool:
-        """Whether there is a target that is believed to be reached."""
-        if self._target is None:
-            return False
-        return (self.search.recall(self._target).probability or 0.0) >= self._target.probability
+        gains = self._division.gains(loss) if loss else np.zeros(1)
+        return Outlook(loss, up_to(gains, loss), self._division.recall(), self._answerable(enough))
 
     def proposals(self, n: int) -> Selection:
-        """At most n documents to read next towards the target, the most likely first, each with its probability to
-        reach `min_relevance`. None once the target is reached."""
-        assert self._reaching is not None
-        likely = self.open if not self._reached else self.open[:0]
-        chosen = likely[np.argsort(-self._reaching.mean[likely], kind="stable")[:n]]
-        return ranked(chosen, self._reaching)
-
-    def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        before = self._left
-        super().give_up(documents)
-        if len(self._left) < len(before):
-            stay = self._mask(self._left)[before]
-            self.capacity = self.capacity.among(stay)
-            self._find_boundary()
+        likely = self.open[:0] if self.stop_reason is StopReason.FOUND else self.open
+        belief = self._division.contest.belief
+        return ranked(likely[np.argsort(-belief.mean[likely], kind="stable")[:n]], belief)
 
     def selection(self) -> Selection:
-        """The best documents that fit, under the present posterior. May be called at any time."""
-        documents = self._worthwhile()
-        chosen = self._best_of(documents)
-        if self._diversity:
-            chosen = self._diverse(documents, len(chosen))
-        if self._distinct is not None:
-            inside, worth = self._mask(chosen)[documents], self._deciding.mean[documents]
-            chosen = documents[self._distinct.with_others(inside, worth, self._groups[documents])]
-        return self._ranked(chosen)
+        return ranked(self._division.chosen(), self.state.read())
 
     def ranking(self) -> Selection:
-        """All documents that were not given up, under the present posterior. May be called at any time."""
-        return self._ranked(self._left)
+        return ranked(self._left, self.state.read())
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
         """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        contest = self._contest
-        return contest.left[self._rule.shortlist(*contest.margins, n)]
-
-    def _best_of(self, documents: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Ascending positions of the best of these documents that fit."""
-        if not documents.size:
-            return documents
-        belief = self._deciding.of(documents)
-        capacity = self._limited.among(self._mask(documents)[self._left])
-        inside = capacity.margin(belief.mean)[1]
-        places = ranks(-self.pool.scores[documents]) - 1.0
-        return documents[capacity.fill(self._config.worth(belief.mean, places, inside, belief.scored))]
-
-    @property
-    def _likely(self) -> NDArray[np.intp]:
-        """Positions of documents with a probability above one half of reaching `min_relevance`; of all without one."""
-        return self._left if self._reaching is None else self._left[self._reaching.mean[self._left] > LIKELY]
-
-    def _worthwhile(self) -> NDArray[np.intp]:
-        """Those of `_likely` that are not negligible and, with a target, scored."""
-        documents = self._likely
-        if self._target is not None:
-            documents = documents[self.scored[documents]]
-        if self._negligible:
-            means = self._reported.mean[documents]
-            documents = documents[means >= self._negligible * means.max(initial=0.0)]
-        return documents
-
-    def _diverse(self, documents: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-        """Ascending positions of `count` diverse documents among these, from the best of each group."""
-        means = self._deciding.mean
-        if self._distinct is not None:
-            limited = self._distinct.limited(self.capacity, self._groups[documents])
-            documents = documents[limited.eligible(means[documents])]
-        return np.sort(documents[diverse(self.pool.embeddings[documents], means[documents], count, self._diversity)])
-
-    def _ranked(self, chosen: NDArray[np.intp]) -> Selection:
-        if self._reading is None:
-            return ranked(chosen, self._reported)
-        shares, values = self.outcomes()
-        mean = (shares * values).sum(axis=0)
-        deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))
-        return ranked(chosen, Belief(mean, np.where(self.scored, 0.0, deviation), self.scored))
-
-    def outcomes(self, *, lost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m, N) probabilities and relevances of each document's outcomes; lost: as the expected loss counts them."""
-        beliefs = self._posterior.beliefs
-        shares, scores = beliefs.prospects() if lost else beliefs.outcomes()
-        if self.texts is not None:
-            scores = np.where(self.scored, self._deciding.mean, scores)
-        return shares, scores if self._reading is None else self._reading(scores)
-
-    @property
-    def _deciding(self) -> Belief:
-        return self._shared(self._posterior.beliefs.deciding())
-
-    @property
-    def _reported(self) -> Belief:
-        return self._shared(self._posterior.beliefs.reported())
+        contest = self._division.contest
+        return contest.left[self._division.rule.shortlist(*contest.margins, n)]
 
     def _choices(self, n: int) -> list[Choice]:
         unscored = self.open
@@ -373,7 +171,8 @@ class SelectionSession(Session):
         else:
             # Documents that the scorer failed on may be chosen again; others take their places.
             spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
-            choices = choose_round(self._contest, self._posterior, self._rule, n + spare, self._view)
+            division = self._division
+            choices = choose_round(division.contest, self._posterior, division.rule, n + spare, division.view)
             choices = self._askable(choices)[:n]
         if n == 1:
             self._look_ahead(choices[0].document)
@@ -399,76 +198,30 @@ class SelectionSession(Session):
             likely = self.shortlist(LOOK_AHEAD).tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
+    def _look(self) -> float:
+        return self._stop.look(self._division, enough_scores=self.enough_scores)
+
+    def _answerable(self, enough: float) -> float:
+        """The probability that some document scores `enough`. Copies of a text count once."""
+        left = self._left if self.texts is None else first_of_each(self._left, self.texts)
+        beliefs = self._posterior.beliefs
+        belief = self.state.shared(beliefs.scoring(enough)).of(left)
+        if self.known:
+            return answerable_after(belief)
+        return answerable_before(self.pool, belief.mean, beliefs.scoring(ENOUGH).mean[left])
+
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._different.update(scores.values())
         self._posterior.observe(list(scores), list(scores.values()))
         self._mark(list(scores))
         self._refresh()
 
-    def _believed(self) -> Belief:
-        return self._posterior.beliefs.belief()
-
     def _refresh(self) -> None:
-        super()._refresh()
-        self._reaching = None if self._least is None else self._shared(self._posterior.beliefs.reaching(self._least))
-        self._find_boundary()
-
-    def _find_boundary(self) -> None:
-        """Set `_threshold`: the belief about reaching `min_relevance` if that is the boundary, else None."""
-        fits = self._reaching is not None and self._limited.holds(self._mask(self._likely)[self._left])
-        self._threshold = self._reaching if fits else None
-
-    def _view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
-        """The belief about these documents that the acquisition rule sees."""
-        least = None if self._threshold is None else self._least
-        return self._shared(beliefs.belief() if least is None else beliefs.reaching(least), documents)
+        self.state = State(
+            self.pool, self._posterior.beliefs, self.scored, self.texts, self._left, self._unscored, self._reading
+        )
+        self._division = self._boundary.division(self.state)
 
     @property
-    def _contest(self) -> Contest:
-        if self._threshold is not None:
-            return Contest(self._threshold, LikelyCapacity(), self._at_threshold)
-        return Contest(self.belief, self._limited, self._left)
-
-    @property
-    def _at_threshold(self) -> NDArray[np.intp]:
-        """Positions of the documents in doubt if `min_relevance` is the boundary: the best of each group, if some of
-        these are unscored."""
-        limited = self._limited
-        if not isinstance(limited, GroupedCapacity):
-            return self._left
-        best = self._left[limited.eligible(self.belief.mean[self._left])]
-        return best if self._mask(best)[self._unscored].any() else self._left
-
-    @property
-    def _groups(self) -> NDArray[np.intp]:
-        """(N,) numbers of the groups whose documents in the set are limited."""
-        groups = None if self._distinct is None else self._distinct.groups
-        if groups is None:
-            groups = np.arange(len(self.pool)) if self.texts is None else self.texts
-        return groups
-
-    @property
-    def _limited(self) -> Capacity:
-        """The capacity with the limit on groups."""
-        if self._distinct is None:
-            return self.capacity
-        return self._distinct.limited(self.capacity, self._groups[self._left])
-
-    @property
-    def _rule(self) -> Acquisition:
-        if self._target is not None:
-            return MostLikely()
-        if self._threshold is not None:
-            return MostDoubtful()
-        return BEST_FIRST if self.spends_on_order else self._config.acquisition
-
-    @property
-    def spends_on_order(self) -> bool:
-        """Whether calls are spent on the order, because every document fits."""
-        return self._order and bool(self._left.size) and self._limited.holds_all(len(self._left))
-
-    @property
-    def _decided(self) -> bool:
-        if self._least is not None:
-            return not self._left.size
-        return not self.spends_on_order and self._limited.nothing_to_decide(len(self._left))
+    def belief(self) -> Belief:
+        return self.state.belief

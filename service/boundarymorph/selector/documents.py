@@ -17,14 +17,15 @@ from boundarymorph.inference.concurrency import Run, at_once
 from boundarymorph.reading import has_words
 from boundarymorph.retrieval.document import Candidates, Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
-from boundarymorph.selection import Pool
+from boundarymorph.selection import Distinct, Limit, Pool
 from boundarymorph.selection.process import alike
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
     """A limit on the documents of a group. path: to the field of the metadata that names the group, None for the text;
-    a document without the field is a group of its own. at_most, counts_groups: as in `selection.Distinct`."""
+    a document without the field is a group of its own. at_most: documents of a group in the set. counts_groups: whether
+    k counts groups; the best document of each then counts, and up to `at_most` - 1 others come with it."""
 
     path: tuple[str, ...] | None = None
     at_most: int = 1
@@ -33,6 +34,20 @@ class Grouping:
     def value(self, document: Document) -> list[object]:
         """Return the document's value of the field in a list, which is empty if there is none."""
         return [] if self.path is None else reach(document.metadata, self.path)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The groups of a pool. numbers: (N,), equal within a group; None if documents of the same text are a group."""
+
+    grouping: Grouping
+    numbers: NDArray[np.intp] | None
+
+    def limited(self, limit: Limit) -> Distinct:
+        """Return a limit with a further one on each group."""
+        if self.grouping.counts_groups:
+            return Distinct(limit, self.numbers, 1, self.grouping.at_most)
+        return Distinct(limit, self.numbers, self.grouping.at_most)
 
 
 def group_key(value: object) -> str:

@@ -13,7 +13,7 @@ from boundarymorph.inference.concurrency import Run, together
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
-from boundarymorph.selection.capacity import best_of_each
+from boundarymorph.selection.groups import best_of_each
 from boundarymorph.selector.documents import numbered
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import Answered, Observer, SelectionResult, SelectionTask, Status
@@ -87,7 +87,7 @@ async def select_for_all(
     tokens = [part.tokens for part in parts if part.tokens is not None]
     result = replace(
         parts[0],
-        task=task,
+        task=replace(task, budget=sum(part.task.budget for part in parts)),
         pool=pool,
         selection=selection,
         history=[seen for _, seen in calls],

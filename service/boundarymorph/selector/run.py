@@ -15,23 +15,26 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_once_if
+from boundarymorph.notices import Notice, Slug
 from boundarymorph.retrieval.document import Candidates, VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import (
-    Distinct,
+    BaseSession,
     ExhaustiveSession,
+    Limit,
     Outlook,
     Pool,
     Selection,
-    SelectionSession,
+    Session,
     StopReason,
     capacity_of,
 )
-from boundarymorph.selection.methods import DEFAULT, TO_FIND, Config
+from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
-from boundarymorph.selector.documents import Documents, Grouping, are_long, texts_of
-from boundarymorph.selector.scores import CalibratedScores, Pace
+from boundarymorph.selector.composition import boundary_of, stop_of
+from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
+from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import (
     INTERRUPTING,
     Explained,
@@ -53,12 +56,9 @@ log = logging.getLogger(__name__)
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
 ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
-HARMFUL = "by its judgements, this scorer makes sets worse here; leave out 'budget' to make no calls"
-SPARED = "no call was made: by its judgements, this scorer makes sets worse here; a 'budget' in the request makes calls"
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
-Session: TypeAlias = SelectionSession | ExhaustiveSession
 
 # The states of a run. Each call is possible in one state only, and leads to another:
 #
@@ -117,7 +117,7 @@ class SelectionRun:
         self.documents: Documents
         self.batch = NOTHING
         self.vectors: VectorSource = "none"
-        self.session: Session | None = None
+        self.session: BaseSession | None = None
         self.calibrated = CalibratedScores(trust=trust_of(scores.model, shared.trust))
         self.interruption: Interruption | None = None
         self.ungraded = 0
@@ -126,7 +126,7 @@ class SelectionRun:
         self._proposals: Selection | None = None
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
-        self.warnings: list[str] = []
+        self.warnings: list[Notice] = []
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
     def _enter(self, call: Call) -> None:
@@ -150,7 +150,7 @@ class SelectionRun:
             ordered = self._candidates.ordered()
             if ordered is None:
                 raise
-            self.interrupt(f"nothing was scored, and the order is {ordered.by}", error)
+            self.interrupt("nothing-scored", f"nothing was scored, and the order is {ordered.by}", error)
             self.pool, documents = ordered.pool, None
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
@@ -174,37 +174,38 @@ class SelectionRun:
         task = self._task = self._task if k is None else replace(self._task, k=k)
         if not len(self.pool) or self.interruption is not None:
             return
-        lengths, distinct, deleted = None, None, NOTHING
+        lengths, groups, deleted = None, None, NOTHING
         with self._observer.stage("fetch"):
             if task.max_tokens is not None:
                 async with task.deadline.enforced():
                     lengths = await self._candidates.lengths(self.pool.ids)
             if task.distinct is not None:
                 async with task.deadline.enforced():
-                    distinct = await self._distinct(task.distinct)
+                    groups = await self._distinct(task.distinct)
             try:
                 async with task.deadline.enforced():
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
-                self._warn("scores known from earlier requests were not used", error)
+                self._warn("known-scores-not-used", "scores known from earlier requests were not used", error)
         scores = task.budget + len(self.scores.reused) + len(task.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         if small and not task.diversity:
             self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
         with self._observer.stage("select"):
-            self.session, self.batch = await self._step(self._begin, lengths, distinct, deleted)
+            self.session, self.batch = await self._step(self._begin, lengths, groups, deleted)
 
     @property
     def grouping(self) -> Grouping | None:
         """The task's limit on groups or, from `retrieve` on, the default of its index."""
         return self._task.distinct
 
-    async def _distinct(self, grouping: Grouping) -> Distinct:
+    async def _distinct(self, grouping: Grouping) -> Groups:
         """Read the groups of all candidates."""
         groups = await self.documents.read_groups(grouping)
         if grouping.path is not None and not any(map(grouping.value, self.documents.read_so_far.values())):
-            self.warnings.append(f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata")
-        return Distinct(groups, grouping.at_most, grouping.counts_groups)
+            said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
+            self.warnings.append(Notice("field-not-found", said))
+        return Groups(grouping, groups)
 
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
@@ -225,8 +226,8 @@ class SelectionRun:
         return self.documents.deleted(positions)
 
     def _begin(
-        self, lengths: NDArray[np.float64] | None, distinct: Distinct | None, deleted: NDArray[np.intp]
-    ) -> tuple[Session, NDArray[np.intp]]:
+        self, lengths: NDArray[np.float64] | None, groups: Groups | None, deleted: NDArray[np.intp]
+    ) -> tuple[BaseSession, NDArray[np.intp]]:
         """Make the session and the first batch."""
         if lengths is not None:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
@@ -245,7 +246,7 @@ class SelectionRun:
         if brought:
             known |= {place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}
         known = {place: score for place, score in known.items() if place not in blank}
-        session = self._session(known, lengths, distinct)
+        session = self._session(known, lengths, groups)
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
@@ -266,38 +267,24 @@ class SelectionRun:
         return None if self._full == 1 else -(-task.budget // self._full)
 
     def _session(
-        self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, distinct: Distinct | None
-    ) -> Session:
+        self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, groups: Groups | None
+    ) -> BaseSession:
         """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
         task, scores = self._task, self.calibrated.add_known(known)
         if task.goal == "scores":
             return ExhaustiveSession(self.pool, scores)
-        least = task.min_relevance
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
-        return SelectionSession(
-            self.pool,
-            budget=max(0, task.budget - replacing),
-            k=capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens),
-            config=self._config,
-            known=scores,
-            settle=task.settle,
-            order=task.goal != "set",
-            min_relevance=None if least is None else self.calibrated.threshold(least),
-            distinct=distinct,
-            negligible=task.negligible,
-            diversity=task.diversity,
-            reading=self.calibrated.reading,
-            enough=self.calibrated.threshold(ENOUGH if least is None else least),
-            target=task.target,
+        budget = max(0, task.budget - replacing)
+        method = TO_FIND if task.target is not None and task.method == DEFAULT else self.calibrated.config(task.method)
+        limit: Limit = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
+        limit = limit if groups is None else groups.limited(limit)
+        boundary = boundary_of(task, limit, method, self.calibrated.threshold)
+        posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
+        return Session(
+            self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
         )
 
-    @property
-    def _config(self) -> Config:
-        if self._task.target is not None and self._task.method == DEFAULT:
-            return TO_FIND
-        return self.calibrated.config(self._task.method)
-
-    def _ask(self, session: Session) -> NDArray[np.intp]:
+    def _ask(self, session: BaseSession) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         most = self._shared.pace.at_most(len(self.pool), self._seconds)
         batch = session.ask_round(self._rounds, most, self._full)
@@ -318,7 +305,7 @@ class SelectionRun:
         self._enter("progress")
         session, scores = self.session, self.scores
         assert session is not None
-        selection, outlook = await self._step(_believed, session, self._task.ranks_all)
+        selection, outlook = await self._step(self._believed, session)
         return Progress(
             rounds=session.rounds,
             calls=scores.calls,
@@ -348,17 +335,19 @@ class SelectionRun:
                 asked, scores = await self._score(session.asked)
         except INTERRUPTING as error:
             self.batch = NOTHING
-            scored = session.scored.any()
-            self.interrupt("not all of the budget was spent" if scored else "nothing was scored", error)
+            if session.scored.any():
+                self.interrupt("budget-not-spent", "not all of the budget was spent", error)
+            else:
+                self.interrupt("nothing-scored", "nothing was scored", error)
             return
         with self._observer.stage("select"):
             self.batch = await self._step(self._advance, session, asked, scores)
         if self.scores.failure is not None:
             self.batch = NOTHING
-            self.interrupt("not all of the budget was spent", self.scores.failure)
+            self.interrupt("budget-not-spent", "not all of the budget was spent", self.scores.failure)
 
     async def read_for(
-        self, session: Session, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
+        self, session: BaseSession, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
     ) -> bool:
         """Read these documents, and have the session give up those that are deleted or have no content and share the
         scores of copies. Returns whether there were any. ahead: if anything is read from far away, also read what may
@@ -395,7 +384,7 @@ class SelectionRun:
             (pace.exceeded if late else pace.took)(texts, deadline.clock() - begin)
         return positions, scores
 
-    def _advance(self, session: Session, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
+    def _advance(self, session: BaseSession, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
         """Condition on scores, NaN where there is none, and return the next batch."""
         there = ~np.isnan(scores)
         session.tell(asked[there], self.calibrated.add(asked[there], scores[there]))
@@ -456,19 +445,24 @@ class SelectionRun:
             return None
         return Explained(self._first, await self._step(self.session.ranking), self._sets)
 
-    async def _selection(self, session: Session) -> tuple[Selection, Outlook]:
+    async def _selection(self, session: BaseSession) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
         changed = True
         while changed:
             with self._observer.stage("select"):
-                selection, outlook = await self._step(_believed, session, self._task.ranks_all)
-                if self._task.target is not None and isinstance(session, SelectionSession):
+                selection, outlook = await self._step(self._believed, session)
+                if self._task.target is not None:
                     self._proposals = await self._step(session.proposals, self._task.proposals)
             if not self._task.return_documents:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
             changed = await self.read_texts(np.union1d(selection.documents, proposed))
         return self._with_blank(selection), outlook
+
+    def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
+        least = ENOUGH if self._task.min_relevance is None else self._task.min_relevance
+        outlook = session.outlook(self.calibrated.threshold(least))
+        return session.ranking() if self._task.ranks_all else session.selection(), outlook
 
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
         """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
@@ -479,7 +473,7 @@ class SelectionRun:
                         return await self.read_for(self.session, positions, answer=True)
                     await self.documents.read(positions, answer=True)
         except INTERRUPTING as error:
-            self.interrupt("not all texts could be read", error)
+            self.interrupt("texts-not-read", "not all texts could be read", error)
         return False
 
     def _with_blank(self, selection: Selection) -> Selection:
@@ -505,7 +499,8 @@ class SelectionRun:
         lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
         capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
         if task.min_relevance is not None:
-            self.warnings.append("nothing is known of the scores, so 'min_relevance' left nothing out")
+            said = "nothing is known of the scores, so 'min_relevance' left nothing out"
+            self.warnings.append(Notice("min-relevance-not-used", said))
         self._blank = self.documents.without_content(np.arange(len(ids)))
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
         if lengths is not None:
@@ -515,9 +510,9 @@ class SelectionRun:
         if task.distinct is None:
             fits = capacity.fill(worth)
         else:
-            distinct = await self._distinct(task.distinct)
-            groups = self.documents.texts if distinct.groups is None else distinct.groups
-            fits = distinct.with_others(distinct.limited(capacity, groups).fill(worth), worth, groups)
+            groups = await self._distinct(task.distinct)
+            limited = groups.limited(capacity).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+            fits = limited.with_others(limited.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.return_documents:
@@ -525,13 +520,13 @@ class SelectionRun:
         unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
-    def interrupt(self, shortfall: str, error: BoundaryMorphError) -> None:
+    def interrupt(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
         """Record why the result is incomplete. Raises the error, or Overloaded, unless the task accepts that."""
         if self._task.accepts == "complete":
             raise error
         self._refuse(error)
         self.interruption = self.interruption or Interruption.of(error)
-        self._warn(shortfall, error)
+        self._warn(slug, shortfall, error)
 
     def _refuse(self, error: BoundaryMorphError) -> None:
         """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that.
@@ -551,15 +546,15 @@ class SelectionRun:
                 retry_after=max(1.0, self._observer.seconds()["total"] / (others + 1)),
             ) from error
 
-    def _warn(self, shortfall: str, error: BoundaryMorphError) -> None:
+    def _warn(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
         """Add a warning for the caller, and log what the caller may not read."""
         if error.public != str(error) and not error.logged:
             log.warning("%s: %s", shortfall, error)
-        self.warnings.append(f"{shortfall}: {error.public}")
+        self.warnings.append(Notice(slug, f"{shortfall}: {error.public}"))
 
-    async def _reasons(self, session: Session, selection: Selection) -> list[str]:
+    async def _reasons(self, session: BaseSession, selection: Selection) -> list[Notice]:
         """Say why the set is empty, and why no call was made."""
-        task, found = self._task, list[str]()
+        task, found = self._task, list[Notice]()
         if not selection.documents.size:
             ranking = await self._step(session.ranking)
             found += none_reached(task.min_relevance, ranking.relevance, bool(ranking.scored.any()))
@@ -567,26 +562,24 @@ class SelectionRun:
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 
-    def _remarks(self) -> list[str]:
+    def _remarks(self) -> list[Notice]:
         """Return the warnings about documents, scores and the script of the query."""
         left_out = 0 if self.session is None else self.session.given_up
         deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
         encoder = self._encoder if self.vectors in ("index", "encoder") else None
         return [
             *of_documents(
+                "documents-without-text",
                 len(np.setdiff1d(self._blank, self._excluded)),
-                "has no text to read, so no call was spent on it and its score is 0",
-                "have no text to read, so no call was spent on them and their score is 0",
+                "{has} no text to read, so no call was spent on {it} and {its} score is 0",
             ),
-            *of_documents(deleted, "was {}", "were {}", "deleted from the index meanwhile and left out"),
+            *of_documents("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
             *nothing_found(self.calibrated.scores.values()),
-            *of_documents(self.ungraded, "{}", "{}", "got no score of the scorer, only an expected one"),
+            *of_documents("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
             *of_documents(
-                self.scores.truncated, "was {}", "were {}", "cut to the cross-encoder's maximum length to be scored"
+                "scoring-truncated",
+                self.scores.truncated,
+                "{was} cut to the cross-encoder's maximum length to be scored",
             ),
             *unfamiliar(self._task.query, self.scores.model, encoder),
         ]
-
-
-def _believed(session: Session, rank_all: bool) -> tuple[Selection, Outlook]:
-    return session.ranking() if rank_all else session.selection(), session.outlook()

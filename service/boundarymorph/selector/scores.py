@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import ProbabilityMap
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import Observation
@@ -23,6 +24,13 @@ FIRST_GUESS = 1e-4  # seconds a character: a tenth of a second for an abstract
 MOST_CHARACTERS = 2_048  # counted of a text: most cross-encoders cut it at 512 tokens
 OVERHEAD = 50  # characters added for each document
 SHARE = 0.5  # of the remaining time that a round is expected to take at most
+HARMFUL = Notice(
+    "harmful-scorer", "by its judgements, this scorer makes sets worse here; leave out 'budget' to make no calls"
+)
+SPARED = Notice(
+    "harmful-scorer-not-called",
+    "no call was made: by its judgements, this scorer makes sets worse here; a 'budget' in the request makes calls",
+)
 
 
 @dataclass
@@ -37,7 +45,7 @@ class CalibratedScores:
 
     reading: ProbabilityMap | None = None
     created: str | None = None
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Notice] = ()
     ranking_only: bool = False
     to_people: bool = False
     trust: Trust = "normal"
@@ -63,7 +71,7 @@ class CalibratedScores:
             return cls(ranking_only=ranking_only, to_people=to_people, trust=trusted)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
-            warning = f"the calibration was not used: {why}"
+            warning = Notice("calibration-not-used", f"the calibration was not used: {why}")
             return cls(warnings=[warning], ranking_only=ranking_only, to_people=to_people, trust=trusted)
         reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
         harmful = measured == "none" and to_people

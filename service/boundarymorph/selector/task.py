@@ -29,11 +29,13 @@ from boundarymorph.errors import (
     StorageUnavailable,
 )
 from boundarymorph.inference.concurrency import NEVER, Deadline
+from boundarymorph.notices import Notice, Slug
+from boundarymorph.reading import counted
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.document import Candidates, Document, Retriever, VectorSource
 from boundarymorph.scoring import rerankers
-from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason, Target
+from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.documents import FREE, Grouping, Room
@@ -44,9 +46,18 @@ ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below thi
 ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en", *rerankers.ENGLISH)
 SHOWN = 20  # documents in a span
 CHARACTERS = 1_000  # of a text in a span
+FORMS = {"was": ("was", "were"), "has": ("has", "have"), "it": ("it", "them"), "its": ("its", "their")}  # one, many
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
 Rounds = int | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Find this share of the relevant documents with this probability, both above 0; the share is at most 1."""
+
+    share: float
+    probability: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,7 @@ class SelectionTask:
 
     candidates: made by the retriever. k: documents to return, or None for as many as fit into max_tokens.
     min_relevance: of these, only those that are more likely than not to score at least this. distinct: at most so many
-    documents of a group. negligible, diversity: as in `SelectionSession`. goal: what calls are spent on: the set; or,
+    documents of a group. negligible, diversity: as in `selection.boundary`. goal: what calls are spent on: the set; or,
     if every document fits into it, its order; or the ranking of all candidates; or the scores of all. rounds: in which
     calls go out at most, or "auto": three of a fixed budget. settle: stop when the expected loss is at most this share
     of the set's relevance. method: a name in `methods.METHODS`. to_people: whether relevance is what people are
@@ -236,7 +247,7 @@ class SelectionResult:
     truncated: int
     trips: int
     seconds: Mapping[str, float]
-    warnings: Sequence[str]
+    warnings: Sequence[Notice]
     vectors: VectorSource
     explained: Explained | None = None
     tokens: TokenCounts | None = None
@@ -249,7 +260,7 @@ class SelectionResult:
     proposals: Selection | None = None
 
 
-def unfamiliar(query: str, *models: str | None) -> list[str]:
+def unfamiliar(query: str, *models: str | None) -> list[Notice]:
     """Describe a query most of whose letters are in a script that the embedded models were not trained on; nothing if
     it is Latin or a model is another. models: of the scorer and the encoder, None if unknown or not in use."""
     letters = [unicodedata.name(letter, "").partition(" ")[0] for letter in query if letter.isalpha()]
@@ -258,13 +269,14 @@ def unfamiliar(query: str, *models: str | None) -> list[str]:
         return []
     script = Counter(letters).most_common(1)[0][0].capitalize()
     trained = "was trained" if len(english) == 1 else "were trained"
-    return [
+    said = (
         f"the query is in another script ({script}) than {' and '.join(english)} {trained} on, so the answer says "
         "little; use models for its language (scorer.model, encoder.model)"
-    ]
+    )
+    return [Notice("unfamiliar-script", said)]
 
 
-def no_call(stop_reason: StopReason | None, returned: int) -> str:
+def no_call(stop_reason: StopReason | None, returned: int) -> Notice:
     """Describe why no call was made although some were allowed and no score was known from earlier requests. returned:
     the number of documents in the answer."""
     match stop_reason:
@@ -276,32 +288,34 @@ def no_call(stop_reason: StopReason | None, returned: int) -> str:
             why = 'every document fits, and none can change that; with "spend": "order" calls go to the order'
         case _:
             why = "no document is left that fits"
-    return f"no call was made: {why}"
+    return Notice("no-call-made", f"no call was made: {why}")
 
 
-def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[str]:
+def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[Notice]:
     """Say why the answer is empty, if no document reaches the minimum relevance. relevance: of the candidates."""
     if least is None or not relevance.size:
         return []
     seen = "the best was" if scored else "the best was expected to have"
-    return [f"no document reached {least:g}; {seen} {math.floor(1000 * relevance.max()) / 1000:g}; lower min_relevance"]
+    best = math.floor(1000 * relevance.max()) / 1000
+    said = f"no document reached {least:g}; {seen} {best:g}; lower min_relevance"
+    return [Notice("min-relevance-not-reached", said)]
 
 
-def nothing_found(scores: Collection[float]) -> list[str]:
+def nothing_found(scores: Collection[float]) -> list[Notice]:
     """Say that enough documents were scored and all scores are low, if it is so."""
     if len(scores) < ENOUGH or max(scores) >= LOW:
         return []
-    return [
+    said = (
         f"the best of {len(scores)} scores is {max(scores):.2g}: either no document is relevant, or the cross-encoder "
         "does not understand this domain"
-    ]
+    )
+    return [Notice("all-scores-low", said)]
 
 
-def of_documents(count: int, one: str, many: str, what: str = "") -> list[str]:
-    """Say something of so many documents, if there are any. what: inserted into `one` or `many`."""
-    if not count:
-        return []
-    return [f"1 document {one.format(what)}" if count == 1 else f"{count} documents {many.format(what)}"]
+def of_documents(slug: Slug, count: int, said: str) -> list[Notice]:
+    """Return a warning about `count` documents, if there are any. said: what is said of them, with names of FORMS."""
+    forms = {name: one if count == 1 else many for name, (one, many) in FORMS.items()}
+    return [Notice(slug, f"{counted(count, 'document', 'documents')} {said.format(**forms)}")] if count else []
 
 
 class Observer:

@@ -32,6 +32,7 @@ from boundarymorph_client.errors import (
     UpstreamFailed,
 )
 from boundarymorph_client.models import (
+    AnswerWarning,
     DeleteReport,
     Distinct,
     DocumentPage,
@@ -60,6 +61,7 @@ from boundarymorph_client.models import (
 from boundarymorph_client.version import __version__
 
 __all__ = [
+    "AnswerWarning",
     "AsyncClient",
     "BoundaryMorphError",
     "Client",

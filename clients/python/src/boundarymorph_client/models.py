@@ -234,6 +234,13 @@ class ExplainedPool(Answer):
     std: list[float | None]
 
 
+class AnswerWarning(Answer):
+    """What a caller should know about a selection. slug: the kind of warning; message: a sentence."""
+
+    slug: str
+    message: str
+
+
 class Selection(Answer):
     """The chosen set, most relevant first. `status` is `complete`, `partial` or `retrieval_only`. answerable: the
     probability that some candidate, scored or not, scores at least `min_relevance`, or .5 without one."""
@@ -258,7 +265,7 @@ class Selection(Answer):
     answerable: float | None = None
     next: list[NextDocument] | None = None
     timings_ms: dict[str, float]
-    warnings: list[str]
+    warnings: list[AnswerWarning]
     rounds: list[ExplainedRound] | None = None
     pool: ExplainedPool | None = None
 
@@ -302,6 +309,7 @@ class IndexDescription(Answer):
     structure: StructureDescription | None = None
     description: str | None = None
     distinct: str | None = None
+    trust: str | None = None
 
 
 class UnreadableIndex(Answer):

@@ -32,6 +32,7 @@ from boundarymorph.api.rerank.ranking import (
     texts_of,
 )
 from boundarymorph.api.schemas import Array, Problem, QueryText
+from boundarymorph.notices import Notice
 
 NESTED = ("input", "parameters")  # objects of DashScope whose fields count as those of the request
 
@@ -98,8 +99,9 @@ class CohereV2Request(DocumentsRequest):
     api_version: ClassVar[str] = "2"
 
     @property
-    def ignored(self) -> list[str]:
-        return ["relevant_spans has no effect: no spans are found here"] if self.relevant_spans else []
+    def ignored(self) -> list[Notice]:
+        said = Notice("no-effect", "relevant_spans has no effect: no spans are found here")
+        return [said] if self.relevant_spans else []
 
 
 class BareRequest(DocumentsRequest):

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
-from boundarymorph.api.schemas import DistinctBy, LanguageModelUsage, QueryText, Relevance
+from boundarymorph.api.schemas import AnswerWarning, DistinctBy, LanguageModelUsage, QueryText, Relevance
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
+from boundarymorph.notices import Notice
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.task import Interruption, Status
 
@@ -124,7 +125,7 @@ class RerankRequest(BaseModel):
         return self.documents[index]
 
     @property
-    def ignored(self) -> list[str]:
+    def ignored(self) -> list[Notice]:
         """Warnings about known fields that have no effect here."""
         return []
 
@@ -137,19 +138,19 @@ def names_of(request: type[RerankRequest]) -> dict[str, list[str]]:
     }
 
 
-def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> list[str]:
+def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> list[Notice]:
     """Return a warning that names the fields without an effect, if there are any. given: the body."""
     known = {*HARMLESS, *(name for names in names_of(request).values() for name in names)}
     return without_effect("fields", [name for name, value in given.items() if value is not None and name not in known])
 
 
-def without_effect(what: str, names: Sequence[str]) -> list[str]:
+def without_effect(what: str, names: Sequence[str]) -> list[Notice]:
     """Return a warning, if there are any names. what: the names are of fields, for example."""
     if not names:
         return []
     shown = ", ".join(repr(name[:NAME_SHOWN]) for name in names[:NAMES_SHOWN])
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return [f"{what} that are not known here had no effect: {shown}{more}"]
+    return [Notice("no-effect", f"{what} that are not known here had no effect: {shown}{more}")]
 
 
 def texts_of(documents: Sequence[str | Mapping[str, Any]], place: str, rank_fields: Sequence[str] | None) -> list[str]:
@@ -209,7 +210,7 @@ class Diagnostics(BaseModel):
     policy: str = Field(description="the policy in force, whose defaults the request has")
     timings_ms: dict[str, float] = Field(description="by stage, and in total")
     language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")
-    warnings: list[str] = Field(description="what a caller should know, in words")
+    warnings: list[AnswerWarning] = Field(description="what a caller should know")
 
 
 class TokenUsage(BaseModel):
@@ -280,7 +281,7 @@ class Ranking:
             "api_version": {"version": getattr(self.request, "api_version", "1")},
             "billed_units": {"search_units": math.ceil(len(self.texts) / UNIT)},
             "tokens": {"input_tokens": self.tokens, "output_tokens": 0},
-            "warnings": self.diagnostics.warnings or None,
+            "warnings": [warning.message for warning in self.diagnostics.warnings] or None,
         }
 
 

@@ -43,10 +43,12 @@ from boundarymorph.api.rerank.ranking import (
     unknown_fields,
     without_effect,
 )
+from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
 from boundarymorph.api.translate import grouping_of, task_of, usage_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
+from boundarymorph.notices import Notice
 from boundarymorph.reading import bound
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selector.documents import Grouping, group_key
@@ -73,7 +75,7 @@ class Asked:
     request: RerankRequest
     texts: Sequence[str]
     policy: str
-    ignored: Sequence[str]
+    ignored: Sequence[Notice]
     whole: bool
 
     @property
@@ -163,7 +165,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     metrics.rerank_documents.labels(path, "inferred").inc(len(asked.texts) - count)
     headers = {STATUS_HEADER: result.status.value}
     if ranking.diagnostics.warnings and not dialect.takes_warnings:
-        headers[WARNINGS_HEADER] = json.dumps(ranking.diagnostics.warnings)
+        headers[WARNINGS_HEADER] = json.dumps([each.model_dump() for each in ranking.diagnostics.warnings])
     return Response(content, media_type="application/json", headers=headers)
 
 
@@ -237,7 +239,8 @@ def _read(
     ignored += without_effect("query parameters", sorted(request.query_params))
     instruction = wanted.instruction or None
     if instruction and not parts.scorer.takes_instruction:
-        ignored.append("instruction had no effect, as the scorer takes none; put it into the query")
+        said = "instruction had no effect, as the scorer takes none; put it into the query"
+        ignored.append(Notice("no-effect", said))
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
@@ -304,12 +307,14 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
     read = sum(len(wanted.query) + len(texts[number]) for number in scored)
     warnings = [*result.warnings, *asked.ignored]
     if len(task.query) < len(wanted.query):
-        warnings.append(f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)")
+        said = f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)"
+        warnings.append(Notice("query-truncated", said))
     if wanted.budget is None and task.budget < count:
-        warnings.append(
+        said = (
             f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, by "
             "the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
+        warnings.append(Notice("budget-by-settings", said))
     return Ranking(
         request=wanted,
         texts=texts,
@@ -339,7 +344,7 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             policy=asked.policy,
             timings_ms={stage: round(seconds * 1e3, 3) for stage, seconds in result.seconds.items()},
             language_model=usage_of(result.tokens),
-            warnings=warnings,
+            warnings=list(map(AnswerWarning.model_validate, warnings)),
         ),
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
+from boundarymorph.notices import Notice
 from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter, bounds
@@ -29,8 +30,7 @@ SAMPLE = 8  # documents looked at for one with a text
 
 
 class StoreIndex:
-    """An `Index` over a table. The store only nominates candidates, which are ranked here by exact inner products, ties
-    by id. Also raises RetrieverUnavailable and RetrieverFailed."""
+    """An `Index` over a table, whose candidates are ranked here exactly, ties by id."""
 
     def __init__(self, name: str, info: IndexConfiguration, table: Table, store: str) -> None:
         """store: the name of the engine, for messages."""
@@ -142,7 +142,7 @@ class StoreIndex:
             )
         return self.table
 
-    def _missing(self, found: Found, wanted: int, condition: Condition | None) -> list[str]:
+    def _missing(self, found: Found, wanted: int, condition: Condition | None) -> list[Notice]:
         """Return a warning if a search without a filter returned fewer than there are. Raises EmptyIndex."""
         there, returned = self.count(), len(found.ids)
         if not there:
@@ -151,18 +151,19 @@ class StoreIndex:
             return []
         if found.exact:
             return [_without_direction(there - returned)]
-        return [f"{self._store} returned {returned:,} of the {most:,} nearest; deepen the search of its index"]
+        said = f"{self._store} returned {returned:,} of the {most:,} nearest; deepen the search of its index"
+        return [Notice("search-incomplete", said)]
 
     def _distinct(
         self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
-    ) -> tuple[Found, Pool, list[str]]:
-        """Return the rows of a search, deeper where rows share an id or cannot be used, the pool of the nearest, and
-        warnings."""
+    ) -> tuple[Found, Pool, list[Notice]]:
+        """Return the rows of a search, deeper where some cannot be used, the pool of the nearest, and warnings."""
         wanted = depth
         while True:
             found = self._nearest(unit, wanted, condition, documents=documents)
             near, said = _ranked(found, unit, depth)
-            said = [APPROXIMATE.format(self._store), *said] if found.exact is False else said
+            if found.exact is False:
+                said.insert(0, Notice("approximate-search", APPROXIMATE.format(self._store)))
             if len(near) >= depth or len(found.ids) < wanted or wanted >= MOST_SIFTED:
                 return found, near, said
             wanted = min(2 * wanted, MOST_SIFTED)
@@ -188,7 +189,7 @@ class StoreIndex:
                 break
             wanted = min(4 * wanted, max(wanted, MOST_SIFTED))
         said = f"{self._store} cannot express the filter; it was looked for among the {wanted:,} nearest documents"
-        warnings = [said] if len(passing) < depth and len(found.ids) == wanted else []
+        warnings = [Notice("filter-not-exhaustive", said)] if len(passing) < depth and len(found.ids) == wanted else []
         read = {id: found.documents[id] for id in passing}
         return self._vectors(passing)._replace(documents=read, warnings=warnings, exact=found.exact)
 
@@ -203,7 +204,6 @@ class StoreIndex:
         return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
-        """Fuse the pool of a hybrid search with what the store finds by words."""
         where = True if condition is None else bounds(condition, self.table).certain
         if where is False or not words(search.query):
             return near
@@ -215,13 +215,13 @@ class StoreIndex:
         known = [id for id in found if id in there or id in rows]
         return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
-    def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[str]]:
-        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: documents that need not be
-        read; gets those without content."""
+    def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[Notice]]:
+        """Return a pool with BM25 and terms of its texts, and warnings. read: gets documents without content."""
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
-        said = [counted(empty, "candidate has no text", "candidates have no text")] if empty else []
+        without_text = counted(empty, "candidate has no text", "candidates have no text")
+        said = [Notice("documents-without-text", without_text)] if empty else []
         found = PoolWords.of(texts)
         bm25, terms = found.bm25(search.query), found.terms(search.query)
         if not search.hybrid or self.table.words:
@@ -234,7 +234,7 @@ class StoreIndex:
         features = {**merged.features, "bm25": bm25[chosen]}
         return replace(merged, features=features, terms=terms[:, chosen]), [
             *said,
-            HYBRID_OF_THE_POOL.format(self._store, len(pool)),
+            Notice("hybrid-of-pool", HYBRID_OF_THE_POOL.format(self._store, len(pool))),
         ]
 
     def _contents(self, ids: Sequence[str], read: dict[str, Document]) -> dict[str, str]:
@@ -271,13 +271,14 @@ def _units(found: Found) -> NDArray[np.float32]:
     return unit
 
 
-def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[str]]:
+def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[Notice]]:
     """Return the pool of a search, with the nearest of rows that share an id, and its warnings."""
     vectors, said = _units(found), list(found.warnings)
     scores = exact_scores(vectors, unit) if len(found.ids) else np.empty(0)
     ids = {row: id for row, id in enumerate(found.ids) if id is not None}
     if nameless := len(found.ids) - len(ids):
-        said.append(counted(nameless, "row has no id and was left out", "rows have no id and were left out"))
+        without_id = counted(nameless, "row has no id and was left out", "rows have no id and were left out")
+        said.append(Notice("rows-without-id", without_id))
     by_id = np.array(sorted(ids, key=ids.__getitem__), np.int64)
     by_id = by_id[~np.isnan(scores[by_id])]
     if lost := len(ids) - len(by_id):
@@ -285,11 +286,11 @@ def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, 
     order = by_id[np.argsort(-scores[by_id], kind="stable")]
     if shared := _shared([ids[row] for row in order.tolist()]):
         id, rows = next(iter(shared.items()))
-        said.append(
-            f"{rows:,} rows share the id {id!r}; the nearest is used"
-            if len(shared) == 1
-            else f"{sum(shared.values()):,} rows share {len(shared):,} ids, such as {id!r}; the nearest of each is used"
+        several = (
+            f"{sum(shared.values()):,} rows share {len(shared):,} ids, such as {id!r}; the nearest of each is used"
         )
+        one = f"{rows:,} rows share the id {id!r}; the nearest is used"
+        said.append(Notice("shared-ids", one if len(shared) == 1 else several))
         nearest = {ids[row]: row for row in reversed(order.tolist())}
         order = order[[nearest[ids[row]] == row for row in order.tolist()]]
     order = order[:depth]
@@ -298,16 +299,13 @@ def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, 
 
 
 def _shared(ids: Sequence[str | None]) -> dict[str, int]:
-    """Return the ids of several rows, with how many there are."""
     return {id: count for id, count in Counter(ids).items() if count > 1 and id is not None}
 
 
-def _without_direction(count: int) -> str:
-    return counted(
-        count,
-        "document was left out, as its vector has no direction: it is zero, not finite, or huge",
-        "documents were left out, as their vectors have no direction: they are zero, not finite, or huge",
-    )
+def _without_direction(count: int) -> Notice:
+    one = "document was left out, as its vector has no direction: it is zero, not finite, or huge"
+    many = "documents were left out, as their vectors have no direction: they are zero, not finite, or huge"
+    return Notice("vectors-without-direction", counted(count, one, many))
 
 
 def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) -> dict[str, Document]:

@@ -11,9 +11,9 @@ import numpy as np
 from joblib import delayed
 from numpy.typing import NDArray
 
-from boundarymorph.selection import SelectionSession
+from boundarymorph.selection import Best, DocumentCapacity, Session, Tolerance
 from boundarymorph.selection.methods import TO_PEOPLE
-from boundarymorph.selection.session import LOOKS_TO_SETTLE
+from boundarymorph.selection.stop import LOOKS_TO_SETTLE
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.problem import Question, SelectionProblem
 from boundarymorph_evaluation.promise import Audit, Look, Promise, certified
@@ -52,7 +52,9 @@ def promised_study(
 
 def audit_of(question: Question, k: int) -> Audit:
     """Return the audit of a query with the default method."""
-    session = SelectionSession(question.pool, budget=CALLS, k=k, config=question.configured(TO_PEOPLE), settle=0.0)
+    method = question.configured(TO_PEOPLE)
+    posterior = method.posterior(question.pool, min(CALLS, len(question.pool)))
+    session = Session(question.pool, posterior, Best(DocumentCapacity(k), method), Tolerance(CALLS, 0.0))
     problem, made = SelectionProblem(question, CALLS, k), []
     while (asked := session.ask_round()).size:
         session.tell(asked, problem.score(asked))
@@ -65,9 +67,7 @@ def audit_of(question: Question, k: int) -> Audit:
 def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) -> list[float]:
     """Return what sets of k documents lose, as shares of the relevance of the best set, once all scores are known."""
     known = dict(enumerate(question.scores.tolist()))
-    ranking = SelectionSession(
-        question.pool, budget=0, k=k, config=question.configured(TO_PEOPLE), known=known
-    ).ranking()
+    ranking = Session.of(question.pool, budget=0, k=k, method=question.configured(TO_PEOPLE), known=known).ranking()
     relevance = np.empty(len(question.pool))
     relevance[ranking.documents] = ranking.relevance
     best = float(ranking.relevance[: max(map(len, sets))].sum())

@@ -210,7 +210,8 @@ class Flaws:
             "twice": "2 rows share the id 'twice'; the nearest is used",
             "text": "2 candidates have no text",
         }
-        assert sorted(found.warnings) == sorted(text for flaw, text in said.items() if flaw not in self.refused)
+        messages = [warning.message for warning in found.warnings]
+        assert sorted(messages) == sorted(text for flaw, text in said.items() if flaw not in self.refused)
         settled = {"null", "blank"} | ({"twice"} - self.refused)
         assert {id for id, document in found.documents.items() if "far" not in document.text} == settled
         assert set(flawed.documents(["twice", "far", "near", "null"])) == {"twice", "far", "near", "null"}

@@ -49,7 +49,7 @@ export function showSummary(answer, queries) {
       `A reranker that can afford ${number(calls)} scores usually spends them on the first ${number(calls)} search results. ` +
       `BoundaryMORPH spends them anywhere in ${number(count)}. Below is what that changes for your query.`;
   }
-  find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning)));
+  find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning.message)));
 }
 
 // The headline once it is known what plain reranking makes of the same calls.

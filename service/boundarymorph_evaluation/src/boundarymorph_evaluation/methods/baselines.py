@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Belief, SelectionConfig, SelectionSession, UpperConfidenceBound
+from boundarymorph.selection import Belief, SelectionConfig, Session, UpperConfidenceBound
 from boundarymorph.selection.acquisition import Choice
 from boundarymorph.selection.pool import combined_signals
 from boundarymorph_evaluation.methods.method import Contestant, ScoringMethod
@@ -241,7 +241,7 @@ class Bagel(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         acquisition = WarmStarted(problem.budget // 2, UpperConfidenceBound(self.beta0))
         config = SelectionConfig(prior="zero", kernel=self.kernel, acquisition=acquisition)
-        session = SelectionSession(problem.pool, budget=problem.budget, k=1, config=config)  # which it does not read
+        session = Session.of(problem.pool, budget=problem.budget, k=1, method=config)  # which it does not read
         drive(session, problem)
         return np.argsort(-session.belief.mean, kind="stable")
 

@@ -14,7 +14,7 @@ from boundarymorph.selection import (
     Config,
     Pool,
     SelectionConfig,
-    SelectionSession,
+    Session,
     UpperConfidenceBound,
 )
 from boundarymorph.selection.capacity import top_k
@@ -32,7 +32,7 @@ PRODUCT: dict[str, Config] = {PEOPLE: TO_PEOPLE, **METHODS}
 ROUND = 5  # as the service has it where a request does not say
 
 
-def drive(session: SelectionSession, problem: SelectionProblem, batch: int | None = 1) -> None:
+def drive(session: Session, problem: SelectionProblem, batch: int | None = 1) -> None:
     """Play a session to its end, in rounds of `batch` or in growing ones."""
 
     while (asked := session.ask(batch) if batch else session.ask_round()).size:
@@ -41,7 +41,7 @@ def drive(session: SelectionSession, problem: SelectionProblem, batch: int | Non
 
 @dataclass(frozen=True)
 class Morph(ScoringMethod):
-    """A SelectionSession; config: as for the service; batch: documents a round, None for rounds that grow."""
+    """A Session; config: as for the service; batch: documents a round, None for rounds that grow."""
 
     config: Config = field(default_factory=SelectionConfig)
     batch: int | None = 1
@@ -50,7 +50,7 @@ class Morph(ScoringMethod):
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         config = problem.question.configured(self.config)
-        session = SelectionSession(problem.pool, budget=problem.budget, k=problem.k, config=config)
+        session = Session.of(problem.pool, budget=problem.budget, k=problem.k, method=config)
         drive(session, problem, self.batch)
         return _ranking(session)
 
@@ -68,10 +68,10 @@ class Extend(ScoringMethod):
         head = np.arange(problem.left)
         known = dict(enumerate(problem.score(head).tolist()))
         config = problem.question.configured(self.config)
-        return _ranking(SelectionSession(problem.pool, budget=0, k=problem.k, config=config, known=known))
+        return _ranking(Session.of(problem.pool, budget=0, k=problem.k, method=config, known=known))
 
 
-def _ranking(session: SelectionSession) -> Ranking:
+def _ranking(session: Session) -> Ranking:
     """The chosen set, best first, and then the other documents by the mean of the belief."""
     chosen = session.selection().documents
     rest = np.ones(len(session.pool), dtype=np.bool_)

@@ -1,0 +1,53 @@
+"""Warnings in answers. Each has a slug, as errors have, so that no program needs to read its sentence."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Slug: TypeAlias = Literal[  # docs/api.md says when each is sent
+    "all-scores-low",
+    "approximate-search",
+    "budget-by-settings",
+    "budget-not-spent",
+    "calibration-not-used",
+    "documents-deleted",
+    "documents-without-score",
+    "documents-without-text",
+    "embedding-truncated",
+    "field-not-found",
+    "filter-not-exhaustive",
+    "filter-type-mismatch",
+    "harmful-scorer",
+    "harmful-scorer-not-called",
+    "hybrid-of-pool",
+    "known-scores-not-used",
+    "min-relevance-not-reached",
+    "min-relevance-not-used",
+    "no-call-made",
+    "no-document-passes-filter",
+    "no-effect",
+    "no-word-found",
+    "nothing-scored",
+    "query-truncated",
+    "rows-without-id",
+    "scoring-truncated",
+    "search-device-not-used",
+    "search-incomplete",
+    "shared-ids",
+    "texts-not-read",
+    "unfamiliar-script",
+    "unreadable-artifacts",
+    "vectors-without-direction",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A warning.
+
+    Attributes:
+        slug: Names the kind of warning. A retriever of a user's own may send others than `Slug` lists.
+        message: Says in a sentence what happened, for people.
+    """
+
+    slug: Slug
+    message: str

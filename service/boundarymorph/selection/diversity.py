@@ -1,0 +1,67 @@
+"""Sets whose documents have little in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.capacity import Capacity
+from boundarymorph.selection.process import VonMisesFisher, median_distance
+
+CANDIDATES = 10  # considered for each document of the set, by relevance, and
+MORE_CANDIDATES = 100  # in addition
+LEAST = 1e-9  # relevance and variance, as both need a logarithm
+
+
+@dataclass(frozen=True, slots=True)
+class Diverse:
+    """A `boundary.Finish` that puts diverse documents in the places of the chosen ones.
+
+    Attributes:
+        diversity: From 0 to 1, the weight of having little in common against relevance.
+    """
+
+    diversity: float
+
+    def __call__(
+        self,
+        capacity: Capacity,
+        chosen: NDArray[np.bool_],
+        vectors: NDArray[np.floating],
+        relevance: NDArray[np.float64],
+    ) -> NDArray[np.bool_]:
+        eligible = np.flatnonzero(capacity.eligible(relevance))
+        count = int(np.count_nonzero(chosen))
+        mask = np.zeros_like(chosen)
+        mask[eligible[diverse(vectors[eligible], relevance[eligible], count, self.diversity)]] = True
+        return mask
+
+
+def diverse(
+    vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float
+) -> NDArray[np.intp]:
+    """Positions of at most `count` of N documents, in the order in which they were chosen.
+
+    Each maximises (1 - diversity) log r + diversity log v. r is its relevance; v is its variance conditional on the
+    documents chosen before, in a Gaussian process over the (N, d) unit vectors. At a diversity of one half this is
+    the greedy search for the most probable set of a determinantal point process (Chen, Zhang and Zhou 2018). At 0 only
+    relevance counts.
+    """
+    few = np.sort(np.argsort(-relevance, kind="stable")[: CANDIDATES * count + MORE_CANDIDATES])
+    if len(few) <= count:
+        return few
+    points, quality = vectors[few].astype(np.float64), np.log(np.maximum(relevance[few], LEAST))
+    kernel = VonMisesFisher.from_median(median_distance(vectors) / 2.0)
+    left, rows = np.ones(len(few)), np.empty((count, len(few)))
+    chosen: list[int] = []
+    for step in range(count):
+        worth = (1.0 - diversity) * quality + diversity * np.log(left)
+        worth[chosen] = -np.inf
+        best = int(worth.argmax())
+        row = kernel(1.0 - points @ points[best]) - rows[:step, best] @ rows[:step]
+        rows[step] = row / np.sqrt(left[best])
+        left = np.maximum(left - np.square(rows[step]), LEAST)
+        chosen.append(best)
+    return few[chosen]

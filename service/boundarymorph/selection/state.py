@@ -1,0 +1,83 @@
+"""What a session knows at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.belief import Belief, shared
+from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.posterior import Beliefs
+
+Reading = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # increasing, from [0, 1] to [0, 1]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The beliefs of a session, with the scores of copies, and the documents that are left.
+
+    Attributes:
+        pool: The N candidates.
+        beliefs: Conditional on the scores so far.
+        scored: (N,) mask of scored documents and their copies.
+        texts: (N,) numbers, equal for documents of the same text; None if nothing is known of texts.
+        left: Ascending positions that were not given up.
+        unscored: Those that may still get a score.
+        reading: Turns scores into relevance; None for the identity.
+    """
+
+    pool: Pool
+    beliefs: Beliefs
+    scored: NDArray[np.bool_]
+    texts: NDArray[np.intp] | None
+    left: NDArray[np.intp]
+    unscored: NDArray[np.intp]
+    reading: Reading | None
+
+    @property
+    def present(self) -> slice | NDArray[np.intp]:
+        """`left` as an index of arrays, which copies nothing if no document was given up."""
+        return slice(None) if len(self.left) == len(self.pool) else self.left
+
+    @cached_property
+    def belief(self) -> Belief:
+        return self.shared(self.beliefs.belief())
+
+    @cached_property
+    def deciding(self) -> Belief:
+        """By which the set is chosen."""
+        return self.shared(self.beliefs.deciding())
+
+    @cached_property
+    def reported(self) -> Belief:
+        return self.shared(self.beliefs.reported())
+
+    def shared(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+        """The belief about these documents, with the scores of their copies."""
+        return belief if self.texts is None else shared(belief, self.texts[documents])
+
+    def mask(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """(N,) mask of these positions."""
+        mask = np.zeros(len(self.pool), dtype=np.bool_)
+        mask[documents] = True
+        return mask
+
+    def outcomes(self, *, lost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(m, N) probabilities and relevances of each document's outcomes; lost: as the expected loss counts them."""
+        shares, scores = self.beliefs.prospects() if lost else self.beliefs.outcomes()
+        if self.texts is not None:
+            scores = np.where(self.scored, self.deciding.mean, scores)
+        return shares, scores if self.reading is None else self.reading(scores)
+
+    def read(self) -> Belief:
+        """The belief to report."""
+        if self.reading is None:
+            return self.reported
+        shares, values = self.outcomes()
+        mean = (shares * values).sum(axis=0)
+        deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))
+        return Belief(mean, np.where(self.scored, 0.0, deviation), self.scored)

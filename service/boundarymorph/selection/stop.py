@@ -1,0 +1,90 @@
+"""Stopping rules: how many calls a session may make, and when fewer are enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from boundarymorph.errors import InvalidInput
+from boundarymorph.selection.bookkeeping import StopReason
+from boundarymorph.selection.boundary import Division
+
+LOOKS_TO_SETTLE = 2  # rounds in a row, as the smallest of many estimates is too small
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """At most B calls. Raises InvalidInput."""
+
+    calls: int
+
+    def __post_init__(self) -> None:
+        if self.calls < 0:
+            raise InvalidInput(f"the budget is {self.calls}; it must be 0 or more calls")
+
+    def look(self, division: Division, *, enough_scores: bool) -> float:
+        """Return the loss that counts at the start or after a round, infinite if none does.
+
+        Args:
+            division: Of the state at that moment.
+            enough_scores: Whether the known scores suffice to estimate a loss.
+        """
+        return math.inf
+
+    def spends_all(self, division: Division) -> bool:
+        """Whether only the budget ends the calls."""
+        return True
+
+    def enough(self, division: Division) -> bool:
+        """Whether what was to be found is found."""
+        return False
+
+    def settled(self, looks: Sequence[float]) -> bool:
+        """Whether further calls are not worth making."""
+        return False
+
+    def reason(self, division: Division, spent: int, unscored: int, looks: Sequence[float]) -> StopReason | None:
+        """Return why a session ends; None if it goes on.
+
+        Args:
+            division: Of the present state.
+            spent: Calls so far.
+            unscored: How many documents could be asked.
+            looks: What each `look` returned.
+        """
+        if division.decided:
+            return StopReason.NOTHING_TO_DECIDE
+        if self.enough(division):
+            return StopReason.FOUND if unscored else StopReason.POOL_EXHAUSTED
+        if spent >= self.calls:
+            return StopReason.BUDGET
+        if not unscored:
+            return StopReason.POOL_EXHAUSTED
+        return StopReason.SETTLED if self.settled(looks) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance(Budget):
+    """Stop when the cautious loss was at most `loss` at the start or at two looks in a row."""
+
+    loss: float
+
+    def look(self, division: Division, *, enough_scores: bool) -> float:
+        return division.cautious_loss() if enough_scores and not division.of_order else math.inf
+
+    def spends_all(self, division: Division) -> bool:
+        return division.of_order
+
+    def settled(self, looks: Sequence[float]) -> bool:
+        return max(looks[-LOOKS_TO_SETTLE:]) <= self.loss
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Budget):
+    """Stop when what was to be found is found with this probability (`boundary.Find`)."""
+
+    probability: float
+
+    def enough(self, division: Division) -> bool:
+        return division.found >= self.probability

@@ -1,0 +1,82 @@
+"""A session by its options, for tests that vary many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection import (
+    Best,
+    Boundary,
+    Budget,
+    Config,
+    Distinct,
+    Diverse,
+    Find,
+    Found,
+    Limit,
+    Ordered,
+    Pool,
+    SelectionConfig,
+    Session,
+    Threshold,
+    Tolerance,
+    capacity_of,
+)
+from boundarymorph.selection.boundary import as_chosen
+from boundarymorph.selection.state import Reading
+
+
+class Target(NamedTuple):
+    """Find this share of all that is relevant with this probability."""
+
+    share: float
+    probability: float
+
+
+class Groups(NamedTuple):
+    """At most so many documents of a group. counts_groups: whether k counts groups."""
+
+    groups: NDArray[np.intp] | None = None
+    at_most: int = 1
+    counts_groups: bool = False
+
+    def limited(self, limit: Limit) -> Distinct:
+        if self.counts_groups:
+            return Distinct(limit, self.groups, 1, self.at_most)
+        return Distinct(limit, self.groups, self.at_most)
+
+
+def session_of(
+    pool: Pool,
+    *,
+    budget: int,
+    k: int | Limit,
+    config: Config | None = None,
+    known: Mapping[int, float] | None = None,
+    settle: float | None = None,
+    order: bool = False,
+    min_relevance: float | None = None,
+    distinct: Groups | None = None,
+    negligible: float = 0.0,
+    diversity: float = 0.0,
+    reading: Reading | None = None,
+    target: Target | None = None,
+) -> Session:
+    """Compose a session. min_relevance: with a target, what is to be found; else a threshold."""
+    method = config or SelectionConfig()
+    limit = capacity_of(k=k) if isinstance(k, int) else k
+    if distinct is not None:
+        limit = distinct.limited(limit)
+    best = Best(limit, method, negligible, Diverse(diversity) if diversity else as_chosen)
+    boundary: Boundary = Ordered(best) if order else best
+    stop = Budget(budget) if settle is None else Tolerance(budget, settle)
+    if min_relevance is not None:
+        boundary = Threshold(best, min_relevance)
+        if target is not None:
+            boundary, stop = Find(best, min_relevance, target.share), Found(budget, target.probability)
+    size = min(max(0, budget) + len(known or ()), len(pool))
+    return Session(pool, method.posterior(pool, size), boundary, stop, known=known, reading=reading)
