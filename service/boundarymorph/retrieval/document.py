@@ -87,8 +87,7 @@ def size_of_all(documents: Iterable[Document]) -> int:
 
 
 def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY) -> dict[str, Document]:
-    """Return the first of these documents, in order, until they take STOP bytes. They are read few at once, or many if
-    those before were small."""
+    """Return the first of these documents, in order, until they take STOP bytes; few at once, or many small ones."""
     found: dict[str, Document] = {}
     left, size, together = iter(dict.fromkeys(ids)), 0, few
     while size < STOP and (part := list(islice(left, together))):
@@ -119,7 +118,6 @@ def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]
 async def in_awaited_pieces(
     read: Callable[[Sequence[str]], Awaitable[Mapping[str, Document]]], ids: Sequence[str]
 ) -> AsyncIterator[Mapping[str, Document]]:
-    """Do the same with `Retriever.documents`."""
     left = list(ids)
     while left:
         found = await read(left)
@@ -171,13 +169,9 @@ class Retrieved:
 
 
 class Retriever(Protocol):
-    """First-stage retrieval over named indexes."""
-
     async def retrieve(self, index: str, search: Search) -> Retrieved:
         """Return what a search finds, with BM25 as a feature if the index has words; with a warning if that is nothing.
-
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support.
-        """
+        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support."""
 
     async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
         """See `Index.documents`. Raises UnknownIndex."""
@@ -209,9 +203,8 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
-    came with the request, so that ids have no meaning beyond it. distant: whether each read is a request to a
-    server."""
+    """Candidates of an index, whose texts are read when needed. texts_at_hand: whether they came with the request, so
+    that ids have no meaning beyond it. distant: whether reads are requests to a server."""
 
     texts_at_hand: ClassVar[bool] = False
     retriever: Retriever
