@@ -85,7 +85,7 @@ async def test_call_has_no_more_than_two_slices_waiting_and_queries_go_first() -
     model = SeededDualEncoder(open=False)
     encoder = BatchingEncoder(model)
     large = asyncio.create_task(encoder.encode_documents(["x" * 100] * MANY))
-    await until_async(lambda: model.batches and encoder.waiting()[0] > 400)
+    await until_async(lambda: len(model.batches) == 1 and encoder.waiting()[0] > 400)
     await asyncio.sleep(0.02)
     waiting, tokenized = encoder.waiting()[0], model.tokenized
     assert waiting < tokenized < 700
