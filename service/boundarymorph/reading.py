@@ -159,8 +159,7 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is not UTF-8, or a
-    NUL."""
+    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is no text."""
     number = 0
     for block in stream:
         for line in (block if number else without_mark(block, name)).splitlines():
@@ -374,8 +373,7 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
 
 
 def with_whole_characters(text: bytes) -> bytes:
-    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair, as in a text cut within an
-    emoji."""
+    """Return JSON with U+FFFD for each half of a surrogate pair, as in a text cut within an emoji."""
     letters = np.frombuffer(text, np.uint8)
     if len(letters) < len(_REPLACEMENT):
         return text

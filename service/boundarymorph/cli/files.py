@@ -117,8 +117,7 @@ def _record(id: str, path: Path, content: bytes, most: int) -> dict[str, str]:
 
 
 def titled(text: str) -> tuple[str | None, str]:
-    """Return the title of a Markdown text, by its front matter or else its first heading, and the text without front
-    matter."""
+    """Return the title of a Markdown text, of its front matter or first heading, and the text without the former."""
     if (front := FRONT_MATTER.match(text)) is not None:
         text = text[front.end() :]
         if (given := _TITLE.search(front[1])) is not None:

@@ -86,8 +86,7 @@ class Repository:
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> transformers.PreTrainedModel:
-        """Load the model with its weights on the CPU. kind: the class that loads it; spare: prefixes of weights that
-        may be missing."""
+        """Load the model on the CPU. kind: the class that loads it; spare: prefixes of weights that may be missing."""
         with self._opening("weights"):
             chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
             model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
@@ -366,8 +365,7 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
-    """Load the body of a model, and return the width of its results, too. dense: folders of layers after the
-    pooling."""
+    """Load the body of a model; return the width of its results, too. dense: folders of layers after the pooling."""
     model = repository.open(transformers.AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here

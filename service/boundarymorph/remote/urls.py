@@ -97,8 +97,7 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
 
 
 def parse_plain(url: str, noun: str) -> str:
-    """Return `http(s)://HOST:PORT/PREFIX` without a trailing slash. Raises InvalidConfiguration without the
-    password."""
+    """Return `http(s)://HOST:PORT/PREFIX` without the last slash. Raises InvalidConfiguration without the password."""
     parts = _split(url, noun)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise InvalidConfiguration(f"the URL of {noun} must be http://HOST:PORT or https://HOST:PORT")

@@ -49,9 +49,8 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Results of n texts. values: (n, ...) in their order; truncated: how many texts the server says it truncated;
-    served: the model that answered; usage: tokens; None if not given. failure: why values are missing, which are
-    NaN."""
+    """Results of n texts. values: (n, ...) in their order; truncated: how many texts were; served: the model; usage:
+    tokens; None if not given. failure: why values are NaN."""
 
     values: NDArray[Any]
     truncated: int = 0

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
-    """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder. Raises
-    as `build_local_scorer` does."""
+    """Return a client of remote models if there is a url, else a local cross-encoder."""
     if not settings.scorer.url:
         return build_local_scorer(settings, on_lost)
     from boundarymorph.remote.model import remote_options

@@ -207,8 +207,7 @@ class SystemOne(Dialect):
 
 
 class Decisions(SystemOne):
-    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions); not that of
-    OpenAI."""
+    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions), not OpenAI."""
 
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 

@@ -84,9 +84,8 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
-    """Send spans to an OTLP/HTTP collector, under this service name unless OTEL_SERVICE_NAME is set. texts: whether
-    they may have queries, texts and ids. Returns a function that sends the rest and stops. Raises ModuleNotFoundError
-    without `otel`."""
+    """Send spans to an OTLP/HTTP collector, by this service name unless OTEL_SERVICE_NAME is set. texts: whether they
+    may have texts and ids. Returns a function that sends the rest and stops. Raises ModuleNotFoundError."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider

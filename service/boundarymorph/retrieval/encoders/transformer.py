@@ -38,8 +38,7 @@ _AFTER = {
 
 
 class TextReader:
-    """Tokenizes texts with prompts. Thread-safe. Raises InvalidConfiguration for a prompt that is too long or
-    special."""
+    """Tokenizes texts with prompts. Thread-safe. Raises InvalidConfiguration for an unsuitable prompt."""
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
         self._tokenizer = plain(tokenizer)

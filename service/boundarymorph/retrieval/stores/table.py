@@ -97,9 +97,8 @@ def check_columns(
 
 
 class Store(Protocol):
-    """A server or folder with tables; methods block, are thread-safe, and raise as those of `Table`. id: the column of
-    ids of made tables; own_id: that of all others, if any. kinds: of made tables, the default first. dimensions:
-    allowed."""
+    """A server or folder with tables, thread-safe, whose methods raise as those of `Table`. id: the column of ids of
+    made tables; own_id: that of others, if any. kinds: of made tables, the default first. dimensions: allowed."""
 
     name: str
     id: str = "id"
