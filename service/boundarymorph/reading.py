@@ -83,7 +83,6 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def _decimal(id: object) -> object:
-    """Convert an integer of 64 bits to a string."""
     return str(id) if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64 else id
 
 
@@ -367,7 +366,6 @@ def check_memory(body: bytes) -> None:
 
 
 def bound(field: str, value: int, limit: int, unit: str) -> None:
-    """Raises LimitExceeded if the value is over the limit."""
     if value > limit:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 

@@ -264,7 +264,6 @@ class ReadThrough:
         return {key: flight.landed.result() for key, flight in flights.items()}
 
     def _write_later(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
-        """Write in the background; the flights end when the write is done."""
         if len(self._writes) >= self._most_writes:
             metrics.cache_writes.labels("scores", "dropped").inc(len(values))
             self._land(flights, values)

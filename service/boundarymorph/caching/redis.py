@@ -197,7 +197,6 @@ class RedisLink:
         return await self._guards[operation].call(ask)
 
     async def close(self) -> None:
-        """Close the connections; later calls raise Unanswered."""
         self._closed = True
         with suppress(Exception):
             await self._redis.aclose()

@@ -163,7 +163,6 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
 
 
 async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
-    """Return a calibration, and the ids of judged documents that were in no pool."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.translate import task_of
     from boundarymorph.calibration.learning import learn

@@ -146,8 +146,6 @@ async def of_array(stream: Stream, source: Path, dimension: int, most: int, whol
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the columns of a table; None for the usual ones."""
-
     id: str | None = None
     text: str | None = None
     title: str | None = None
@@ -204,7 +202,6 @@ async def of_table(stream: Stream, source: Path, columns: Columns, most: int) ->
 
 
 def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None, int, int | None]:
-    """Return the places of the columns with ids, texts and titles. Raises InvalidInput."""
     names = [cell.strip().lower() for cell in header]
 
     def place(given: str | None, *usual: str) -> int | None:

@@ -180,7 +180,6 @@ def cards(body: bytes) -> list[dict[str, Any]]:
 
 
 def chosen(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
-    """Return the entry of the wanted model, or of the only one."""
     served = [word(card, "id") for card in cards]
     if not served:
         raise Unusable("it serves no model of this kind")

@@ -73,7 +73,6 @@ def encoder_is_paid(settings: EncoderSettings) -> bool:
 
 
 def most_open(chosen: int) -> int:
-    """Return how many indexes are kept open: half of the descriptors are left for connections of callers."""
     return max(1, min(chosen, (descriptors() // 2 - OF_PROCESS) // OF_INDEX))
 
 

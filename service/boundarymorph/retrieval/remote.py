@@ -180,7 +180,6 @@ class RemoteRetriever:
         return await self._balancer.call(write, repeatable=False)
 
     async def check(self) -> None:
-        """Have a query encoded, which also checks the key, and check the readiness of the retriever."""
         await self._balancer.call(self._probe)
 
     async def close(self) -> None:

@@ -276,7 +276,6 @@ class RemoteScorer(RemoteModel):
     partial = True
 
     def __init__(self, endpoints: Sequence[Endpoint], **options: Any) -> None:
-        """options: see `RemoteModel`."""
         super().__init__(endpoints, _ROLE, **options)
         self._declines = all(endpoint.dialect.declines for endpoint in endpoints)
 

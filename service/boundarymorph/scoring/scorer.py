@@ -179,8 +179,6 @@ class BatchingScorer(Batcher[CrossEncoder]):
 
 
 class OnnxCrossEncoder(OnnxTextModel):
-    """A `CrossEncoder` with one logit per pair; the score is its sigmoid."""
-
     takes_instruction = False
 
     @classmethod

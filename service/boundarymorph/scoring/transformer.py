@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -322,7 +322,7 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         max_length: int | None = None,
         prompt: str | None = None,
         instruction: str | None = None,
-        **options: Unpack[transformer.LoadOptions],
+        **options: Any,
     ) -> TransformerCrossEncoder:
         """Load a model from a folder or from the hub.
 
@@ -330,10 +330,7 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         name or chat (the repository's own), by default by the model's name and files. Raises ModelUnavailable,
         InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
         """
-        placement = transformer.Placement.of(options)
-        repository = transformer.Repository(
-            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
-        )
+        repository, placement = transformer.located(name_or_path, **options)
         generates = _generates(repository)
         length = transformer.chosen_length(repository, max_length, transformer.CAUSAL_MAX_LENGTH if generates else None)
         template = _template(repository, prompt, instruction, generates=generates)

@@ -59,7 +59,6 @@ def create_scorer_app(
 
 
 def _indexes() -> APIRouter:
-    """Import the routes of indexes in this process. Raises InvalidConfiguration if FAISS is not installed."""
     try:
         from boundarymorph.api import indexes
     except ModuleNotFoundError as error:

@@ -117,7 +117,6 @@ class BatchMetrics:
         return bound
 
     def dropped(self, reason: str, items: int) -> None:
-        """Count items that were dropped. reason: cancelled, deadline or failed."""
         self._dropped.labels(*self._labels, reason).inc(items)
 
     def close(self) -> None:
@@ -139,7 +138,6 @@ attempt_seconds = {
 
 
 def count_lookups(cache: Cache, **outcomes: int) -> None:
-    """Count items looked up in a cache, by outcome."""
     for outcome, items in outcomes.items():
         if items:
             cache_lookups.labels(cache, outcome).inc(items)
