@@ -309,12 +309,10 @@ class KnownScores:
 
 
 class TaskScores:
-    """The scores of one task.
-
-    reused: by position, scores from earlier requests, which replace calls. calls: scores computed for this task;
-    cached: scores from the cache or computed for another task. truncated: pairs of all three. requests: to the scorer.
-    tokens: that a language model read and wrote for this task. failure: see `Scores`; that of the last call.
-    """
+    """The scores of one task. reused: by position, scores from earlier requests, which replace calls. calls: scores
+    computed for this task; cached: scores from the cache or computed for another task. truncated: pairs of all three.
+    requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of
+    the last call."""
 
     def __init__(self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None) -> None:
         self.reused: Mapping[int, float] = {}

@@ -122,10 +122,7 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge to a file, or to stdout.
-
-    Raises InvalidInput if the file has something, as that may be a person's grades, and StorageUnavailable.
-    """
+    """Write pairs to judge to a file, or to stdout. Raises InvalidInput for a file that may have a person's grades."""
     if out is not None:
         with storage_errors("the pairs cannot be written"):
             if out.is_file() and out.stat().st_size:

@@ -38,10 +38,8 @@ Entry = ParsedDocument | BadLine
 def opened(
     source: Path, columns: Columns, dimension: int, most: int, whole: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
-    """Open a source. Yields its documents and its size in bytes, if that is known.
-
-    most: bytes of a document; whole: of a JSON array. Raises InvalidInput, and LimitExceeded for a larger array.
-    """
+    """Open a source. Yields its documents and its size in bytes, if that is known. most: bytes of a document; whole: of
+    a JSON array. Raises InvalidInput, and LimitExceeded for a larger array."""
     if is_texts(source):
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
         inside = source.resolve() if source.is_dir() else None
@@ -81,11 +79,9 @@ def files_in(folder: Path) -> list[Path]:
 async def of_folder(
     folder: Path, files: Iterable[Path], most: int, *, inside: Path | None = None, strict: bool = False
 ) -> AsyncIterator[Entry]:
-    """Yield a document of each file, whose id is its path within the folder.
-
-    What is no text of UTF-8, has nothing to read or more than `most` bytes is a bad line, and so is a link to a file
-    outside of the folder `inside`; strict: raises InvalidInput instead.
-    """
+    """Yield a document of each file, whose id is its path within the folder. What is no text of UTF-8, has nothing to
+    read or more than `most` bytes is a bad line, and so is a link to a file outside of the folder `inside`; strict:
+    raises InvalidInput instead."""
     position = 0
     for number, path in enumerate(files, start=1):
         id = path.relative_to(folder).as_posix()
@@ -152,11 +148,9 @@ class Columns:
 
 
 async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
-    """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs.
-
-    Other columns are metadata, without empty cells. Without a column of ids, a row's id is its number. most: bytes of a
-    row. Raises InvalidInput, with the line.
-    """
+    """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs. Other
+    columns are metadata, without empty cells. Without a column of ids, a row's id is its number. most: bytes of a row.
+    Raises InvalidInput, with the line."""
     position, begin, name = 0, 0, sources.named(source)  # begin: of the row
 
     def decoded() -> Iterator[str]:
@@ -229,11 +223,9 @@ def _blocks(text: str, most: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Passages:
-    """Cuts documents into passages of at most `characters`, at headings, paragraphs and sentences.
-
-    A passage has the title of its document and the metadata `document`, the document's id, and `passage`, its number
-    from 1. The first has the document's id; others have `#` and their number behind it.
-    """
+    """Cuts documents into passages of at most `characters`, at headings, paragraphs and sentences. A passage has the
+    title of its document and the metadata `document`, the document's id, and `passage`, its number from 1. The first
+    has the document's id; others have `#` and their number behind it."""
 
     characters: int
     _counts: dict[str, int] = field(default_factory=dict)  # of passages, by document

@@ -234,12 +234,10 @@ class Batcher(Generic[ModelType]):
         truncate: bool = True,
         admitted: bool = False,
     ) -> Results:
-        """Return the results of all items of a request.
-
-        tokenize: returns the items, and may block; characters: of each item; deadline: on the clock; patience: replaces
-        the batcher's own; admitted: whether `enter` has admitted this work. Raises Overloaded, LimitExceeded or, with
-        truncate=False, TextTooLong before any work is done; DeadlineExceeded; or an error of the role.
-        """
+        """Return the results of all items of a request. tokenize: returns the items, and may block; characters: of each
+        item; deadline: on the clock; patience: replaces the batcher's own; admitted: whether `enter` has admitted this
+        work. Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work is done;
+        DeadlineExceeded; or an error of the role."""
         self.check_open()
         arrival = self._clock()
         lengths = list(characters)

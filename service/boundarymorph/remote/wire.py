@@ -61,12 +61,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A server's description of itself. None: the server does not say.
-
-    name: model and precision, as far as known; model: how requests name it; texts: most per request; concurrent_texts:
-    most at a time; revision: of the model; weights: their name on the hub or their folder; length: tokens that it reads
-    of a text, with its context; instructed: whether it takes an instruction.
-    """
+    """A server's description of itself. None: the server does not say. name: model and precision, as far as known;
+    model: how requests name it; texts: most per request; concurrent_texts: most at a time; revision: of the model;
+    weights: their name on the hub or their folder; length: tokens that it reads of a text, with its context;
+    instructed: whether it takes an instruction."""
 
     name: str
     model: str

@@ -127,12 +127,10 @@ async def in_awaited_pieces(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A search for the `depth` documents nearest to a query, or all if there are fewer.
-
-    embedding: (d,), in place of encoding the query. filter: of the metadata (`filters`). hybrid: fuse the nearest with
-    the best by words. documents: how many of those likely to be read come with the pool. directions: whether the main
-    directions of the vectors are enough, if the index has them and words; scores are those of the whole vectors.
-    """
+    """A search for the `depth` documents nearest to a query, or all if there are fewer. embedding: (d,), in place of
+    encoding the query. filter: of the metadata (`filters`). hybrid: fuse the nearest with the best by words. documents:
+    how many of those likely to be read come with the pool. directions: whether the main directions of the vectors are
+    enough, if the index has them and words; scores are those of the whole vectors."""
 
     query: str
     depth: int

@@ -227,12 +227,10 @@ class Catalog(Protocol):
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """Create an index unless one with the same configuration exists; return whether it was created.
-
-        encoder: None for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of
-        an existing index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible.
-        Raises InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration.
-        """
+        """Create an index unless one with the same configuration exists; return whether it was created. encoder: None
+        for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of an existing
+        index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible. Raises
+        InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration."""
 
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True

@@ -151,12 +151,10 @@ class RemoteRetriever:
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> Response:
-        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
-
-        target: path, made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises
-        an answer of 429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could
-        not be reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key.
-        """
+        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it. target: path,
+        made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises an answer of
+        429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could not be
+        reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key."""
 
         async def read(peer: Peer) -> Response:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None)

@@ -68,9 +68,7 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
         raise InvalidConfiguration(missing_package("scorer.model", error.name, "torch")) from None
     return TransformerCrossEncoder.load(
         repository_of(chosen.model),
-        max_length=chosen.max_length,
-        prompt=chosen.prompt,
-        instruction=chosen.instruction,
+        **chosen.model_dump(include={"max_length", "prompt", "instruction"}),
         **load_options(chosen, settings.threads),
     )
 

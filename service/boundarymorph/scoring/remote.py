@@ -183,12 +183,10 @@ class LlamaCpp(Jina):
 
 
 class SystemOne(Dialect):
-    """A decision model, which answers questions about a state, each with the calibrated probability of a yes.
-
-    The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks
-    (read in November 2026). The state is the query, and each document is a question of its own, so that its score does
-    not depend on the others. Ollama takes 64 questions and 64 KiB.
-    """
+    """A decision model, which answers questions about a state, each with the calibrated probability of a yes. The form
+    is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks (read in
+    November 2026). The state is the query, and each document is a question of its own, so that its score does not
+    depend on the others. Ollama takes 64 questions and 64 KiB."""
 
     name, path, home = "systemone", "/v1/systemone", "https://api.typesafe.ai"
     most_texts, most_bytes, in_one_pass = 30, 60_000, True

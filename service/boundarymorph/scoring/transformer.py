@@ -32,12 +32,9 @@ _SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suff
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The prompt of a chat model, and which of its answers are weighed.
-
-    text: with {instruction}, {query} and {document}, and a NUL between parts that are tokenized separately. yes, no:
-    next tokens for and against, by text or id, `no` if it is weighed; temperature: divides the logit; instruction: the
-    default.
-    """
+    """The prompt of a chat model, and which of its answers are weighed. text: with {instruction}, {query} and
+    {document}, and a NUL between parts that are tokenized separately. yes, no: next tokens for and against, by text or
+    id, `no` if it is weighed; temperature: divides the logit; instruction: the default."""
 
     name: str
     text: str
@@ -324,12 +321,10 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         instruction: str | None = None,
         **options: Any,
     ) -> TransformerCrossEncoder:
-        """Load a model from a folder or from the hub.
-
-        max_length: tokens per pair, by default what the model reads, of a causal one at most 8192; prompt: a template's
-        name or chat (the repository's own), by default by the model's name and files. Raises ModelUnavailable,
-        InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
-        """
+        """Load a model from a folder or from the hub. max_length: tokens per pair, by default what the model reads, of
+        a causal one at most 8192; prompt: a template's name or chat (the repository's own), by default by the model's
+        name and files. Raises ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory
+        and DeviceLost."""
         repository, placement = transformer.located(name_or_path, **options)
         generates = _generates(repository)
         length = transformer.chosen_length(repository, max_length, transformer.CAUSAL_MAX_LENGTH if generates else None)

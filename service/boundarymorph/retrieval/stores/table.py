@@ -35,11 +35,9 @@ class Found(NamedTuple):
 
 class Table(Language[Any], Protocol):
     """A table or collection of documents with vectors, and the language of its filters. All methods block, are
-    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
-
-    words: whether `best` finds documents by words. stale: whether the table should be opened again. about: what
-    `Store.create` was told. at_a_time: most ids it is asked for.
-    """
+    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone. words: whether
+    `best` finds documents by words. stale: whether the table should be opened again. about: what `Store.create` was
+    told. at_a_time: most ids it is asked for."""
 
     attached: Attached
     dimension: int
