@@ -130,7 +130,6 @@ def opened(file: BufferedReader) -> Iterator[Stream]:
 
 @contextmanager
 def opened_path(path: Path) -> Iterator[Stream]:
-    """Do the same for a path. Raises InvalidInput for what cannot be read."""
     try:
         with opened(path.open("rb")) as stream:
             yield stream
@@ -295,7 +294,6 @@ def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 def _models(field: FieldInfo) -> list[type[BaseModel]]:
-    """Return the models in the type of a field."""
     waiting: list[Any] = [field.annotation]
     for type_ in waiting:
         waiting += get_args(type_)
@@ -348,7 +346,6 @@ def _check_values(count: int) -> None:
 
 
 def _with_lists(value: Any, mark: str, lists: Sequence[Any]) -> Any:
-    """Put the lists back in place of their marks."""
     match value:
         case [str(found)] if found.startswith(mark):
             return lists[int(found.removeprefix(mark))]

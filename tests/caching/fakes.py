@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,13 @@ from tests.fakes.scorer import SeededScorer
 from tests.retrieval.fakes import SeededEncoder
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Counted(Scores):
+    """Scores of a task, of which some were cached."""
+
+    cached: int = 0
 
 
 class Gate:
@@ -107,11 +115,11 @@ class Alone(KnownScores):
         deadline: float | None = None,
         instruction: str | None = None,
         documents: Sequence[str] | None = None,
-    ) -> Scores:
+    ) -> Counted:
         task = self.of_task(query)
         values = await task.score(texts, documents=documents, deadline=deadline)
         assert task.calls + task.cached == len(texts)
-        return Scores(values, task.truncated, task.cached)
+        return Counted(values, task.truncated, cached=task.cached)
 
 
 class SlowScoreCache(MemoryScoreCache):

@@ -49,7 +49,8 @@ class Words:
     """What searches see of the words of a store, through an index over it."""
 
     def __init__(self, store: DocumentStore, policy: TrainingPolicy | None = None) -> None:
-        self.index = LocalIndex("words", store.path, policy=policy, page=store._page)
+        self.index = LocalIndex("words", store.path, policy=policy)
+        self.index.page_rows = store.page_rows
 
     def best(self, query: str, depth: int, filter: Filter | None = None) -> FusedRanking:
         with self.index._up_to_date() as view:

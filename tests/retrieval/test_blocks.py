@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ def open_index(path: Path) -> Iterator[Open]:
     """Another process's view of the index, as far as files tell. plain: it uses no block."""
     opened = []
 
-    def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: object) -> LocalIndex:
-        opened.append(LocalIndex("index", path, policy=policy, **options))  # type: ignore[arg-type]
+    def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: Any) -> LocalIndex:
+        opened.append(LocalIndex("index", path, policy=policy, **options))
         if plain:
             opened[-1]._trainer.files.newest = lambda after=0: None  # type: ignore[method-assign]
         return opened[-1]
@@ -226,7 +227,7 @@ def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, cap
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:
     """The rows are read a page at a time, between which others write."""
     index, plain = open_index(), open_index(plain=True)
-    index._page = 50
+    index.page_rows = 50
     put(index, names(300))
     steps = 0
 
@@ -283,7 +284,8 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
 
 
 def test_first_reading_does_not_keep_the_log(open_index: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, reader = open_index(), open_index(page=10)
+    writer, reader = open_index(), open_index()
+    reader.page_rows = 10
     put(writer, names(40))
     emptied, upsert = [], VectorIndex.upsert
 

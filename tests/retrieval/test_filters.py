@@ -196,7 +196,7 @@ def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list
             "INSERT INTO documents (sequence, id, embedding, metadata) VALUES (?1, ?1, '', ?2)", encoded
         )
         add(connection, encoded)
-        found = MatchingReader().sequences(connection, filter)
+        found = MatchingReader(2**20).sequences(connection, filter)
     assert found.dtype == np.int64 and found.tolist() == sorted(set(found.tolist()))
     return [number in found for number, _ in encoded]
 

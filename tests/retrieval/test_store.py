@@ -150,9 +150,10 @@ def log_size(store: DocumentStore) -> int:
     return Path(f"{store.path}-wal").stat().st_size
 
 
-def test_log_is_emptied_once_it_is_too_long(store: DocumentStore) -> None:
+def test_log_is_emptied_once_it_is_too_long(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 2**19
-    writer = DocumentStore(store.path, log_bytes=bound)
+    monkeypatch.setattr(DocumentStore, "log_bytes", bound)
+    writer = DocumentStore(store.path)
     sizes = []
     for seed in range(100):
         write(writer, [str(i) for i in range(20)], seed=seed)

@@ -19,7 +19,8 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.batching import GROW_AFTER
 from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.scoring.scorer import BatchingScorer, Pair
+from boundarymorph.inference.models import TokenSequence
+from boundarymorph.scoring.scorer import BatchingScorer
 from tests import metrics
 from tests.contract.scorer import ScorerContract
 from tests.fakes.scorer import SeededCrossEncoder, score_of
@@ -44,7 +45,7 @@ def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.
     """Texts of a query are not tokenized before this is set."""
     tokenize, may_go_on = model.tokenize, threading.Event()
 
-    def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         assert asked != query or may_go_on.wait(10)
         return tokenize(asked, texts, instruction)
 
@@ -281,8 +282,8 @@ class TestTrouble:
         async with Bench(batch_tokens=1_000) as bench:
             run = bench.model.run
 
-            def sometimes(pairs: Sequence[Pair]) -> Any:
-                return nonsense if any(pair.query == "nonsense" for pair in pairs) else run(pairs)
+            def sometimes(pairs: Sequence[TokenSequence]) -> Any:
+                return nonsense if any(bench.model.asked[pair][0] == "nonsense" for pair in pairs) else run(pairs)
 
             monkeypatch.setattr(bench.model, "run", sometimes)
             requests = [asked(bench.scorer, "nonsense", "a"), asked(bench.scorer, "q", "b", "c")]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.inference import batching
 from boundarymorph.inference.batching import Batcher
-from boundarymorph.inference.models import DeviceLost, OutOfMemory, Results
-from boundarymorph.scoring.scorer import SCORER, Pair
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, Results, TokenSequence
+from boundarymorph.scoring.scorer import SCORER
 from tests.clocks import StoppedLoop
 from tests.stateful.profile import draws
 
@@ -38,7 +38,7 @@ NONSENSE: dict[str, Any] = {
 class Batch:
     """What the model was given, and what it shall do."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[TokenSequence]
     verdict: str = ""
     given: threading.Event = field(default_factory=threading.Event)
 
@@ -53,7 +53,7 @@ class ObedientModel:
         self.workers, self.pads = workers, pads
         self.waiting: list[Batch] = []
 
-    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
         batch = Batch(pairs)
         self.waiting.append(batch)
         batch.given.wait()
@@ -91,7 +91,7 @@ class Request:
     cancelled: bool = False
 
 
-class Batches(Batcher[Any, Pair]):
+class Batches(Batcher[Any]):
     role = SCORER
 
 
@@ -101,7 +101,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.loop = StoppedLoop()
         self.model = ObedientModel(workers, pads)
         self.lost = 0
-        self.batcher: Batcher[Any, Pair] = Batches(
+        self.batcher: Batcher[Any] = Batches(
             self.model,
             queue_tokens=MOST_WAITING,
             patience=30,
@@ -141,7 +141,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.count += len(lengths)
         deadline = None if seconds is None else self.loop.now + seconds
         pairs = [
-            Pair(np.array([number] * length), False, query="q") for number, length in zip(numbers, lengths, strict=True)
+            TokenSequence(np.array([number] * length), False) for number, length in zip(numbers, lengths, strict=True)
         ]
         alone = self.batcher.waiting() == (0, 0)
         task = self.loop.create_task(

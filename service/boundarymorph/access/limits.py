@@ -102,8 +102,6 @@ class Work:
 
 
 class Access:
-    """The limits on requests to one process, from its settings."""
-
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
         """behind_gateways: whether callers tell on whose behalf they call. Raises InvalidConfiguration for malformed
         keys, policies, rate limits and calibrations."""
@@ -137,7 +135,6 @@ class Access:
         return until_end.enter_context(self.bytes_in_flight.holding(CALLER.get()))
 
     def room(self, until_end: ExitStack) -> Room:
-        """Return the room for a selection of the present caller, until the end of its request."""
         return Room(self.charging(until_end), answer=self.settings.limits.body_bytes)
 
     async def close(self) -> None:
@@ -146,7 +143,6 @@ class Access:
 
 
 def _of_pools(path: Path | None) -> Calibration | None:
-    """Read the calibration of pools. Raises InvalidConfiguration."""
     if path is None:
         return None
     try:

@@ -23,11 +23,9 @@ class Caches:
     link: RedisLink | None = None
 
     def before_encoder(self, encoder: Encoder) -> Encoder:
-        """Return an encoder that caches queries."""
         return CachingEncoder(encoder, self.vector_bytes) if self.vector_bytes else encoder
 
     async def close(self) -> None:
-        """Close the connections; what was cached in this process is lost."""
         if self.link is not None:
             await self.link.close()
 

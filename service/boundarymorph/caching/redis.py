@@ -280,7 +280,6 @@ def encoded(cached: CachedScore) -> bytes:
 
 
 def decoded(value: object) -> CachedScore | None:
-    """Return the score of a value, or None if it is none of ours."""
     if not isinstance(value, bytes) or len(value) < _VALUE.size:
         return None
     flags, score = _VALUE.unpack_from(value)

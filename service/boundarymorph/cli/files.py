@@ -50,23 +50,18 @@ def opened(
     with sources.opened(source) as (stream, length):
         if is_table(source):
             yield of_table(stream, source, columns, most), length
-        elif is_array(source):
+        elif source.name.lower().removesuffix(".gz").endswith(".json"):
             yield of_array(stream, source, dimension, most, whole), length
         else:
             yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
 
 
 def is_texts(source: Path) -> bool:
-    """Whether it is a folder or Markdown."""
     return source.is_dir() or source.suffix.lower() in MARKDOWN
 
 
 def is_table(source: Path) -> bool:
     return source.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
-
-
-def is_array(source: Path) -> bool:
-    return source.name.lower().removesuffix(".gz").endswith(".json")
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object, new_console, parts
+from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object, new_console, option, parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import has_content
 from boundarymorph.settings import Settings
@@ -37,40 +37,35 @@ class SelectOptions:
     ] = None
     url: Annotated[
         str | None,
-        typer.Option(
-            envvar="BOUNDARYMORPH_URL",
-            help="URL of the service that makes the selections.",
-            show_default="one that is started",
+        option(
+            "URL of the service that makes the selections.", default="one that is started", envvar="BOUNDARYMORPH_URL"
         ),
     ] = None
-    also: Annotated[list[str] | None, typer.Option(help="A further query for the same set and budget.")] = None
-    budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None
-    k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None
-    max_tokens: Annotated[int | None, typer.Option(help="Return up to this many tokens, instead of k.")] = None
-    min_relevance: Annotated[float | None, typer.Option(help="Only what likely scores at least this, up to k.")] = None
-    distinct: Annotated[str | None, typer.Option(help='Few of one text or field: "text", "page", or JSON.')] = None
-    diversity: Annotated[float, typer.Option(help="0 to 1: how much documents should differ.")] = 0.0
-    depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None
-    rounds: Annotated[str | None, typer.Option(help='Trips to the scorer, or "auto".', show_default="auto")] = None
+    also: Annotated[list[str] | None, option("A further query for the same set and budget.")] = None
+    budget: Annotated[str | None, option('Calls, or "auto".', "--budget", "-B", default="50")] = None
+    k: Annotated[int | None, option("Documents to return.", "-k", default="50")] = None
+    max_tokens: Annotated[int | None, option("Return up to this many tokens, instead of k.")] = None
+    min_relevance: Annotated[float | None, option("Only what likely scores at least this, up to k.")] = None
+    distinct: Annotated[str | None, option('Few of one text or field: "text", "page", or JSON.')] = None
+    diversity: Annotated[float, option("0 to 1: how much documents should differ.")] = 0.0
+    depth: Annotated[int | None, option("Candidates.", "--depth", "-N", default="10000")] = None
+    rounds: Annotated[str | None, option('Trips to the scorer, or "auto".', default="auto")] = None
     relevance: Annotated[
         str | None,
-        typer.Option(
-            help="What relevance is: people: what people are expected to find; scorer: the score alone.",
-            show_default="people",
+        option(
+            "What relevance is: people: what people are expected to find; scorer: the score alone.", default="people"
         ),
     ] = None
-    method: Annotated[str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")] = (
-        None
+    method: Annotated[str | None, option("trend, or boundarymorph: the paper's.", default="trend")] = None
+    spend: Annotated[str, option("If every document fits: order makes calls for their order, set makes none.")] = (
+        "order"
     )
-    spend: Annotated[
-        str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")
-    ] = "order"
     filter: Annotated[
-        str | None, typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
+        str | None, option('Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
     ] = None
-    hybrid: Annotated[bool, typer.Option("--hybrid", help="Rank candidates by vectors and by words together.")] = False
-    instruction: Annotated[str | None, typer.Option(help="What counts, for a scorer that takes one.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False
+    hybrid: Annotated[bool, option("Rank candidates by vectors and by words together.", "--hybrid")] = False
+    instruction: Annotated[str | None, option("What counts, for a scorer that takes one.")] = None
+    as_json: Annotated[bool, option("Print the answer of POST /select.", "--json")] = False
     data_directory: DataDirectory = None
 
     @property
@@ -132,7 +127,6 @@ def select(options: SelectOptions) -> None:
 
 
 def _number(text: str | None) -> int | str | None:
-    """Return the text as an int if it is a whole number; otherwise the request validates it."""
     return int(text) if text is not None and text.isdecimal() else text
 
 

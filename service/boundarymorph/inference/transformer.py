@@ -9,29 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 import numpy as np
 import torch
+import transformers
 from huggingface_hub.errors import HFValidationError
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.concurrency import available_cores
-from boundarymorph.inference.models import DeviceLost, Item, OutOfMemory, TokenSequence
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.settings import ModelSettings
 
 # The first is what most models have; a tokenizer can also be built from the others.
@@ -53,7 +46,6 @@ class Repository:
 
     @property
     def model(self) -> str:
-        """The name of the model on the hub, or of its folder."""
         return self.location if self.folder is None else self.folder.resolve().name
 
     @cached_property
@@ -71,18 +63,20 @@ class Repository:
         return digest.hexdigest()
 
     @cached_property
-    def config(self) -> PreTrainedConfig:
+    def config(self) -> transformers.PreTrainedConfig:
         self._require(("config.json",))
         with self._opening("configuration"):
             # Nothing follows the tokens of an input, so keys and values need not be kept.
-            config: PreTrainedConfig = AutoConfig.from_pretrained(self.location, use_cache=False, **self._options)
+            config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
+                self.location, use_cache=False, **self._options
+            )
             return config
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
+    def tokenizer(self) -> transformers.PreTrainedTokenizerBase:
         self._require(_VOCABULARIES)
         with self._opening("tokenizer"):
-            return AutoTokenizer.from_pretrained(self.location, **self._options)
+            return transformers.AutoTokenizer.from_pretrained(self.location, **self._options)
 
     @cached_property
     def backend_tokenizer(self) -> Tokenizer:
@@ -91,7 +85,7 @@ class Repository:
             raise InvalidConfiguration(f"{self.location} has no tokenizer.json, which is required")
         return backend
 
-    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
+    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> transformers.PreTrainedModel:
         """Load the model with its weights on the CPU. kind: the class that loads it; spare: prefixes of weights that
         may be missing."""
         with self._opening("weights"):
@@ -101,7 +95,7 @@ class Repository:
             raise InvalidConfiguration(
                 f"the weights in {self.location} are not those of a {type(model).__name__}: {missing[0]} is missing"
             )
-        opened: PreTrainedModel = model.eval()
+        opened: transformers.PreTrainedModel = model.eval()
         return opened
 
     def read_json(self, name: str) -> Any:
@@ -119,7 +113,6 @@ class Repository:
             raise ModelUnavailable(f"{name} of {self.location} cannot be read: {error}") from error
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the tensors of an additional safetensors file."""
         with self._opening("weights"):
             found = cached_file(self.location, name, **self._where)
             assert found is not None, "a missing file raises OSError"
@@ -168,7 +161,6 @@ def chosen_length(repository: Repository, max_length: int | None, usual: int | N
 
 
 def padding_token(repository: Repository) -> int:
-    """Return the token for padding: any will do, since it is masked."""
     return int(repository.tokenizer.pad_token_id or 0)
 
 
@@ -205,7 +197,6 @@ class LoadOptions(TypedDict, total=False):
 
 
 def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
-    """Convert the settings."""
     fields = {"revision", "precision", "device", "batch_tokens", "trust_remote_code"}
     return cast(LoadOptions, {**chosen.model_dump(include=fields), "threads": threads})
 
@@ -238,7 +229,6 @@ class Placement(NamedTuple):
 
 
 def _chosen_device(device: str) -> torch.device:
-    """Return the device; auto is a GPU if there is one. Raises InvalidConfiguration if it does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -271,14 +261,14 @@ def on_device(work: Callable[[], Result]) -> Result:
 
 Pooling = Literal["first", "last", "mean"]
 Head = Callable[[torch.Tensor], torch.Tensor]
-Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]  # (n, ...) in float32 of a batch, on the model's device
+Forward: TypeAlias = Callable[[Sequence[TokenSequence]], torch.Tensor]  # (n, ...) float32, on the device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledBody:
     """A model whose head makes its results of (n, d) pooled states. padding: a token, which is masked."""
 
-    body: PreTrainedModel
+    body: transformers.PreTrainedModel
     pooling: Pooling
     padding: int
     head: Head
@@ -309,12 +299,12 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
     return {name: torch.from_numpy(values).to(device) for name, values in features.items()}
 
 
-class DeviceModel(Generic[Item]):
+class DeviceModel:
     """One model on one device. failed: the error of what is asked of it once it is closed."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 
-    def __init__(self, name: str, forward: Forward[Item], placement: Placement, max_length: int) -> None:
+    def __init__(self, name: str, forward: Forward, placement: Placement, max_length: int) -> None:
         self.name = name
         self.max_length = max_length
         self.batch_tokens = placement.batch_tokens
@@ -322,9 +312,9 @@ class DeviceModel(Generic[Item]):
         self.backend = f"torch-{placement.device.type}"
         self.parallel = placement.device.type == "cpu"
         self.pads = True
-        self._forward: Forward[Item] | None = forward
+        self._forward: Forward | None = forward
 
-    def compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
+    def compute(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
         """Return what `forward` gives for a batch. Raises OutOfMemory, DeviceLost, or `failed` after `close`."""
         forward = self._forward
         if forward is None:
@@ -333,7 +323,6 @@ class DeviceModel(Generic[Item]):
             return on_device(lambda: forward(items).cpu().numpy())
 
     def close(self) -> None:
-        """Release the memory."""
         self._forward = None
         torch.cuda.empty_cache()
 
@@ -379,7 +368,7 @@ def open_body(
 ) -> tuple[PooledBody, int]:
     """Load the body of a model, and return the width of its results, too. dense: folders of layers after the
     pooling."""
-    model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
+    model = repository.open(transformers.AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here
     model.to(device=placement.device)  # type: ignore[call-arg]

@@ -144,7 +144,6 @@ class Response:
             yield chunk
 
     def close(self) -> None:
-        """Close the connection unless the body has been read."""
         self._answer.close()
 
 
@@ -192,8 +191,6 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class ConnectionPool:
-    """Keeps connections to one server, at most `most`. opened: the number of connections made so far."""
-
     def __init__(self, base: str, most: int) -> None:
         self.opened = 0
         self._base, self._most = base, most
@@ -258,7 +255,6 @@ def _proxy(base: str) -> str | None:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Load the trusted certificates."""
     return httpx.create_ssl_context()
 
 
@@ -447,7 +443,6 @@ def _message(response: Response) -> str:
 
 
 def _located(mistake: dict[str, Any]) -> str:
-    """Format an entry of FastAPI's `detail`: where the error is, and what it is."""
     place, message = mistake.get("loc"), mistake.get("msg")
     where = ".".join(map(str, place)) if isinstance(place, list) else ""
     return ": ".join(filter(None, [where, message if isinstance(message, str) else ""]))

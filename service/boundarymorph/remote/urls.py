@@ -53,7 +53,6 @@ def identified(description: Description, endpoint: Endpoint, address: str) -> De
 
 
 def own_url(host: str, port: int) -> str:
-    """The address at which a server of this machine is reached that listens there."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listening is not done here
     return f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
 

@@ -28,10 +28,7 @@ STORES = "boundarymorph.stores"  # the entry points of stores, named by the sche
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
-    """Load the dual encoder. Its `name` is valid after `check`. on_lost: called if its device is lost for good.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
-    """
+    """Load the dual encoder, whose `name` is valid after `check`. Raises ModelUnavailable or InvalidConfiguration."""
     chosen = settings.encoder
     if chosen.url:
         from boundarymorph.remote.model import remote_options
@@ -70,7 +67,6 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def encoder_is_paid(settings: EncoderSettings) -> bool:
-    """Whether a request costs money."""
     from boundarymorph.retrieval.encoders.remote import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
@@ -84,7 +80,6 @@ def most_open(chosen: int) -> int:
 def build_catalog(
     settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[Notice] = ()
 ) -> LocalCatalog:
-    """Return the indexes on this machine. Raises InvalidConfiguration if the settings rule them out."""
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
     try:
@@ -135,7 +130,6 @@ def _searched_catalog(settings: Settings) -> LocalCatalog:
 
 
 def build_remote_retriever(settings: Settings) -> RemoteRetriever:
-    """Return a client of the retrievers at `retriever.url`. Raises InvalidConfiguration if it is not set."""
     from boundarymorph.retrieval.remote import RemoteRetriever
 
     chosen = settings.retriever

@@ -30,7 +30,6 @@ UNREADABLE = "unreadable"  # in place of a kind that cannot be read
 
 
 def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
-    """Make each call of a retriever's method a span and an observation."""
     name = method.__name__
 
     @wraps(method)
@@ -54,11 +53,9 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
 
 @dataclass(frozen=True, slots=True)
 class IndexConfiguration:
-    """What an index was created with.
-
-    encoder: None for vectors of the users' own, or none; dimension: 0 without vectors; created: UTC, ISO 8601;
-    kind: of its search structure; lexical: whether it had its words when it was opened.
-    """
+    """What an index was created with. encoder: None for vectors of the users' own, or none; dimension: 0 without
+    vectors; created: UTC, ISO 8601; kind: of its search structure; lexical: whether it had its words when it was
+    opened."""
 
     encoder: str | None
     dimension: int
@@ -76,7 +73,6 @@ class IndexConfiguration:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidIndexName unless this is a valid name of an index."""
     if not NAME.fullmatch(name):
         raise InvalidIndexName(
             f"{name!r} cannot name an index; use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"
@@ -101,7 +97,6 @@ def _with(encoder: str | None, dimension: int) -> str:
 
 
 def unknown(name: str) -> UnknownIndex:
-    """Return the error for an index that does not exist."""
     return UnknownIndex(f"there is no index {name!r}")
 
 
@@ -156,9 +151,10 @@ class UnreadableIndex:
     error: BoundaryMorphError
 
 
-def listed(
-    names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False
-) -> list[IndexDescription | UnreadableIndex]:
+Listed = Sequence[IndexDescription | UnreadableIndex]
+
+
+def listed(names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False) -> Listed:
     """Describe indexes. One that cannot be read is logged. named: whether to list those that are gone."""
     found: list[IndexDescription | UnreadableIndex] = []
     for name in names:
@@ -195,9 +191,8 @@ class Index(Protocol):
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
         """Write n documents with (n, d) embeddings, durably and visibly to later searches; the last one of an id wins.
-
-        digests: by default fingerprints of both. Raises InvalidEmbeddings or InvalidInput before anything is written.
-        """
+        digests: by default fingerprints of both. Raises InvalidEmbeddings or InvalidInput before anything is
+        written."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents, durably and at once; return how many of the ids existed."""
@@ -219,8 +214,7 @@ class Index(Protocol):
         """Return the characters and the metadata of at most so many documents, fewer if they are large."""
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
-        """Return at most so many documents after an id, in the order of ids, until they take `size` bytes. Raises
-        InvalidInput if they have no order there."""
+        """Return documents after an id, by id, until they take `size` bytes. Raises InvalidInput without an order."""
 
 
 class Catalog(Protocol):
@@ -255,7 +249,7 @@ class Catalog(Protocol):
     def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
-    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
+    def list(self, wanted: Callable[[str], bool] = every) -> Listed:
         """Return summaries of the indexes whose names are wanted, by name."""
 
     def totals(self) -> Mapping[str, IndexTotals]:

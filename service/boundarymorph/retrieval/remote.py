@@ -54,10 +54,8 @@ Answer = TypeVar("Answer")
 
 class RemoteRetriever:
     """A `Retriever` over HTTP: one or more `boundarymorph retriever` servers with the same documents and encoder.
-
     Errors for the caller are passed on. Every call also raises Overloaded, RetrieverUnavailable if no retriever can be
-    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first.
-    """
+    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first."""
 
     def __init__(
         self,
@@ -117,7 +115,6 @@ class RemoteRetriever:
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
     async def set_calibration(self, index: str, made: Calibration) -> None:
-        """Replace the calibration of an index. Raises UnknownIndex."""
         content, target = encoded({"calibration": made.to_json()}), f"/indexes/{segment(index)}/artifacts"
 
         async def write(peer: Peer) -> None:
@@ -256,7 +253,6 @@ def _vector(query_embedding: ArrayLike) -> dict[str, object]:
 
 
 def _problem(response: Response) -> dict[str, Any]:
-    """Return the problem details of an answer; empty if it has none."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -266,6 +262,5 @@ def _problem(response: Response) -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, type[BoundaryMorphError]]:
-    """Return the errors that a retriever raises for its caller, by slug."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BoundaryMorphError)]
     return {kind.slug: kind for kind in kinds if kind is not BoundaryMorphError and not issubclass(kind, OWN)}

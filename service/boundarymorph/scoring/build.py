@@ -39,7 +39,6 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
 
 
 def scorer_is_paid(settings: ScorerSettings) -> bool:
-    """Whether a request costs money, so that none is sent unnecessarily."""
     return any(endpoint.dialect.paid for endpoint in _endpoints(settings))
 
 

@@ -202,7 +202,6 @@ class Completion:
 
 
 def completion(body: bytes) -> Completion:
-    """Read an answer. Raises Unusable if it is not a chat completion."""
     answer = wire.mapping(wire.parsed(body))
     choices = wire.array(answer, "choices")
     if not choices:

@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 class Reranker(NamedTuple):
     """A cross-encoder on the Hugging Face hub, whose template, if it needs one, is that of its family
-    (`transformer.prompts`). Its relevance is the sigmoid of one logit, or of the difference of two.
-
-    repository: OWNER/NAME; millions: of parameters; tokens: of a pair that it reads; languages, licence: by its card.
-    """
+    (`transformer.prompts`). Its relevance is the sigmoid of one logit, or of the difference of two. repository:
+    OWNER/NAME; millions: of parameters; tokens: of a pair that it reads; languages, licence: by its card."""
 
     repository: str
     millions: int

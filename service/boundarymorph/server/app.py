@@ -46,7 +46,6 @@ def create_app(
 def create_retriever_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create a retriever: the indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
     routers, build = (retrieval.router, _indexes(), operations.router), build or composition.build_retrieval
     return _application(settings, build, on_failure, routers, description, behind_gateways=True)
@@ -55,7 +54,6 @@ def create_retriever_app(
 def create_scorer_app(
     settings: Settings, *, build: Build = composition.build_scoring, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create a scorer: one cross-encoder behind HTTP, with the lifecycle of `create_app`."""
     description = "A cross-encoder: relevances of documents to a query, batched across requests."
     routers = (score.router, operations.router)
     return _application(settings, build, on_failure, routers, description, behind_gateways=True)

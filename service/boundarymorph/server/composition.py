@@ -32,7 +32,6 @@ MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they
 
 
 def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the parts of a scorer. Raises as `build_local_scorer` does."""
     scorer = build_local_scorer(settings, on_lost)
     return Parts(scorer=scorer, probes={"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)})
 

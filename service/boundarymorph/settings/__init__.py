@@ -135,8 +135,7 @@ class Settings(BaseSettings):
     k: int = Field(50, ge=1, description="k if a request names none")
     depth: int = Field(10_000, ge=1, description="N taken from an index if a request names none")
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto",
-        description='requests to the scorer if a request names none; "auto": 3 for a fixed budget',
+        "auto", description='requests to the scorer if a request names none; "auto": 3 for a fixed budget'
     )
     deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
     body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")

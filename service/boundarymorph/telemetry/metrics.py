@@ -121,7 +121,6 @@ class BatchMetrics:
         self._dropped.labels(*self._labels, reason).inc(items)
 
     def close(self) -> None:
-        """Stop reading the queue; the counts stay."""
         for gauge in self.queue:
             gauge.remove(*self._labels)
 

@@ -50,7 +50,6 @@ def tell(seconds: Mapping[str, float]) -> None:
 
 
 def header(seconds: Mapping[str, float]) -> str:
-    """Return the value of a Server-Timing header, in milliseconds. The names of stages must be plain words."""
     return ", ".join(f"{stage};dur={value * 1e3:.3f}" for stage, value in seconds.items())
 
 
@@ -116,13 +115,11 @@ def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
 
 
 def trace_id() -> str | None:
-    """Return the trace id of the current span as 32 hexadecimal digits."""
     context = trace.get_current_span().get_span_context()
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def headers() -> dict[str, str]:
-    """Return the headers with which an outgoing request continues the current trace."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier)
     return carrier

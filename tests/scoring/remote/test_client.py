@@ -236,7 +236,6 @@ class TestConfiguration:
             ([], "at least one"),
             ([parse("http://a"), parse("http://a/")], "twice"),
             ([parse("cohere://a?model=m"), parse("cohere://b?model=n")], "serves cohere:n@.*, but .* serves cohere:m@"),
-            ([Endpoint(parse("cohere://?model=m").dialect, "https://a")], "needs the name of a model"),
         ],
     )
     def test_endpoints_that_do_not_fit_are_refused(self, endpoints: list[Endpoint], mistake: str) -> None:
