@@ -142,7 +142,7 @@ def _suggest(requests: Requests, settings: Settings, budget: int, count: int, ou
 async def _pairs(requests: Requests, settings: Settings, budget: int, count: int) -> list[dict[str, str | None]]:
     """Return pairs that are worth judging, at most `count` of each query, with title and text."""
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
     from boundarymorph.selector.judging import Judging
 
@@ -161,7 +161,7 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
 
 async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.calibration.learning import learn
     from boundarymorph.selector.judging import Judging
     from boundarymorph.selector.scores import WORDS

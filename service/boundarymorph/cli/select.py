@@ -95,8 +95,9 @@ def select(options: SelectOptions) -> None:
         select_many(options.queries, options.fields, options.url, options.data_directory)
         return
     from boundarymorph.api.select_answers import SelectResponse
+    from boundarymorph.api.select_response import response_of
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import response_of, task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
 
     settings = Settings.load(data_directory=options.data_directory)
