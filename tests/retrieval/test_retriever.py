@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import in_default_thread
-from boundarymorph.retrieval.document import Document, GivenCandidates, Search
+from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import BLOCK, CHARACTERS, IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
@@ -81,13 +82,15 @@ async def test_which_documents_have_which_words_of_the_query(
     documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
     candidates = GivenCandidates(
         IndexRetriever(catalog, None),
-        QUERY,
-        documents,
-        embeddings=embeddings,
-        query_embedding=None if embeddings is None else np.ones(4),
-        scores=[1.0, 3.0, 2.0, 4.0],
-        features=features,
-        words=words,
+        PoolSource(
+            QUERY,
+            documents,
+            embeddings,
+            query_embedding=None if embeddings is None else np.ones(4),
+            scores=[1.0, 3.0, 2.0, 4.0],
+            features=features,
+            words=words,
+        ),
     )
     pool = (await candidates.retrieve(in_default_thread)).pool
     assert list(pool.ids) == ["3", "1", "2", "0"]

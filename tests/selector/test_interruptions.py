@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from boundarymorph.inference.concurrency import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document, Retrieved
 from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer
-from tests.selector.fakes import FakeRetriever, MakeSelector, task
+from tests.selector.fakes import FakeRetriever, MakeSelector, changed, task
 
 
 class Leaving(FakeRetriever):
@@ -66,7 +65,7 @@ class TestLessThanWanted:
             assert result.selection.documents.tolist() == [0, 1, 2, 3]
         with pytest.raises(type(error)):
             await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(
-                replace(task(20), accepts="complete")
+                changed(task(20), accepts="complete")
             )
 
     @pytest.mark.parametrize("fetches", [0, 2, 4])
@@ -90,11 +89,11 @@ class TestLessThanWanted:
         assert len(result.selection.documents) == 12
         assert any(error.public in warning.message for warning in result.warnings)
         with pytest.raises(type(error)):
-            await selector_of(Leaving(error, fetches), SeededScorer()).select(replace(wanted, accepts="complete"))
+            await selector_of(Leaving(error, fetches), SeededScorer()).select(changed(wanted, accepts="complete"))
 
     async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: MakeSelector) -> None:
         selector = selector_of(FakeRetriever(), SeededScorer(error=ScorerUnavailable("gone")))
-        assert (await selector.select(replace(task(k=30), goal="set"))).status == "complete"
+        assert (await selector.select(changed(task(k=30), goal="set"))).status == "complete"
         assert (await selector.select(task(budget=0))).status == "complete"
 
 
@@ -102,7 +101,7 @@ class TestDeadline:
     async def test_no_round_begins_after_it(self, selector_of: MakeSelector) -> None:
         clock = Clock()
         scorer = SeededScorer(clock=clock, seconds=2.0)
-        wanted = replace(
+        wanted = changed(
             task(budget=20, k=9, rounds=10),
             deadline=Deadline(clock.now + 3 + 3 * 2.5 + RESERVE, clock),
             return_documents=True,
@@ -124,10 +123,10 @@ class TestDeadline:
         clock = Clock()
         scorer = SeededScorer(clock=clock, each=1.0)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
-        await selector.select(replace(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))  # it is measured
+        await selector.select(changed(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))  # it is measured
         scorer.rounds.clear()
         deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
-        result = await selector.select(replace(task(budget=budget, k=k, rounds=6), deadline=deadline))
+        result = await selector.select(changed(task(budget=budget, k=k, rounds=6), deadline=deadline))
         assert (result.status, result.stop_reason) == ("partial", "deadline")
         assert result.calls >= calls and len(scorer.rounds) <= 6
         assert len(result.selection.documents) == k >= result.selection.scored.sum() > 0
@@ -140,4 +139,4 @@ class TestDeadline:
 
         selector = selector_of(Hanging(), SeededScorer())
         with pytest.raises(DeadlineExceeded):
-            await selector.select(replace(task(), deadline=Deadline(time.monotonic() + 0.05)))
+            await selector.select(changed(task(), deadline=Deadline(time.monotonic() + 0.05)))

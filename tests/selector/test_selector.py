@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Session
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector import run
-from boundarymorph.selector.task import Progress, SelectionResult
+from boundarymorph.selector.result import Progress, SelectionResult
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, changed, own_pool, task
 
 
 async def test_the_way_of_a_request(selector_of: MakeSelector) -> None:
@@ -44,7 +43,7 @@ class TestDeletedMeanwhile:
         retriever = FakeRetriever()
         retriever.gone |= {f"d{number}" for number in range(0, 30, 2)}
         selector = selector_of(retriever, Constant())
-        result = await selector.select(replace(task(budget=10, k=15, rounds=2), method=method))
+        result = await selector.select(changed(task(budget=10, k=15, rounds=2), method=method))
         assert [observation.score for observation in result.history] == [0.9] * 10
         assert (result.status, result.calls) == ("complete", 10)
         guessed = result.selection.relevance[~result.selection.scored]
@@ -76,7 +75,7 @@ class TestDeletedMeanwhile:
         selector = selector_of(retriever, SeededScorer(), MemoryScoreCache())
         first = await selector.select(task(budget=6))
         retriever.gone |= {first.pool.ids[observation.document] for observation in first.history}
-        result = await selector.select(replace(task(budget=0), **limits))
+        result = await selector.select(changed(task(budget=0), **limits))
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
 
@@ -106,7 +105,7 @@ async def test_each_round_tells_where_it_stands(selector_of: MakeSelector) -> No
 
 
 @pytest.mark.parametrize(
-    ("changed", "here"),
+    ("other", "here"),
     [
         ({}, True),
         ({"SMALL_POOL": 29}, False),
@@ -116,11 +115,9 @@ async def test_each_round_tells_where_it_stands(selector_of: MakeSelector) -> No
     ],
 )
 async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads(
-    changed: dict[str, int], here: bool, selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
+    other: dict[str, int], here: bool, selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (
-        {"SMALL_POOL": 30, "FEW_SCORES": 5, "FEW_RUNNING": 1, "FEW_NUMBERS": 30 * 32} | changed
-    ).items():
+    for name, value in ({"SMALL_POOL": 30, "FEW_SCORES": 5, "FEW_RUNNING": 1, "FEW_NUMBERS": 30 * 32} | other).items():
         monkeypatch.setattr(run, name, value)
     threads, tell = set[int](), Session.tell
 
@@ -130,5 +127,5 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
 
     monkeypatch.setattr(Session, "tell", told)
     given = own_pool([Document(str(number), f"text {number}") for number in range(30)])
-    assert (await selector_of(FakeRetriever(), SeededScorer()).select(replace(task(5), candidates=given))).calls == 5
+    assert (await selector_of(FakeRetriever(), SeededScorer()).select(changed(task(5), source=given))).calls == 5
     assert (threads == {threading.get_ident()}) is here
