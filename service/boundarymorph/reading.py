@@ -83,7 +83,6 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def _decimal(id: object) -> object:
-    """Convert an integer of 64 bits to a string."""
     return str(id) if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64 else id
 
 
@@ -159,8 +158,7 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is not UTF-8, or a
-    NUL."""
+    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is no text."""
     number = 0
     for block in stream:
         for line in (block if number else without_mark(block, name)).splitlines():
@@ -368,14 +366,12 @@ def check_memory(body: bytes) -> None:
 
 
 def bound(field: str, value: int, limit: int, unit: str) -> None:
-    """Raises LimitExceeded if the value is over the limit."""
     if value > limit:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
 def with_whole_characters(text: bytes) -> bytes:
-    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair, as in a text cut within an
-    emoji."""
+    """Return JSON with U+FFFD for each half of a surrogate pair, as in a text cut within an emoji."""
     letters = np.frombuffer(text, np.uint8)
     if len(letters) < len(_REPLACEMENT):
         return text

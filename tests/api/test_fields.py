@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import FEW_CALLS, candidates_of
-from boundarymorph.retrieval.document import IndexedCandidates
+from boundarymorph.api.select_task import FEW_CALLS, source_of
+from boundarymorph.retrieval.candidates import IndexSource
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import score_of
 from tests.fakes.service import select, texts
@@ -93,6 +93,6 @@ async def test_feature_that_scores_follow_is_learned(client: httpx.AsyncClient) 
 )
 def test_main_directions_are_enough_for_few_calls(asked: dict[str, Any], enough: bool) -> None:
     request = SelectRequest.model_validate({"query": "tram", "index": "notes", "k": 10} | asked)
-    candidates = candidates_of(request, "tram", Settings())(None)  # type: ignore[arg-type]
-    assert isinstance(candidates, IndexedCandidates)
-    assert candidates.search.directions is enough
+    source = source_of(request, "tram", Settings())
+    assert isinstance(source, IndexSource)
+    assert source.search.directions is enough

@@ -34,7 +34,7 @@ class TestIndexes:
         assert first.status_code == 201
         assert answer(first) | {"created": "", "bytes": 0} == {
             "name": "new", "count": 0, "dimension": 32, "encoder": "seeded", "created": "", "bytes": 0, "kind": "flat",
-            "metric": "cosine", "structure": None, "description": None, "distinct": None,
+            "metric": "cosine", "structure": None, "description": None, "distinct": None, "trust": None,
         }  # fmt: skip
         for body in (b"", b" \n", b"{}", b'{"encoder": "seeded"}'):
             again = await client.put("/indexes/new", content=body)

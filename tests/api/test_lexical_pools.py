@@ -1,5 +1,6 @@
 """POST /select with texts that bring no embeddings: vectors and an order of their words, and no encoder."""
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -8,10 +9,13 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from boundarymorph.inference.concurrency import Abandoned
+from boundarymorph.retrieval import lexical_vectors as lexical
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.settings import Settings
 from tests.fakes.service import answer, faked, serving
+from tests.patience import PATIENCE
 from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
@@ -114,3 +118,25 @@ async def test_the_encoder_where_it_is_wanted(client: httpx.AsyncClient) -> None
     assert ENCODER.texts == before + len(TEXTS) + 1
     similarity = [float(vector_of(text) @ vector_of(QUERY)) for text in TEXTS]
     assert [place for place, _ in ranked(body)] == np.argsort(np.negative(similarity))[:-1].tolist()
+
+
+async def test_vectors_that_are_not_ready_at_the_deadline_leave_the_order_of_words(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And their thread is free again."""
+    ended = threading.Event()
+
+    def endless(matrix: Any, *_: object, **__: object) -> None:
+        try:
+            while True:
+                matrix.times(np.ones(matrix.shape[1], dtype=np.float32))
+        except Abandoned:
+            ended.set()
+            raise
+
+    monkeypatch.setattr(lexical, "_lanczos", endless)
+    body = await select(client, MEMBERS, deadline_ms=300, budget=5)
+    assert (body["status"], body["stop_reason"], body["vectors"]) == ("retrieval_only", "deadline", "none")
+    expected = literal_bm25(QUERY, MEMBERS)
+    assert [place for place, _ in ranked(body)] == sorted(range(len(MEMBERS)), key=lambda n: (-expected[n], n))[:-1]
+    assert ended.wait(PATIENCE)

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import task_of
+from boundarymorph.api.select_task import task_of
 from boundarymorph.inference.concurrency import Deadline, Shares
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
@@ -153,7 +153,9 @@ async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, deadline_seconds=2, limits=limits)
     for asked, seconds in ((None, 2), (2_999.0, 2.999), (3_001.0, 3)):
         request = SelectRequest.model_validate({"query": "q", "pool": ["a"], "deadline_ms": asked})
-        assert task_of(request, settings, arrival=0.0).deadline.moment == Deadline.of_request(0.0, seconds).moment
+        assert (
+            task_of(request, settings, arrival=0.0).context.deadline.moment == Deadline.of_request(0.0, seconds).moment
+        )
     async with client_under(settings, scorer=False) as client:
         body = {"query": "q", "deadline_ms": 86_400_000}
         answer(await client.post(path, json=body | {"pool" if path == "/select" else "documents": ["a", "b"]}))

@@ -78,11 +78,6 @@ class GatedEncoder(SeededEncoder):
         super().__init__()
         self.gate = Gate()
         self.queries: list[str] = []
-        self.checks = 0
-        self.closed = False
-
-    async def check(self) -> None:
-        self.checks += 1
 
     async def encode_query(self, text: str) -> NDArray[np.float32]:
         self.queries.append(text)
@@ -93,9 +88,6 @@ class GatedEncoder(SeededEncoder):
         embeddings = await super().encode_documents(texts)
         await self.gate.pass_by()
         return embeddings
-
-    async def close(self) -> None:
-        self.closed = True
 
 
 class Alone(KnownScores):

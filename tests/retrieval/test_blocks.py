@@ -19,7 +19,7 @@ from boundarymorph.inference.concurrency import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import TrainingPolicy, VectorIndex
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from tests.contract.vector_index import names, unit
 from tests.patience import until
 from tests.retrieval.fakes import nearest
@@ -158,7 +158,7 @@ def test_block_is_made_while_it_is_searched_and_written(open_index: Open) -> Non
         assert_same(searched, plain)
 
 
-@pytest.mark.parametrize("damage", ["a bit", "the end", "another store", "a later format", "a missing file"])
+@pytest.mark.parametrize("damage", ["a bit", "the end", "a later format", "a missing file"])
 def test_damaged_block_is_named_and_made_again(
     open_index: Open, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,11 +168,7 @@ def test_damaged_block_is_named_and_made_again(
     file = file_of(path)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    if damage == "another store":
-        path.with_suffix(".block").rename(path.with_name("other.block"))
-        path = path.with_name("other.sqlite3")
-        DocumentStore(index.path).copy_to(path)
-    elif damage == "a later format":
+    if damage == "a later format":
         manifest = json.loads((file.parent / "manifest.json").read_text())
         (file.parent / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
     elif damage == "a missing file":
@@ -281,21 +277,6 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
     assert make(index)
     assert rows(index) == 300
     assert not list(path.with_suffix(".block").glob(".writing-*"))
-
-
-def test_first_reading_does_not_keep_the_log(open_index: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, reader = open_index(), open_index()
-    reader.page_rows = 10
-    put(writer, names(40))
-    emptied, upsert = [], VectorIndex.upsert
-
-    def slowly(index: VectorIndex, *arguments: object) -> None:
-        emptied.append(writer.empty_log())
-        upsert(index, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(VectorIndex, "upsert", slowly)
-    assert len(nearest(reader, QUERY, 1000)) == 40
-    assert emptied == [True] * 4
 
 
 def test_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:

@@ -372,13 +372,6 @@ class TestTrouble:
 
 
 class TestMetrics:
-    async def test_the_queue_is_read_at_the_scrape(self) -> None:
-        async with Bench() as bench:
-            task = await bench.queue("q", "x" * 20, "y" * 10)
-            assert (metric("queue_pairs"), metric("queue_tokens")) == (2, 30)
-            await bench.release(task)
-            assert (metric("queue_pairs"), metric("queue_tokens")) == (0, 0)
-
     async def test_the_size_of_a_batch_is_in_the_metrics(self) -> None:
         names = ("batch_pairs_sum", "batch_tokens_sum", "batch_padding_ratio_sum", "truncated_pairs_total")
         counts = ("wait_seconds_count", "tokenize_seconds_count", "compute_seconds_count")

@@ -14,7 +14,7 @@ from boundarymorph.calibration.shipped import shipped_map
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.task import SelectionTask
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, task
+from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, changed, task
 
 SHORT, LONG = "t" * 50, "t" * 10 * MOST_CHARACTERS
 OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # characters that they count for
@@ -72,9 +72,9 @@ MADE = Calibration(NAME, None, {"people": MAP, "scorer": MAP}, created="2026-11-
 
 @pytest.mark.parametrize("to_people", [False, True])
 async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: MakeSelector, to_people: bool) -> None:
-    wanted = replace(task(budget=8, k=12, rounds=2), to_people=to_people)
+    wanted = changed(task(budget=8, k=12, rounds=2), to_people=to_people)
     bare, read = [
-        await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=calibration))
+        await selector_of(FakeRetriever(), SeededScorer()).select(changed(wanted, calibration=calibration))
         for calibration in (None, MADE)
     ]
     assert (bare.calibration, read.calibration) == (None, MADE.created)
@@ -100,13 +100,13 @@ async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: Make
 async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector_of: MakeSelector) -> None:
     only = replace(MADE, maps={"people": MAP})
     for to_people, used in ((True, only.created), (False, None)):
-        wanted = replace(task(budget=8, k=12), to_people=to_people, calibration=only)
+        wanted = changed(task(budget=8, k=12), to_people=to_people, calibration=only)
         result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
         assert result.calibration == used and not result.warnings
 
 
 async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) -> None:
-    wanted = replace(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
+    wanted = changed(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     probability = MAP(np.array([score_of(QUERY, id) for id in result.pool.ids]))
     assert sorted(result.selection.documents.tolist()) == np.flatnonzero(probability >= 0.3).tolist()
@@ -116,8 +116,8 @@ async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) ->
 async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
     cache = MemoryScoreCache(2**20)
     selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
-    first = await selector.select(replace(wanted, calibration=MADE))
-    again = await selector.select(replace(wanted, calibration=MADE))
+    first = await selector.select(changed(wanted, calibration=MADE))
+    again = await selector.select(changed(wanted, calibration=MADE))
     bare = await selector.select(wanted)
     assert (first.calls, again.calls, bare.calls) == (6, 0, 0)
     assert bare.reused == again.reused == 6
@@ -137,7 +137,7 @@ async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
 async def test_another_model_makes_it_stale(selector_of: MakeSelector, learned_with: dict[str, Any], said: str) -> None:
     wanted, selector = task(), selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
     bare = await selector.select(wanted)
-    result = await selector.select(replace(wanted, calibration=replace(MADE, **learned_with)))
+    result = await selector.select(changed(wanted, calibration=replace(MADE, **learned_with)))
     assert result.calibration is None
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
     (warning,) = result.warnings
@@ -149,16 +149,16 @@ class Embedded(SeededScorer):
 
 
 SHIPPED = shipped_map(Embedded.name)
-SHIPS = replace(task(budget=8, k=12), to_people=True, shipped=True)
+SHIPS = task(budget=8, k=12, to_people=True, shipped=True)
 NONE_LEARNED = Calibration(Embedded.name, None, {}, created="2026-11-28T10:00:00+00:00", trust="strong")
 
 
 async def test_the_shipped_map_turns_relevance_to_people_into_probabilities(selector_of: MakeSelector) -> None:
     assert SHIPPED is not None
     for budget in (0, 8):
-        wanted = replace(SHIPS, budget=budget, explain_pool=True)
+        wanted = changed(SHIPS, budget=budget, explain_pool=True)
         selector = selector_of(FakeRetriever(), Embedded())
-        bare, read = [await selector.select(replace(wanted, shipped=shipped, reuse=False)) for shipped in (False, True)]
+        bare, read = [await selector.select(changed(wanted, shipped=shipped, reuse=False)) for shipped in (False, True)]
         assert (bare.calibration, read.calibration) == (None, "shipped")
         assert read.selection.documents.tolist() == bare.selection.documents.tolist()
         assert read.selection.relevance.tolist() == SHIPPED(bare.selection.relevance).tolist()
@@ -174,15 +174,15 @@ async def test_the_shipped_map_turns_relevance_to_people_into_probabilities(sele
     ("wanted", "scorer"),
     [
         (SHIPS, SeededScorer()),
-        (replace(SHIPS, to_people=False), Embedded()),
-        (replace(SHIPS, to_people=False, method="boundarymorph"), Embedded()),
-        (replace(SHIPS, calibration=replace(NONE_LEARNED, trust=None)), Embedded()),
+        (changed(SHIPS, to_people=False), Embedded()),
+        (changed(SHIPS, to_people=False, method="boundarymorph"), Embedded()),
+        (changed(SHIPS, calibration=replace(NONE_LEARNED, trust=None)), Embedded()),
     ],
 )
 async def test_the_shipped_map_is_of_one_scorer_and_of_people_without_judgements(
     selector_of: MakeSelector, wanted: SelectionTask, scorer: SeededScorer
 ) -> None:
-    bare = await selector_of(FakeRetriever(), scorer).select(replace(wanted, shipped=False))
+    bare = await selector_of(FakeRetriever(), scorer).select(changed(wanted, shipped=False))
     result = await selector_of(FakeRetriever(), scorer).select(wanted)
     assert result.calibration is None
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
@@ -190,22 +190,22 @@ async def test_the_shipped_map_is_of_one_scorer_and_of_people_without_judgements
 
 
 async def test_a_calibration_overrides_the_shipped_map(selector_of: MakeSelector) -> None:
-    own = replace(SHIPS, calibration=replace(MADE, scorer=Embedded.name))
+    own = changed(SHIPS, calibration=replace(MADE, scorer=Embedded.name))
     selector = selector_of(FakeRetriever(), Embedded())
-    alone, both = [await selector.select(replace(own, shipped=shipped, reuse=False)) for shipped in (False, True)]
+    alone, both = [await selector.select(changed(own, shipped=shipped, reuse=False)) for shipped in (False, True)]
     assert both.calibration == MADE.created
     assert both.selection.relevance.tolist() == alone.selection.relevance.tolist()
-    stale = await selector.select(replace(SHIPS, calibration=MADE))
+    stale = await selector.select(changed(SHIPS, calibration=MADE))
     assert stale.calibration == "shipped" and [one.slug for one in stale.warnings] == ["calibration-not-used"]
 
 
 async def test_the_threshold_is_on_the_probability_of_the_shipped_map(selector_of: MakeSelector) -> None:
-    wanted = replace(SHIPS, budget=30, k=30, goal="order")
+    wanted = changed(SHIPS, budget=30, k=30, goal="order")
     everything = await selector_of(FakeRetriever(), Embedded()).select(wanted)
     least = float(everything.selection.relevance[9:11].mean())
-    result = await selector_of(FakeRetriever(), Embedded()).select(replace(wanted, min_relevance=least))
+    result = await selector_of(FakeRetriever(), Embedded()).select(changed(wanted, min_relevance=least))
     assert result.selection.documents.tolist() == everything.selection.documents[:10].tolist()
     assert (result.selection.relevance >= least).all()
-    nothing = await selector_of(FakeRetriever(), Embedded()).select(replace(wanted, min_relevance=1.0))
+    nothing = await selector_of(FakeRetriever(), Embedded()).select(changed(wanted, min_relevance=1.0))
     assert not len(nothing.selection.documents)
     assert f"the best was {np.floor(1000 * everything.selection.relevance.max()) / 1000:g}" in str(nothing.warnings)

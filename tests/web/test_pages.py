@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.task import Interruption
+from boundarymorph.selector.result import Interruption
 from boundarymorph.settings import Settings
 from boundarymorph.web.pages import STATIC
 from tests.fakes.service import fake_service, problem, starting

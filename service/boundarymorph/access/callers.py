@@ -201,8 +201,7 @@ class Origins:
         self._any = "*" in allowed or (with_keys and not allowed)
 
     def check(self, headers: Headers) -> None:
-        """Raises Forbidden for the wrong host or page, and UnsupportedMediaType for a body not in JSON, or
-        compressed."""
+        """Raises Forbidden for the wrong host or page, and UnsupportedMediaType for a compressed or non-JSON body."""
         origin = headers.get("origin")
         if not self._any:
             given = headers.get("host", HERE[0])  # browsers always send one, some probes do not
@@ -303,7 +302,7 @@ class Policies:
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy that the path names, else that of `model`, else that of the caller's key. `NAME@50`,
-        `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a path, and InvalidInput for what is no
+        `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a path, and InvalidInput for a bad
         budget."""
         if path is not None:
             if found := self._chosen(path):

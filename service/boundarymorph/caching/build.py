@@ -15,8 +15,7 @@ if TYPE_CHECKING:  # a standalone scorer loads neither Redis nor an encoder
 
 @dataclass(frozen=True)
 class Caches:
-    """A cache of scores, or None, and most bytes of the queries' vectors, 0 for none. link: to the Redis that holds the
-    scores; `close` closes it."""
+    """A cache of scores, and most bytes of the vectors of queries, if any. link: to Redis, closed by `close`."""
 
     scores: ScoreCache | None = None
     vector_bytes: int = 0

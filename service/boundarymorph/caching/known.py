@@ -68,8 +68,7 @@ def kept_name(document: str | None) -> bytes | None:
 
 
 class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss. A cache may lose
-    anything."""
+    """Scores of (query, text) pairs, by model. Calls never raise: errors are misses. A cache may lose anything."""
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
@@ -265,7 +264,6 @@ class ReadThrough:
         return {key: flight.landed.result() for key, flight in flights.items()}
 
     def _write_later(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
-        """Write in the background; the flights end when the write is done."""
         if len(self._writes) >= self._most_writes:
             metrics.cache_writes.labels("scores", "dropped").inc(len(values))
             self._land(flights, values)
@@ -301,8 +299,7 @@ class KnownScores:
         self.through = ReadThrough(writes, clock)
 
     def of_task(self, query: str, tenant: str = "", instruction: str | None = None) -> TaskScores:
-        """Return the scores of one task. tenant: whose scores are known, since a known score says that somebody has the
-        text. Raises TakesNoInstruction."""
+        """Return the scores of one task. tenant: the others with whom it shares them. Raises TakesNoInstruction."""
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, tenant, instruction)
@@ -312,12 +309,10 @@ class KnownScores:
 
 
 class TaskScores:
-    """The scores of one task.
-
-    reused: by position, scores from earlier requests, which replace calls. calls: scores computed for this task;
-    cached: scores from the cache or computed for another task. truncated: pairs of all three. requests: to the scorer.
-    tokens: that a language model read and wrote for this task. failure: see `Scores`; that of the last call.
-    """
+    """The scores of one task. reused: by position, scores from earlier requests, which replace calls. calls: scores
+    computed for this task; cached: scores from the cache or computed for another task. truncated: pairs of all three.
+    requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of
+    the last call."""
 
     def __init__(self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None) -> None:
         self.reused: Mapping[int, float] = {}
@@ -344,8 +339,7 @@ class TaskScores:
         return f"{name}\0{self._tenant}" if name is not None and self._tenant else name
 
     async def recall(self) -> set[str | None]:
-        """Look up all known scores of the query, so that no round waits for the cache. Returns the ids under which
-        their texts were scored."""
+        """Look up all known scores of the query at once. Returns the ids under which their texts were scored."""
         model, cache, name = self._identity, self._known.cache, self._known.scorer.name
         self._recalled = {}
         if cache is not None and model is not None:
@@ -435,8 +429,7 @@ _ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on documents, and queries that are neither cached nor being encoded for another
-    request."""
+    """An `Encoder` that passes on documents, and queries that are neither cached nor being encoded."""
 
     def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
         from cachetools import LRUCache

@@ -122,10 +122,7 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge to a file, or to stdout.
-
-    Raises InvalidInput if the file has something, as that may be a person's grades, and StorageUnavailable.
-    """
+    """Write pairs to judge to a file, or to stdout. Raises InvalidInput for a file that may have a person's grades."""
     if out is not None:
         with storage_errors("the pairs cannot be written"):
             if out.is_file() and out.stat().st_size:
@@ -145,7 +142,7 @@ def _suggest(requests: Requests, settings: Settings, budget: int, count: int, ou
 async def _pairs(requests: Requests, settings: Settings, budget: int, count: int) -> list[dict[str, str | None]]:
     """Return pairs that are worth judging, at most `count` of each query, with title and text."""
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
     from boundarymorph.selector.judging import Judging
 
@@ -163,9 +160,8 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
 
 
 async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
-    """Return a calibration, and the ids of judged documents that were in no pool."""
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.calibration.learning import learn
     from boundarymorph.selector.judging import Judging
     from boundarymorph.selector.scores import WORDS

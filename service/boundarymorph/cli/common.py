@@ -78,7 +78,6 @@ def stores_of(given: list[str] | None) -> dict[str, dict[str, str]] | None:
 
 
 def fail(message: str) -> NoReturn:
-    """Print a message on stderr and exit with 1."""
     new_console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
     sys.exit(1)
 

@@ -265,7 +265,6 @@ def _encoder_of(info: IndexDescription) -> str:
 
 
 async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> None:
-    """Fill an index from a source. report: is filled, too."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS
@@ -320,7 +319,6 @@ def _indexes(data_directory: Path | None) -> Iterator[Catalog]:
 
 @contextmanager
 def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalCatalog]:
-    """Open the indexes of this machine. Raises InvalidConfiguration if the settings put indexes elsewhere."""
     from boundarymorph.retrieval.build import build_catalog
 
     settings = _settings(data_directory)

@@ -53,7 +53,7 @@ def mcp(
 
 @asynccontextmanager
 async def _here(settings: Settings) -> AsyncIterator[Service]:
-    """Run a service in this process and yield it. It needs no key, as only the parent process can call it."""
+    # It needs no key, as only the parent process can call it.
     from boundarymorph.agents.rest import within
     from boundarymorph.server.app import create_app
 

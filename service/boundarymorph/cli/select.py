@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,8 @@ from boundarymorph.cli.common import DataDirectory, command_of, console, fail, j
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import has_content
 from boundarymorph.settings import Settings
+
+OWN = ("query", "queries", "also", "url", "as_json", "data_directory")  # options that are no fields of all requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +74,14 @@ class SelectOptions:
     def fields(self) -> dict[str, Any]:
         """The body of the request without the query. Raises InvalidInput for an option that is no JSON."""
         distinct, filter = self.distinct, self.filter
-        given = {
-            "index": self.index,
+        given = asdict(self) | {
             "budget": _number(self.budget),
-            "k": self.k,
-            "max_tokens": self.max_tokens,
-            "min_relevance": self.min_relevance,
             "distinct": json_object("--distinct", distinct) if distinct and distinct.startswith("{") else distinct,
-            "diversity": self.diversity,
-            "depth": self.depth,
             "rounds": _number(self.rounds),
-            "method": self.method,
-            "relevance": self.relevance,
-            "spend": self.spend,
             "filter": None if filter is None else json_object("--filter", filter),
-            "hybrid": self.hybrid,
-            "instruction": self.instruction,
             "return_documents": not (self.as_json or self.queries),
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in given.items() if value is not None and name not in OWN}
 
 
 @command_of(SelectOptions)
@@ -104,8 +95,9 @@ def select(options: SelectOptions) -> None:
         select_many(options.queries, options.fields, options.url, options.data_directory)
         return
     from boundarymorph.api.select_answers import SelectResponse
+    from boundarymorph.api.select_response import response_of
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import response_of, task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
 
     settings = Settings.load(data_directory=options.data_directory)
@@ -130,10 +122,7 @@ def _number(text: str | None) -> int | str | None:
 
 
 def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_directory: Path | None) -> None:
-    """Print an answer for each query in a file. Exits with 1 for a file with a mistake, and if a selection failed.
-
-    fields: of all requests. url: of the service, None to start one.
-    """
+    """Print an answer for each query in a file. fields: of all requests. url: of the service, None to start one."""
     from boundarymorph.cli import demo, terminal
 
     try:

@@ -75,7 +75,6 @@ def steps(
 
 
 def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float, unit: str = "line") -> None:
-    """Print the result of an upload, the lines (or other units) that were skipped, and the unknown fields."""
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
@@ -106,7 +105,6 @@ def print_whole(console: Console, table: Table) -> None:
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:
-    """Print the answer of POST /select."""
     usage, documents = answer["usage"], answer["documents"]
     k, scored = len(documents), sum(document["source"] == "cross_encoder" for document in documents)
     ranks = [document["retrieval_rank"] for document in documents]

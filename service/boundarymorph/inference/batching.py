@@ -106,15 +106,13 @@ class TokenQueue(Generic[Owner]):
         self.callers = +self.callers
 
     def _front(self, tokens: int) -> list[Entry[Owner]]:
-        """Return the most urgent sequences with at most this many tokens in total, but at least one; of several callers
-        about as many tokens each."""
+        """Return the most urgent sequences with at most this many tokens, but at least one, evenly of all callers."""
         entries = self._waiting if len(self.callers) <= 1 else self._by_turns()
         sums = accumulate(len(entry.item) for entry in entries)
         return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
 
     def _by_turns(self) -> list[Entry[Owner]]:
-        """Return all that wait in the order of callers that take turns by tokens; of equals, the caller goes first that
-        was first the longest ago."""
+        """Return all in the order of callers that take turns by tokens, of equals by whose first turn is oldest."""
         before: Counter[str] = Counter()
         places, led = [], []
         for entry in self._waiting:
@@ -236,12 +234,10 @@ class Batcher(Generic[ModelType]):
         truncate: bool = True,
         admitted: bool = False,
     ) -> Results:
-        """Return the results of all items of a request.
-
-        tokenize: returns the items, and may block; characters: of each item; deadline: on the clock; patience: replaces
-        the batcher's own; admitted: whether `enter` has admitted this work. Raises Overloaded, LimitExceeded or, with
-        truncate=False, TextTooLong before any work is done; DeadlineExceeded; or an error of the role.
-        """
+        """Return the results of all items of a request. tokenize: returns the items, and may block; characters: of each
+        item; deadline: on the clock; patience: replaces the batcher's own; admitted: whether `enter` has admitted this
+        work. Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work is done;
+        DeadlineExceeded; or an error of the role."""
         self.check_open()
         arrival = self._clock()
         lengths = list(characters)

@@ -156,8 +156,7 @@ class Shares:
     parts, and something is left for the next. A caller without any may take all that is left. Not thread-safe."""
 
     def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
-        """share: in (0, 1], of a caller that is alone; 1 for no limit but the bound. what: for messages, with the
-        setting."""
+        """share: in (0, 1], of a caller that is alone; 1: no limit but the bound. what: for messages."""
         self.most = most
         self._share = share
         self._what = what
@@ -355,8 +354,7 @@ async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Ar
 
 class FairExecutor:
     """Runs blocking calls in threads, in which callers take turns (`Turns`). Waiting calls are not bounded here, but
-    requests are (`Access.requests`). A cancelled call keeps its thread until it has ended. For use on one event
-    loop."""
+    requests are. A cancelled call keeps its thread until it has ended. For use on one event loop."""
 
     def __init__(self, name: str, *, threads: int, share: float = 1.0) -> None:
         """name: of the threads; share: of one caller, as in `Shares`."""

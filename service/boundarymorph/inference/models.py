@@ -42,8 +42,7 @@ class DeviceLost(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
     """A text or pair as a model reads it. ids: (n,) token ids, special ones included; truncated: whether anything was
-    cut off; type_ids: (n,) segments, if the model distinguishes them; unknown: whether it knows no word of the
-    document."""
+    cut; type_ids: (n,) segments, if the model distinguishes them; unknown: whether it knows no word of the document."""
 
     ids: NDArray[np.int64]
     truncated: bool
@@ -167,8 +166,7 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 
 
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
-    """Tokenize the prefixes of n texts, at most `tokens` tokens of each, so that the work is bounded. Raises
-    Abandoned."""
+    """Tokenize prefixes of n texts, at most `tokens` tokens of each, so that the work is bounded. Raises Abandoned."""
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     heads: list[Head] = []
@@ -219,8 +217,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """An ONNX model in a directory with model.onnx and tokenizer.json. sha256: of the former; positions: most
-    tokens."""
+    """An ONNX model in a directory with model.onnx and tokenizer.json. sha256: of the former; positions: tokens."""
 
     model: str
     precision: str
@@ -310,8 +307,7 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """Return the model's first output for (n,) token ids and segments (0 if None), without a batch axis.
-        Thread-safe."""
+        """Return the first output for (n,) token ids and segments (0 if None), without a batch axis. Thread-safe."""
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}

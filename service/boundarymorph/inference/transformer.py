@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -86,8 +86,7 @@ class Repository:
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> transformers.PreTrainedModel:
-        """Load the model with its weights on the CPU. kind: the class that loads it; spare: prefixes of weights that
-        may be missing."""
+        """Load the model on the CPU. kind: the class that loads it; spare: prefixes of weights that may be missing."""
         with self._opening("weights"):
             chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
             model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
@@ -99,7 +98,6 @@ class Repository:
         return opened
 
     def read_json(self, name: str) -> Any:
-        """Return the content of a file, or None if it does not exist."""
         try:
             found = cached_file(
                 self.location,
@@ -179,26 +177,17 @@ _FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
-class LoadOptions(TypedDict, total=False):
-    """Options for loading any model.
-
-    revision: on the hub, by default its main branch. precision: auto is bf16 on a GPU and fp32 elsewhere. device: auto
-    is a GPU if there is one. batch_tokens: by default by the device. trust_remote_code: whether to run code that comes
-    with the repository. threads: batches that a CPU computes at a time, by default one per core; PyTorch is limited to
-    one thread per operation in the whole process, which is faster than splitting each batch.
-    """
-
-    revision: str | None
-    precision: Precision
-    device: str
-    batch_tokens: int | None
-    trust_remote_code: bool
-    threads: int | None
-
-
-def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
+def load_options(chosen: ModelSettings, threads: int | None) -> dict[str, Any]:
     fields = {"revision", "precision", "device", "batch_tokens", "trust_remote_code"}
-    return cast(LoadOptions, {**chosen.model_dump(include=fields), "threads": threads})
+    return {**chosen.model_dump(include=fields), "threads": threads}
+
+
+def located(
+    name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False, **placement: Any
+) -> tuple[Repository, Placement]:
+    """Return where a model is, and where it runs. placement: see `Placement.of`."""
+    repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
+    return repository, Placement.of(**placement)
 
 
 class Placement(NamedTuple):
@@ -215,17 +204,24 @@ class Placement(NamedTuple):
         return _TYPES[self.precision]
 
     @classmethod
-    def of(cls, options: LoadOptions) -> Placement:
-        """Raises InvalidConfiguration for a device that does not exist."""
-        device = _chosen_device(options.get("device", "auto"))
-        precision = options.get("precision", "auto")
+    def of(
+        cls,
+        device: str = "auto",
+        precision: Precision = "auto",
+        batch_tokens: int | None = None,
+        threads: int | None = None,
+    ) -> Placement:
+        """threads: batches that a CPU computes at a time, by default one per core, which is faster than splitting each;
+        so PyTorch is limited to one thread per operation. Raises InvalidConfiguration for a device that does not
+        exist."""
+        chosen = _chosen_device(device)
         if precision == "auto":
-            precision = "bf16" if device.type == "cuda" else "fp32"
-        batch_tokens = options.get("batch_tokens") or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
-        if device.type != "cpu":
-            return cls(device, precision, batch_tokens, _WORKERS_OF_A_GPU)
+            precision = "bf16" if chosen.type == "cuda" else "fp32"
+        batch_tokens = batch_tokens or _BATCH_TOKENS.get(chosen.type, _BATCH_TOKENS["cpu"])
+        if chosen.type != "cpu":
+            return cls(chosen, precision, batch_tokens, _WORKERS_OF_A_GPU)
         torch.set_num_threads(1)
-        return cls(device, precision, batch_tokens, options.get("threads") or available_cores())
+        return cls(chosen, precision, batch_tokens, threads or available_cores())
 
 
 def _chosen_device(device: str) -> torch.device:
@@ -366,8 +362,7 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
-    """Load the body of a model, and return the width of its results, too. dense: folders of layers after the
-    pooling."""
+    """Load the body of a model; return the width of its results, too. dense: folders of layers after the pooling."""
     model = repository.open(transformers.AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here

@@ -225,8 +225,8 @@ class Balancer(Generic[P]):
         self, texts: int, tried: Collection[Replica[P]], deadline: Deadline | None, *, again: bool
     ) -> Replica[P] | None:
         """Wait until a server can be called, now or after a request or a pause ends; None if there is none. again:
-        whether one has failed, so that the call should be no trial. Without a deadline, a single server is called in
-        any case."""
+        whether one failed, so that the call should be no trial. Without a deadline, a single server is called
+        always."""
         while True:
             remaining = math.inf if deadline is None else deadline.remaining()
             now = self._clock()

@@ -129,8 +129,8 @@ class RemoteModel:
         return [server.description for server in self._servers if server.description is not None]
 
     async def connect(self, deadline: Deadline | None = None) -> None:
-        """Fetch the descriptions of all servers concurrently; one that fits is enough. Raises Overloaded, or an error
-        of the role."""
+        """Fetch the descriptions of all servers; one that fits is enough. Raises Overloaded, or an error of the
+        role."""
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
         await self._balancer.ask_all(lambda server: self._describe(server, moment))

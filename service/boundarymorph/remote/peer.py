@@ -100,8 +100,7 @@ class Unreadable(Exception):
 
 
 class Response:
-    """An answer. Its body is `content` once it has been read, else in `chunks`. Reading may raise
-    aiohttp.ClientError."""
+    """An answer. Its body is `content` once it has been read, else in `chunks`. Raises aiohttp.ClientError."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
@@ -118,8 +117,7 @@ class Response:
         return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the whole body, which frees the connection. Closes it, and raises Unreadable, if the body has over
-        `most` bytes or is compressed."""
+        """Read the body, which frees the connection. Raises Unreadable for over `most` bytes, or if compressed."""
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
@@ -175,8 +173,7 @@ class _Protocol(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections, and reuses them unless something has arrived that the next request would take for its
-    answer."""
+    """Makes connections, and reuses them unless something came that the next request would take for its answer."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -49,9 +49,8 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Results of n texts. values: (n, ...) in their order; truncated: how many texts the server says it truncated;
-    served: the model that answered; usage: tokens; None if not given. failure: why values are missing, which are
-    NaN."""
+    """Results of n texts. values: (n, ...) in their order; truncated: how many texts were; served: the model; usage:
+    tokens; None if not given. failure: why values are NaN."""
 
     values: NDArray[Any]
     truncated: int = 0
@@ -62,12 +61,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A server's description of itself. None: the server does not say.
-
-    name: model and precision, as far as known; model: how requests name it; texts: most per request; concurrent_texts:
-    most at a time; revision: of the model; weights: their name on the hub or their folder; length: tokens that it reads
-    of a text, with its context; instructed: whether it takes an instruction.
-    """
+    """A server's description of itself. None: the server does not say. name: model and precision, as far as known;
+    model: how requests name it; texts: most per request; concurrent_texts: most at a time; revision: of the model;
+    weights: their name on the hub or their folder; length: tokens that it reads of a text, with its context;
+    instructed: whether it takes an instruction."""
 
     name: str
     model: str
@@ -181,7 +178,6 @@ def cards(body: bytes) -> list[dict[str, Any]]:
 
 
 def chosen(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
-    """Return the entry of the wanted model, or of the only one."""
     served = [word(card, "id") for card in cards]
     if not served:
         raise Unusable("it serves no model of this kind")

@@ -36,9 +36,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
         return RemoteEncoder(
             [replace(parse(url), revision=chosen.revision) for url in chosen.url],
-            query_prompt=chosen.query_prompt,
-            document_prompt=chosen.document_prompt,
-            dimension=chosen.dimension,
+            **chosen.model_dump(include={"query_prompt", "document_prompt", "dimension"}),
             **remote_options(chosen),
         )
     from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
@@ -53,16 +51,9 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
         from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(missing_package("encoder.model", error.name, "torch")) from None
-    model = TransformerDualEncoder.load(
-        chosen.model,
-        max_length=chosen.max_length,
-        pooling=chosen.pooling,
-        query_prompt=chosen.query_prompt,
-        document_prompt=chosen.document_prompt,
-        instruction=chosen.instruction,
-        dimension=chosen.dimension,
-        **load_options(chosen, settings.threads),
-    )
+    own = {"max_length", "pooling", "query_prompt", "document_prompt", "instruction", "dimension"}
+    options = chosen.model_dump(include=own) | load_options(chosen, settings.threads)
+    model = TransformerDualEncoder.load(chosen.model, **options)
     return BatchingEncoder(model, patience=chosen.timeout_seconds, on_lost=on_lost)
 
 
@@ -73,7 +64,6 @@ def encoder_is_paid(settings: EncoderSettings) -> bool:
 
 
 def most_open(chosen: int) -> int:
-    """Return how many indexes are kept open: half of the descriptors are left for connections of callers."""
     return max(1, min(chosen, (descriptors() // 2 - OF_PROCESS) // OF_INDEX))
 
 

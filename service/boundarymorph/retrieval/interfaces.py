@@ -54,8 +54,7 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
 @dataclass(frozen=True, slots=True)
 class IndexConfiguration:
     """What an index was created with. encoder: None for vectors of the users' own, or none; dimension: 0 without
-    vectors; created: UTC, ISO 8601; kind: of its search structure; lexical: whether it had its words when it was
-    opened."""
+    vectors; created: UTC, ISO 8601; kind: of its search structure; lexical: whether it had words when opened."""
 
     encoder: str | None
     dimension: int
@@ -191,8 +190,7 @@ class Index(Protocol):
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
         """Write n documents with (n, d) embeddings, durably and visibly to later searches; the last one of an id wins.
-        digests: by default fingerprints of both. Raises InvalidEmbeddings or InvalidInput before anything is
-        written."""
+        digests: fingerprints of both by default. Raises InvalidEmbeddings or InvalidInput before any write."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents, durably and at once; return how many of the ids existed."""
@@ -229,12 +227,10 @@ class Catalog(Protocol):
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """Create an index unless one with the same configuration exists; return whether it was created.
-
-        encoder: None for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of
-        an existing index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible.
-        Raises InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration.
-        """
+        """Create an index unless one with the same configuration exists; return whether it was created. encoder: None
+        for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of an existing
+        index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible. Raises
+        InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration."""
 
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True

@@ -53,7 +53,6 @@ class _Sparse(NamedTuple):
 
     @classmethod
     def counted(cls, numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: int) -> _Sparse:
-        """Return (n, vocabulary) how often each text has each word. numbers: the words of all texts, concatenated."""
         texts = np.repeat(np.arange(len(lengths)), lengths)
         entries, counts = np.unique(texts * vocabulary + numbers, return_counts=True)
         texts, columns = np.divmod(entries, max(vocabulary, 1))

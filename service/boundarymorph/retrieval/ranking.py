@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
-from boundarymorph.retrieval.document import RANK_CONSTANT, Document
+from boundarymorph.retrieval.candidates import RANK_CONSTANT
+from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import Pool, unit_rows
 
 TOLERANCE = 1e-3  # how far the length of a stored or sent vector may be from 1

@@ -151,12 +151,10 @@ class RemoteRetriever:
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> Response:
-        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
-
-        target: path, made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises
-        an answer of 429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could
-        not be reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key.
-        """
+        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it. target: path,
+        made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises an answer of
+        429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could not be
+        reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key."""
 
         async def read(peer: Peer) -> Response:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None)
@@ -180,7 +178,6 @@ class RemoteRetriever:
         return await self._balancer.call(write, repeatable=False)
 
     async def check(self) -> None:
-        """Have a query encoded, which also checks the key, and check the readiness of the retriever."""
         await self._balancer.call(self._probe)
 
     async def close(self) -> None:

@@ -146,7 +146,6 @@ async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[
 
 
 def parse_record(record: Any, line: int, dimension: int, end: int = 0) -> ParsedDocument | BadLine:
-    """Convert a decoded JSON value to a document, or say what is wrong with it."""
     try:
         given = UploadedDocument.model_validate(record)
         if not has_content(given.text) and not has_content(given.title or ""):
@@ -237,7 +236,6 @@ class IngestReport:
 
     @property
     def documents(self) -> int:
-        """Number of documents processed, whatever their outcome."""
         return self.stored + self.superseded + self.skipped
 
     def skip(self, bad: BadLine) -> None:

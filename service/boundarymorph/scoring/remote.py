@@ -183,12 +183,10 @@ class LlamaCpp(Jina):
 
 
 class SystemOne(Dialect):
-    """A decision model, which answers questions about a state, each with the calibrated probability of a yes.
-
-    The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks
-    (read in November 2026). The state is the query, and each document is a question of its own, so that its score does
-    not depend on the others. Ollama takes 64 questions and 64 KiB.
-    """
+    """A decision model, which answers questions about a state, each with the calibrated probability of a yes. The form
+    is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks (read in
+    November 2026). The state is the query, and each document is a question of its own, so that its score does not
+    depend on the others. Ollama takes 64 questions and 64 KiB."""
 
     name, path, home = "systemone", "/v1/systemone", "https://api.typesafe.ai"
     most_texts, most_bytes, in_one_pass = 30, 60_000, True
@@ -207,8 +205,7 @@ class SystemOne(Dialect):
 
 
 class Decisions(SystemOne):
-    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions); not that of
-    OpenAI."""
+    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions), not OpenAI."""
 
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 
@@ -277,7 +274,6 @@ class RemoteScorer(RemoteModel):
     partial = True
 
     def __init__(self, endpoints: Sequence[Endpoint], **options: Any) -> None:
-        """options: see `RemoteModel`."""
         super().__init__(endpoints, _ROLE, **options)
         self._declines = all(endpoint.dialect.declines for endpoint in endpoints)
 

@@ -44,8 +44,8 @@ def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def checked(scores: Scores, count: int, scorer: str) -> Scores:
-    """Return the scores for `count` texts, with NaN for those outside [0, 1]. Raises ScorerFailed for another number of
-    them, or if all are outside."""
+    """Return scores for `count` texts, with NaN for those outside [0, 1]; raise ScorerFailed if all are, or none
+    fit."""
     values = rounded_into_range(scores.values)
     if values.shape != (count,):
         raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")
@@ -61,9 +61,8 @@ def checked(scores: Scores, count: int, scorer: str) -> Scores:
 
 
 async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
-    """Return what `score` gives for the texts with words, and 0 for the others, which it is not asked for.
-    Cross-encoders are often sure of a pair without words, and some servers refuse the whole request for a blank
-    text."""
+    """Return what `score` gives for the texts with words, and 0 for the others, of which cross-encoders are often sure,
+    and which some servers refuse."""
     without = blank(texts)
     if not without:
         return await score(texts)
@@ -180,8 +179,6 @@ class BatchingScorer(Batcher[CrossEncoder]):
 
 
 class OnnxCrossEncoder(OnnxTextModel):
-    """A `CrossEncoder` with one logit per pair; the score is its sigmoid."""
-
     takes_instruction = False
 
     @classmethod

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,12 +32,9 @@ _SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suff
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The prompt of a chat model, and which of its answers are weighed.
-
-    text: with {instruction}, {query} and {document}, and a NUL between parts that are tokenized separately. yes, no:
-    next tokens for and against, by text or id, `no` if it is weighed; temperature: divides the logit; instruction: the
-    default.
-    """
+    """The prompt of a chat model, and which of its answers are weighed. text: with {instruction}, {query} and
+    {document}, and a NUL between parts that are tokenized separately. yes, no: next tokens for and against, by text or
+    id, `no` if it is weighed; temperature: divides the logit; instruction: the default."""
 
     name: str
     text: str
@@ -322,18 +319,13 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         max_length: int | None = None,
         prompt: str | None = None,
         instruction: str | None = None,
-        **options: Unpack[transformer.LoadOptions],
+        **options: Any,
     ) -> TransformerCrossEncoder:
-        """Load a model from a folder or from the hub.
-
-        max_length: tokens per pair, by default what the model reads, of a causal one at most 8192; prompt: a template's
-        name or chat (the repository's own), by default by the model's name and files. Raises ModelUnavailable,
-        InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
-        """
-        placement = transformer.Placement.of(options)
-        repository = transformer.Repository(
-            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
-        )
+        """Load a model from a folder or from the hub. max_length: tokens per pair, by default what the model reads, of
+        a causal one at most 8192; prompt: a template's name or chat (the repository's own), by default by the model's
+        name and files. Raises ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory
+        and DeviceLost."""
+        repository, placement = transformer.located(name_or_path, **options)
         generates = _generates(repository)
         length = transformer.chosen_length(repository, max_length, transformer.CAUSAL_MAX_LENGTH if generates else None)
         template = _template(repository, prompt, instruction, generates=generates)

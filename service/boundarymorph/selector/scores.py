@@ -68,9 +68,9 @@ class CalibratedScores:
 
         scorer, encoder: names of the models in use, None if they are not known. trust: that is declared for the scorer.
         """
-        calibration, trusted = task.calibration, task.trust or trust_of(scorer, trust)
-        ranking_only, to_people = task.goal == "scores", task.to_people
-        shipped = shipped_map(scorer) if task.shipped and to_people else None
+        calibration, trusted = task.relevance.calibration, task.relevance.trust or trust_of(scorer, trust)
+        ranking_only, to_people = task.spending.goal == "scores", task.relevance.to_people
+        shipped = shipped_map(scorer) if task.relevance.shipped and to_people else None
         bare = cls(None, None if shipped is None else NAME, (), ranking_only, to_people, trusted, shipped=shipped)
         if calibration is None:
             return bare
@@ -79,7 +79,7 @@ class CalibratedScores:
             return replace(bare, warnings=[Notice("calibration-not-used", f"the calibration was not used: {why}")])
         reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
         harmful = measured == "none" and to_people
-        if task.trust is None and measured is not None:
+        if task.relevance.trust is None and measured is not None:
             trusted = "weak" if measured == "none" else measured
         used = reading is not None or (measured is not None and to_people)
         return cls(reading, calibration.created if used else None, (), ranking_only, to_people, trusted, harmful)

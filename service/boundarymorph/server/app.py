@@ -26,9 +26,8 @@ from boundarymorph.web import pages
 def create_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create the service, which listens when `build` is done and is ready when every part has answered a probe. If the
-    settings name a remote retriever it is a gateway. on_failure: called if `build` fails or the service breaks for
-    good."""
+    """Create the service, which listens when `build` is done and is ready when each part has answered a probe. With a
+    remote retriever it is a gateway. on_failure: called if `build` fails or the service breaks for good."""
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
         indexes = forward.router
@@ -60,7 +59,6 @@ def create_scorer_app(
 
 
 def _indexes() -> APIRouter:
-    """Import the routes of indexes in this process. Raises InvalidConfiguration if FAISS is not installed."""
     try:
         from boundarymorph.api import indexes
     except ModuleNotFoundError as error:

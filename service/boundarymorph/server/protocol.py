@@ -39,11 +39,9 @@ class Connections:
 
     @property
     def full(self) -> bool:
-        """Whether only a probe may begin."""
         return len(self._open) - len(self._waiting) >= self.most
 
     def opened(self, connection: ProblemProtocol) -> None:
-        """Add a connection; if there are too many, another one makes room, or this one is closed."""
         self._open.add(connection)
         self.waits(connection)
         if len(self._open) > self.most + ROOM:

@@ -239,7 +239,6 @@ class Settings(BaseSettings):
         return self
 
     def shown(self) -> str:
-        """Return the settings as JSON, with MASKED in place of secrets."""
         values = _without_secrets(self.model_dump(mode="json"))
         return orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()
 
@@ -300,7 +299,6 @@ def _without_secrets(value: Any, name: str = "") -> Any:
 
 
 def mistakes(error: ValidationError) -> str:
-    """Describe what is wrong with each field, on one line."""
     return "; ".join(
         ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), reading.in_words(detail, error.title)])
         for detail in error.errors()

@@ -111,8 +111,7 @@ def parse(url: str) -> Endpoint:
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP. Name and dimension are of the last answer's model; before they raise
-    EncoderUnavailable."""
+    """An `Encoder` over HTTP. Name and dimension, of the last answer's model, may raise EncoderUnavailable."""
 
     def __init__(
         self,

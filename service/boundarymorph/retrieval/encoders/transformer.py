@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,7 @@ _AFTER = {
 
 
 class TextReader:
-    """Tokenizes texts with prompts. Thread-safe. Raises InvalidConfiguration for a prompt that is too long or
-    special."""
+    """Tokenizes texts with prompts. Thread-safe. Raises InvalidConfiguration for an unsuitable prompt."""
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
         self._tokenizer = plain(tokenizer)
@@ -96,7 +95,7 @@ class TransformerDualEncoder(transformer.DeviceModel):
         document_prompt: str | None = None,
         instruction: str | None = None,
         dimension: int | None = None,
-        **options: Unpack[transformer.LoadOptions],
+        **options: Any,
     ) -> TransformerDualEncoder:
         """Load a model from a folder or from the hub.
 
@@ -105,10 +104,7 @@ class TransformerDualEncoder(transformer.DeviceModel):
         instruction: the task in a query prompt that has one; dimension: leading components to keep. Raises
         ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
         """
-        placement = transformer.Placement.of(options)
-        repository = transformer.Repository(
-            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
-        )
+        repository, placement = transformer.located(name_or_path, **options)
         tokenizer = repository.backend_tokenizer
         recipe = described_recipe(repository.model, repository.read_json, pooling)
         query = recipe.query if query_prompt is None else query_prompt

@@ -376,7 +376,6 @@ class Trainer:
         self._closed = False
 
     def consider(self, vectors: VectorIndex) -> None:
-        """Start training, if none is running. For when it is due."""
         with self._starting:
             idle = self._thread is None or not self._thread.is_alive()
             if self._closed or not idle or self._clock() < self._not_before:
@@ -404,7 +403,6 @@ class Trainer:
             thread.join()
 
     def close(self) -> None:
-        """Stop any training, which takes at most a few seconds, and start no more."""
         with self._starting:
             self._closed = True
         self.wait()

@@ -164,8 +164,7 @@ def _with_fields(
 
 
 def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
-    """Return ascending sequence numbers of all living documents, and of some others if few are missing; None for more
-    than `most`."""
+    """Return ascending sequence numbers of all living documents, and perhaps others; None for more than `most`."""
     source = f"documents INDEXED BY living WHERE {LIVING}"
     ends = connection.execute(f"SELECT min(sequence) FROM {source} UNION ALL SELECT max(sequence) FROM {source}")  # noqa: S608
     (first,), (last,) = ends.fetchall()

@@ -360,7 +360,6 @@ class DocumentStore(SqliteFile):
     def _read_page(
         self, connection: sqlite3.Connection, chosen: str, values: Sequence[int], *, texts: bool
     ) -> tuple[list[Any], bool]:
-        """Return the chosen rows until their texts are long, and whether there are no more."""
         columns, rows, size = "title, text" if texts else "NULL, NULL", [], 0
         query = f"SELECT sequence, id, embedding, {columns} FROM documents WHERE {chosen} ORDER BY sequence LIMIT ?"  # noqa: S608
         for row in connection.execute(query, (*values, self.page_rows)):

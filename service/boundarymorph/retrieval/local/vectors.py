@@ -137,11 +137,9 @@ class Clusters:
 @dataclass(frozen=True, slots=True)
 class Block:
     """The n rows of a store up to a change, in order of sequence number. Read only: FAISS aborts if one is added.
-
     sequence: the change; sequences: (n,) of the rows. halves: (n, d) as stored; vectors: FAISS's index of them; loss:
     by which the length of one differs most from 1. clusters: of kind ivf. words: columns, and the (n,) words of each
-    row.
-    """
+    row."""
 
     sequence: int
     sequences: NDArray[np.int64]

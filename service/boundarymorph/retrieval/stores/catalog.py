@@ -280,7 +280,6 @@ class Catalogs(interfaces.Catalog):
         self._base.close()
 
     def _called(self, catalog: interfaces.Catalog, inner: str) -> str:
-        """Return the name of an index of a catalog, the only one that is given out."""
         holders = [store for store, of_store in self._stores.items() if inner in of_store.described]
         if catalog is self._base:
             return inner

@@ -132,7 +132,6 @@ class StoreIndex:
 
     @property
     def _anywhere(self) -> NDArray[np.float32]:
-        """A (d,) unit vector for a search whose order does not matter."""
         return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
     def _writable(self) -> Table:

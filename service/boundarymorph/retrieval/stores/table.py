@@ -35,11 +35,9 @@ class Found(NamedTuple):
 
 class Table(Language[Any], Protocol):
     """A table or collection of documents with vectors, and the language of its filters. All methods block, are
-    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
-
-    words: whether `best` finds documents by words. stale: whether the table should be opened again. about: what
-    `Store.create` was told. at_a_time: most ids it is asked for.
-    """
+    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone. words: whether
+    `best` finds documents by words. stale: whether the table should be opened again. about: what `Store.create` was
+    told. at_a_time: most ids it is asked for."""
 
     attached: Attached
     dimension: int
@@ -97,9 +95,8 @@ def check_columns(
 
 
 class Store(Protocol):
-    """A server or folder with tables; methods block, are thread-safe, and raise as those of `Table`. id: the column of
-    ids of made tables; own_id: that of all others, if any. kinds: of made tables, the default first. dimensions:
-    allowed."""
+    """A server or folder with tables, thread-safe, whose methods raise as those of `Table`. id: the column of ids of
+    made tables; own_id: that of others, if any. kinds: of made tables, the default first. dimensions: allowed."""
 
     name: str
     id: str = "id"

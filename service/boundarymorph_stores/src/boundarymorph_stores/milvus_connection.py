@@ -56,11 +56,9 @@ class NotLoaded(RetrieverUnavailable):
 
 class MilvusConnection:
     """Calls methods of a `MilvusClient`, each for up to `timeout` seconds; connecting may take as long again.
-    Thread-safe.
-
-    After a connection broke, one call at a time tries Milvus and the others fail at once, until a call succeeds. Raises
-    RetrieverUnavailable, RetrieverFailed if the token is rejected, and UnknownIndex if the collection does not exist.
-    """
+    Thread-safe. After a connection broke, one call at a time tries Milvus and the others fail at once, until a call
+    succeeds. Raises RetrieverUnavailable, RetrieverFailed if the token is rejected, and UnknownIndex if the collection
+    does not exist."""
 
     def __init__(self, url: str, *, token: str | None = None, database: str = "", timeout: float = 10.0) -> None:
         """url: http://HOST:PORT, https://..., or PATH.db for milvus-lite here. Does not connect yet. Raises
