@@ -17,6 +17,7 @@ from tests.evaluation.tables import synthetic
 REPOSITORY = Path(__file__).parents[2]
 
 
+ALONE = "--clients 1 --repetitions 1 --alone"
 OVERLOAD = "--seconds 2 --spans 1 --clients 20 --documents 60 --budget 5"
 
 
@@ -32,18 +33,6 @@ def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return results
 
 
-def test_sessions_of_the_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--pools 200 --dimensions 8 --rounds 0 2 --budgets 10 --literal-budgets 10 --repeats 1 --k 5"
-    *sessions, literal = run("bench_selection", f"{options} --beside {REPOSITORY}", tmp_path, monkeypatch)["rows"]
-    assert [(row["method"], row["rounds"], row["B"]) for row in sessions] == [
-        ("trend", "growing", 10), ("trend", 2, 10), ("boundarymorph", "growing", 10), ("boundarymorph", 2, 10)
-    ]  # fmt: skip
-    for row in sessions:
-        assert row["sessions_a_second_and_core"] == pytest.approx(1e3 / row["cpu_ms"])
-        assert row["before_cpu_ms"] > 0
-    assert literal["same_picks"] and literal["literal_seconds"] > 0
-
-
 @pytest.mark.usefixtures("tiny_weights")
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -51,9 +40,10 @@ def test_sessions_of_the_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("bench_retrieval", "--documents 600 --dimension 16 --depth 100 --queries 2 --kinds flat"),
         ("bench_request", "--sizes 200,10,16 --requests 2"),
         (
-            "bench_models",
-            "--shape smoke --seconds .5 --pairs 12 --sessions 2 --documents 10 --clients 1 --repetitions 1",
+            "bench_selection",
+            "--pools 200 --dimensions 8 --rounds 0 2 --budgets 10 --literal-budgets 10 --repeats 1 --k 5",
         ),
+        ("bench_models", f"--shape smoke --seconds .5 --pairs 12 --sessions 2 --documents 10 {ALONE}"),
         ("bench_gpu", "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16 --repeats 1"),
         ("bench_failover", "--sessions 2 --seconds .4"),
         ("bench_overload", f"--capacity-seconds 1 {OVERLOAD}"),

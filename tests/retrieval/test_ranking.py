@@ -55,12 +55,6 @@ def test_unit_rows_keep_their_bits(seed: int, dimension: int) -> None:
     np.testing.assert_array_equal(unit_from_halves(halves), vectors)
 
 
-def test_rows_without_a_direction_become_nan() -> None:
-    vectors, lengths = unit_rows_of(np.zeros((2, 3), np.float16))
-    assert np.isnan(vectors).all()
-    assert lengths.tolist() == [0, 0]
-
-
 rankings = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), max_size=5)
 
 
