@@ -159,6 +159,12 @@ def test_each_adds_the_most(diversity: float, seed: int) -> None:
         assert found == np.argsort(-scores, kind="stable")[:12].tolist()
 
 
+def test_more_than_there_are_different_ones_overflow_nothing() -> None:
+    vectors = clustered(8, 2, 0)[0].embeddings[np.random.default_rng(0).integers(8, size=80)]
+    with np.errstate(all="raise"):
+        assert len(set(diverse(vectors, np.linspace(0.1, 0.9, 80), 50, 0.4).tolist())) == 50
+
+
 def test_copies_come_last() -> None:
     pool, scores = clustered(30, 6, 1)
     vectors, relevance = np.repeat(pool.embeddings, 4, axis=0), np.repeat(scores, 4)
