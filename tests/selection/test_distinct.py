@@ -159,9 +159,11 @@ def test_each_adds_the_most(diversity: float, seed: int) -> None:
         assert found == np.argsort(-scores, kind="stable")[:12].tolist()
 
 
-def test_more_than_there_are_different_ones_overflow_nothing() -> None:
-    vectors = clustered(8, 2, 0)[0].embeddings[np.random.default_rng(0).integers(8, size=80)]
-    with np.errstate(all="raise"):
+def test_diverse_sets_of_copies_overflow_nothing() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(80, 2)).astype(np.float32)[rng.integers(4, size=80)]
+    vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+    with np.errstate(over="raise"):
         assert len(set(diverse(vectors, np.linspace(0.1, 0.9, 80), 50, 0.4).tolist())) == 50
 
 
