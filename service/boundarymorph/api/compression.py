@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph.api.bodies import LARGE
 from boundarymorph.api.middleware import Middleware
+from boundarymorph.api.visit import visit_of
 
 LEVEL = 1  # level 6 takes five times as long for lists of numbers, and saves another fifth
 GZIP_FORMAT = 31  # for zlib: the largest window, with the header of gzip
@@ -21,8 +22,8 @@ _ACCEPTED = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 class Compressed(Middleware):
     """ASGI middleware that compresses answers of text.
 
-    An answer is compressed if its length is known to be at least LARGE, or if its route sets
-    `request.state.compressible`. Each part of a stream is flushed, so that it can be read when it arrives.
+    An answer is compressed if its length is known to be at least LARGE, or if its route says that
+    it is `compressible`. Each part of a stream is flushed, so that it can be read when it arrives.
     """
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,7 +48,7 @@ class Compressed(Middleware):
 
 
 def _is_compressible(scope: Scope, headers: MutableHeaders) -> bool:
-    wanted = scope["state"].get("compressible") or int(headers.get("Content-Length", 0)) >= LARGE
+    wanted = visit_of(scope).compressible or int(headers.get("Content-Length", 0)) >= LARGE
     return wanted and "Content-Encoding" not in headers and headers.get("Content-Type", "").startswith(TEXT)
 
 

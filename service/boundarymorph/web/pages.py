@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
+from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import NotInstalled
 from boundarymorph.settings import Settings
 
@@ -44,7 +45,7 @@ class StaticFile:
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self._tag:
             return Response(status_code=304, headers=headers)
-        request.state.compressible = True
+        visit_of(request).compressible = True
         return Response(self._content, media_type=self._type, headers=headers)
 
 
