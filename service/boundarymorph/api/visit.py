@@ -26,7 +26,7 @@ class Visit:
         permitted: Its caller, once admitted, with the keys that permit it.
         decision: The state of the caller's rate limits.
         refusal: What makes an error of the wire format that the body was found to have.
-        compressible: Whether its answer is worth compressing, even if it is small or streamed.
+        compressible: Whether its streamed answer is worth compressing.
     """
 
     counted: bool = False

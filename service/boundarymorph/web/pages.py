@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
-from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import NotInstalled
 from boundarymorph.settings import Settings
 
@@ -45,7 +44,6 @@ class StaticFile:
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self._tag:
             return Response(status_code=304, headers=headers)
-        visit_of(request).compressible = True
         return Response(self._content, media_type=self._type, headers=headers)
 
 
