@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from boundarymorph import __version__
 from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
-from boundarymorph.api import bodies, openapi, operations, problems
+from boundarymorph.api import bodies, openapi, operations
 from boundarymorph.api.dependencies import (
     STATUS_HEADER,
     AccessOf,
@@ -46,6 +46,7 @@ from boundarymorph.api.rerank.ranking import (
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import usage_of
 from boundarymorph.api.select_task import context_of, finds_for_people, grouping_of, instruction_of
+from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.notices import Notice
@@ -128,7 +129,7 @@ class DialectRoute(APIRoute):
     takes_any_parameter = True  # in the query, such as Azure's api-version; they have no effect
 
     @property
-    def refusal(self) -> problems.Refusal:
+    def refusal(self) -> Refusal:
         """What makes status and body of a refusal."""
         path = self.path.removeprefix(BY_POLICY)
         return (TEI if path in ("/info", f"{WEAVIATE}/meta") else PATHS.get(path, DIALECTS)[0]).refusal
@@ -147,7 +148,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     with watch.stage("parse"):
         data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
         dialect = _dialect(data, path)
-        request.state.refusal = dialect.refusal
+        visit_of(request).refusal = dialect.refusal
         asked, task = await bodies.off_loop(
             access, body, lambda: _read(request, access, dialect.flat(data), dialect, arrival, parts)
         )
@@ -245,7 +246,7 @@ def _read(
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
-    room = access.room(request.state.until_end)
+    room = access.room(visit_of(request).until_end)
     context = context_of(wanted.deadline_ms, wanted.on_failure, access.settings, arrival, caller.tenant, room)
     return asked, _task(asked, access, context, instruction, dialect.documents)
 
