@@ -340,13 +340,6 @@ async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -
     return function(*args)
 
 
-def at_once_if(short: Callable[[], bool], run: Run) -> Run:
-    async def chosen(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        return await (at_once if short() else run)(function, *args)
-
-    return chosen
-
-
 async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
     """A `Run` in the event loop's own threads, without a bound, for programs that do one thing at a time."""
     return await asyncio.to_thread(function, *args)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_once_if
+from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
 from boundarymorph.notices import Notice, Slug
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
@@ -102,7 +103,7 @@ class SelectionRun:
         self._k = task.wanted.k
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._in_thread: Run = shared.executor.run
-        self._step: Run = shared.executor.run  # of the session
+        self._short = False  # whether steps of the session take a few milliseconds
         self.state: State = "new"
         self.pool: Pool
         self.documents: Documents
@@ -186,10 +187,17 @@ class SelectionRun:
                 self._warn("known-scores-not-used", "scores known from earlier requests were not used", error)
         scores = task.spending.budget + len(self.scores.reused) + len(task.spending.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
-        if small and not task.wanted.diversity:
-            self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
+        self._short = small and not task.wanted.diversity
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, lengths, groups, deleted)
+
+    async def _step(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        """Run a step of the session: after other tasks of the event loop if it is short and few selections run, else in
+        a thread."""
+        if self._short and self._shared.running <= FEW_RUNNING:
+            await asyncio.sleep(0)
+            return function(*args)
+        return await self._in_thread(function, *args)
 
     @property
     def grouping(self) -> Grouping | None:

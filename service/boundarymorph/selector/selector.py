@@ -65,9 +65,10 @@ class Selector:
         Raises what the retriever raises, and DeadlineExceeded, before there is a pool (with the lengths of its
         documents if max_tokens is set), and what the scorer raises unless the task accepts an incomplete result.
         """
-        *_, result = [step async for step in self.steps(task, watch, progress=False)]
-        assert isinstance(result, SelectionResult)
-        return result
+        async for step in self.steps(task, watch, progress=False):
+            last = step
+        assert isinstance(last, SelectionResult)
+        return last
 
     async def steps(
         self, task: SelectionTask, watch: Stopwatch | None = None, *, progress: bool = True
