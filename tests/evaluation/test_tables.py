@@ -151,7 +151,7 @@ def test_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> None:
     assert found.name == "tides"
     assert dict(found.documents) == {"a": "Tides\nThe moon pulls.", "b": "Bread rises."}
     assert dict(found.queries) == {"1": "sea level"}, "only judged queries"
-    assert found.judgments == {"1": {"a": 2}}
+    assert found.judgments == {"1": {"a": 2, "b": 0}}
 
 
 def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_ir_datasets_through_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None
     found = load("ir_datasets:kitchen/bread")
     assert found.name == "kitchen-bread"
     assert dict(found.documents) == {"a": "said whole", "b": "Bread\nrises"}
-    assert dict(found.queries) == {"7": "yeast"} and found.judgments == {"7": {"b": 1}}
+    assert dict(found.queries) == {"7": "yeast"} and found.judgments == {"7": {"b": 1, "a": 0}}
     with pytest.raises(InvalidInput, match="knows no dataset"):
         load("ir_datasets:other")
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
