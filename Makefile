@@ -87,13 +87,10 @@ $(FRAMEWORKS)/.installed: | $(BIN)/python
 	touch $@
 
 STORE_NEEDS_milvus := $(MILVUS)/bin/milvus-server
-STORE_NEEDS_milvus-killed := $(MILVUS)/bin/milvus-server
 STORE_NEEDS_frameworks := $(FRAMEWORKS)/.installed
-test-stores: setup $(STORE_NEEDS_$(STORE))  ## the contract of stores; STORE=milvus or milvus-killed (a server) or frameworks (LlamaIndex), in an environment of its own
+test-stores: setup $(STORE_NEEDS_$(STORE))  ## the contract of stores; STORE=milvus (a server) or frameworks (LlamaIndex), in an environment of its own
 ifeq ($(STORE),milvus)
 	$(BIN)/python -m tests.stores.milvus_run $(MILVUS)/bin/python $(OPTIONS)
-else ifeq ($(STORE),milvus-killed)
-	$(BIN)/python -m tests.faults.milvus_killed $(MILVUS)/bin/python
 else ifeq ($(STORE),frameworks)
 	FRAMEWORKS_PYTHON=$(FRAMEWORKS)/bin/python $(BIN)/python -m pytest -n0 tests/stores/test_frameworks.py $(OPTIONS)
 else
@@ -148,7 +145,7 @@ docs: setup $(DOCS)/bin/mkdocs  ## the documentation as a site, every link and a
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 	$(BIN)/python -m tests.web.site build/site
 
-pictures: setup  ## the playground over DATA=data, which make demo leaves -> docs/playground.png, build/pictures/
+pictures: setup  ## the playground over DATA=data, which make demo leaves -> docs/playground.png
 	$(BIN)/python -m tests.web.pictures --data $(DATA)
 
 COMPOSE ?= docker compose
@@ -160,7 +157,7 @@ wheels: $(MODELS) | $(BIN)/python  ## the service, the packages beside it, its c
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . $(BESIDE:%=./%) ./clients/python
 	@ls dist/*.whl
 
-check-wheels: setup wheels  ## install the wheels with pip and uv on each of Python 3.11 to 3.13 that is there, and select -> build/wheels.md
+check-wheels: setup wheels  ## install the wheels with pip and uv on each of Python 3.11 to 3.13 that is there, and select
 	$(BIN)/python -m tests.deploy.wheels $(OPTIONS)
 
 # npm by the node of the environment; the copy of it in bin/ does not find its own files.

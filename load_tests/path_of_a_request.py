@@ -1,4 +1,5 @@
-"""`python -m load_tests.path_of_a_request`: how many of our files one warm request enters, functions, and calls.
+"""`python -m load_tests.path_of_a_request`: how many of our files one warm request enters, functions, and calls, and by
+which functions it comes from the route to the boundary rule of the paper.
 
 The service runs in this process, with the embedded models. Each request is sent three times, with another query each
 time, and the last one is counted.
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -17,6 +19,8 @@ from typing import Any
 from starlette.testclient import TestClient
 
 import boundarymorph
+from boundarymorph.api.select import select
+from boundarymorph.selection import BoundaryGap
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 
@@ -29,12 +33,26 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "POST /select, an index of 60": ("/select", {"index": "texts", "budget": 20, "k": 4}),
 }
 counted: Counter[CodeType] | None = None
+chain: list[CodeType] = []  # from the route to the rule
 
 
 def count(frame: FrameType, event: str, argument: object) -> None:
     """Count a call of one of our functions, in any thread, while `counted` is set."""
-    if event == "call" and counted is not None and frame.f_code.co_filename.startswith(OURS):
-        counted[frame.f_code] += 1
+    if event != "call" or counted is None or not frame.f_code.co_filename.startswith(OURS):
+        return
+    counted[frame.f_code] += 1
+    if frame.f_code is BoundaryGap.choose.__code__:
+        chain[:] = reversed(list(dict.fromkeys(callers(frame))))
+
+
+def callers(frame: FrameType | None) -> Iterator[CodeType]:
+    """Yield our functions from a frame outwards, as far as the route."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(OURS):
+            yield frame.f_code
+            if frame.f_code is select.__code__:
+                return
+        frame = frame.f_back
 
 
 def main() -> None:
@@ -56,6 +74,11 @@ def main() -> None:
                 seen, counted = counted, None
             files = {code.co_filename for code in seen}
             print(f"{name}: {len(files)} files, {len(seen)} functions, {seen.total():,} calls")
+        files = {code.co_filename for code in chain}
+        print(f"\nfrom the route to the rule: {len(chain)} functions in {len(files)} files")
+        for code in chain:
+            lines = max(line or 0 for *_, line in code.co_lines()) - code.co_firstlineno + 1
+            print(f"  {code.co_qualname}, {lines} lines, {Path(code.co_filename).relative_to(OURS)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import in_default_thread
-from boundarymorph.retrieval.document import Document, GivenCandidates
+from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
+from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Best, DocumentCapacity, Find, Found, Pool, Session
 from boundarymorph.selection.methods import TO_FIND
 from boundarymorph.selector.task import Target
@@ -64,7 +65,7 @@ class Review:
     def pool(self) -> Pool:
         """Return the pool of a request with these documents, whose ids are positions here."""
         named = [Document(str(place), text) for place, text in enumerate(self.documents)]
-        candidates: Any = GivenCandidates(None, self.query, named, words=True)  # type: ignore[arg-type]
+        candidates: Any = GivenCandidates(None, PoolSource(self.query, named, words=True))  # type: ignore[arg-type]
         pool: Pool = asyncio.run(candidates.retrieve(in_default_thread)).pool
         return pool
 

@@ -52,8 +52,8 @@ NOT_SLOW = "not slow"  # what `make test` asks for
 # Packages and files whose imports are slow, or that are many, one worker's each: the others do not even collect them.
 SHARES = (
     ("inference", "retrieval/test_encoders_recipe.py", "scoring"),  # torch
-    ("api/test_attached_names.py", "cli/test_cli.py", "clients/test_encoding.py", "stores"),  # the clients of stores
-    ("deploy/test_alerts_fire.py", "evaluation", "selection"),  # matplotlib, scipy.stats
+    ("clients/test_encoding.py", "stores"),  # the clients of stores
+    ("evaluation", "selection"),  # matplotlib, scipy.stats
     ("agents", "compatibility", "library", "web"),  # the protocol of tools, Playwright
 )
 OF_OTHERS = pytest.StashKey[Sequence[str]]()  # of these, what is another worker's

@@ -11,7 +11,6 @@ import pytest
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.remote.peer import Peer
 from boundarymorph.settings import Settings, secret
-from tests.cli.conftest import Run, refused
 from tests.cli.conftest import run as run
 
 pytestmark = pytest.mark.strangers
@@ -66,43 +65,9 @@ def test_white_space_around_a_url_is_removed(name: str) -> None:
     assert section.url.get_secret_value().endswith(f"://user:{KEY}@host:1/x")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        f"user:{KEY}@x@host:1",
-        f"user:{KEY}#x@host:1",
-        f"u:{KEY}\n@host:1",
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("given", [f"user:{KEY}@x@host:1", f"user:{KEY}#x@host:1", f"u:{KEY}\n@host:1"], ids=repr)
 @pytest.mark.parametrize("name", URLS)
 def test_a_password_with_unescaped_characters_is_refused_without_it(name: str, given: str) -> None:
     with pytest.raises(InvalidConfiguration, match=r"unescaped special character|control characters") as raised:
         Settings.load(**URLS[name](given))
     assert KEY not in message_of(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("variables", "says"),
-    [
-        pytest.param({"API_KEY": f"“{KEY}”"}, "BOUNDARYMORPH_API_KEY: the key has characters", id="quotes"),
-        pytest.param({"API_KEY": f"{KEY}\nX: 1"}, "BOUNDARYMORPH_API_KEY: the key has characters", id="two lines"),
-        pytest.param(
-            {"URL": f"user:{KEY}@host"},
-            "the URL of the service must be http://HOST:PORT or https://HOST:PORT",
-            id="no scheme",
-        ),
-        pytest.param(
-            {"URL": f"http://user:{KEY}@ho\nst"}, "the URL of the service contains white space", id="newline in the URL"
-        ),
-        pytest.param({"URL": "http://host:port"}, "the URL of the service has a malformed host or port", id="port"),
-    ],
-)
-def test_mcp_refuses_keys_and_urls_without_printing_them(
-    run: Run, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], says: str
-) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_URL", "http://127.0.0.1:9")
-    for name, value in variables.items():
-        monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
-    said = refused(run("mcp"))
-    assert says in said and KEY not in said

@@ -115,18 +115,3 @@ def test_the_work_is_linear(entry: str, kind: str) -> None:
     spent = [seconds(ENTRIES[entry], KINDS[kind](SMALL * times)) for times in (1, 2, 4)]
     for times, this in zip((2, 4), spent[1:], strict=True):
         assert this <= SLACK * times * max(spent[0], TOO_SMALL), f"{entry}, {kind}: {spent}"
-
-
-@pytest.mark.parametrize("kind", TIMED)
-@pytest.mark.parametrize("weights", [embedded_cross_encoder, embedded_encoder])
-def test_a_model_reads_no_more_of_a_long_text_than_of_a_shorter_one(weights: Callable[[], Weights], kind: str) -> None:
-    """Its window has 512 tokens, for which it reads up to 2**15 characters."""
-    short, long = (
-        seconds(lambda text: encode_texts(tokenizer(weights), 512, [text]), KINDS[kind](n)) for n in (40_000, 1_000_000)
-    )
-    assert long <= 5 * max(short, TOO_SMALL)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_have_the_length_that_is_asked_for(kind: str) -> None:
-    assert {len(KINDS[kind](count)) for count in (100, 101, 102)} == {100, 101, 102}

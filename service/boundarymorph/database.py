@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,6 @@ def storage_errors(trouble: str) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Whether a file or folder exists. Raises StorageUnavailable if that cannot be determined."""
     with storage_errors(str(path)):
         return path.exists()
 
@@ -37,6 +38,22 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, kind: int) -> Iterator[None]:
+    """Hold a lock of `fcntl.flock` on a file or directory. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def bytes_of(folder: Path) -> int:

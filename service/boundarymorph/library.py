@@ -22,12 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
 from boundarymorph.api.select_answers import RoundEvent, SelectResponse
+from boundarymorph.api.select_response import event_of, response_of
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import event_of, response_of, task_of
+from boundarymorph.api.select_task import task_of
 from boundarymorph.errors import DeadlineExceeded, InvalidInput, ModelUnavailable, missing_package
 from boundarymorph.scoring.scorer import Scores, rounded_into_range
 from boundarymorph.selector import selector
-from boundarymorph.selector.task import Progress
+from boundarymorph.selector.result import Progress
 from boundarymorph.settings import Settings, mistakes
 
 Text = str | Mapping[str, Any]

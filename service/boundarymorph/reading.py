@@ -83,7 +83,6 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def _decimal(id: object) -> object:
-    """Convert an integer of 64 bits to a string."""
     return str(id) if isinstance(id, int) and not isinstance(id, bool) and -(2**63) <= id < 2**64 else id
 
 
@@ -130,7 +129,6 @@ def opened(file: BufferedReader) -> Iterator[Stream]:
 
 @contextmanager
 def opened_path(path: Path) -> Iterator[Stream]:
-    """Do the same for a path. Raises InvalidInput for what cannot be read."""
     try:
         with opened(path.open("rb")) as stream:
             yield stream
@@ -160,8 +158,7 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is not UTF-8, or a
-    NUL."""
+    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is no text."""
     number = 0
     for block in stream:
         for line in (block if number else without_mark(block, name)).splitlines():
@@ -295,7 +292,6 @@ def _subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 def _models(field: FieldInfo) -> list[type[BaseModel]]:
-    """Return the models in the type of a field."""
     waiting: list[Any] = [field.annotation]
     for type_ in waiting:
         waiting += get_args(type_)
@@ -348,7 +344,6 @@ def _check_values(count: int) -> None:
 
 
 def _with_lists(value: Any, mark: str, lists: Sequence[Any]) -> Any:
-    """Put the lists back in place of their marks."""
     match value:
         case [str(found)] if found.startswith(mark):
             return lists[int(found.removeprefix(mark))]
@@ -371,14 +366,12 @@ def check_memory(body: bytes) -> None:
 
 
 def bound(field: str, value: int, limit: int, unit: str) -> None:
-    """Raises LimitExceeded if the value is over the limit."""
     if value > limit:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 
 
 def with_whole_characters(text: bytes) -> bytes:
-    """Return JSON with the escape of U+FFFD for that of each half of a surrogate pair, as in a text cut within an
-    emoji."""
+    """Return JSON with U+FFFD for each half of a surrogate pair, as in a text cut within an emoji."""
     letters = np.frombuffer(text, np.uint8)
     if len(letters) < len(_REPLACEMENT):
         return text

@@ -12,7 +12,6 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import RetrieverSettings, Settings
-from tests.agents import rpc
 from tests.fakes.service import answer, application, bearer, client_of, gateway_to, on_socket, problem, ready
 
 SOME, ALL = callers.make_key("some", list(Scope), ["photos", "team-*"]), callers.make_key("all", list(Scope))
@@ -83,24 +82,6 @@ async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, http
     assert await names(client, SOME) == ["photos", "team-a"]
     assert await names(client, ALL) == ["photos", "secret", "team-a"]
     assert answer(await client.get("/indexes/secret", headers=bearer(ALL[0])))["count"] == 1
-
-
-async def test_tools_see_the_indexes_of_the_key(role: tuple[str, httpx.AsyncClient]) -> None:
-    application, client = role
-    if application == "retriever":  # which has none
-        assert (await client.post("/mcp", headers=bearer(SOME[0]))).status_code == 404
-        return
-    client.headers = httpx.Headers(bearer(SOME[0]))
-    listed = (await rpc.call(client, "list_indexes"))["structuredContent"]["indexes"]
-    assert [index["name"] for index in listed] == ["photos", "team-a"]
-    for tool, arguments in (("select_documents", {"query": "q"}), ("search", {"query": "q"}), ("fetch", {})):
-        told = [
-            await rpc.call(client, tool, **arguments, **({"id": f"{name}/a"} if tool == "fetch" else {"index": name}))
-            for name in ("secret", "absent", "photos")
-        ]
-        secret, absent, own = (found["content"][0]["text"] for found in told)
-        assert "no index 'secret'" in secret and secret.replace("secret", "absent") == absent
-        assert "no index" not in own
 
 
 async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:

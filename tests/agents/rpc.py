@@ -12,12 +12,7 @@ ACCEPT = {"accept": "application/json, text/event-stream"}
 
 def request(tool: str, **arguments: Any) -> dict[str, Any]:
     """The body of a call."""
-    return {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": tool, "arguments": arguments},
-    }
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
 
 
 async def call(client: httpx.AsyncClient, tool: str, **arguments: Any) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from tests.agents.conftest import ABOUT, LONG, SECRETS, Running, Serve, Transpor
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.fakes.service import problem
 from tests.patience import PATIENCE, until_async
-from tests.ports import free_port
 from tests.system.service import REPOSITORY, boundarymorph
 
 PAPERS = {"query": "what is asked", "index": "papers"}
@@ -201,18 +200,6 @@ async def test_an_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
                 text += part["text"]
                 offset = part.get("next_offset")
             assert text == LONG
-
-
-@pytest.mark.slow
-@pytest.mark.strangers
-async def test_stdio_says_at_once_and_in_answers_that_nobody_is_at_the_url(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    command = StdioServerParameters(command=sys.executable, args=["-m", "boundarymorph.cli", "mcp", "--url", url])
-    with (tmp_path / "errors").open("w+") as errors:
-        async with Client(stdio_client(command, errlog=errors)) as client:
-            assert url in await refused(client, "list_indexes")
-        errors.seek(0)
-        assert f"nothing answers at {url}" in errors.read()
 
 
 @pytest.mark.slow

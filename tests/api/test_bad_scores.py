@@ -14,7 +14,6 @@ from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import SeededScorer
-from tests.fakes.service import answer as body_of
 from tests.fakes.service import faked, problem, select, serving
 
 pytestmark = pytest.mark.strangers
@@ -51,13 +50,6 @@ def of_scorer(tmp_path: Path) -> Callable[[Faulty], Any]:
         return serving(Settings(data_directory=tmp_path), faked(scorer, cache=MemoryScoreCache()))
 
     return made
-
-
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("rounded", [1.0000001, -1e-7])
-async def test_rounding_is_removed(of_scorer: Callable[[Faulty], Any], rounded: float, route: str) -> None:
-    async with of_scorer(Faulty(first(rounded))) as client:
-        body_of(await client.post(route, json=ROUTES[route]))
 
 
 @pytest.mark.parametrize("wrong", [1.01, -0.5, math.inf, math.nan])

@@ -66,6 +66,7 @@ async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, 
         given: dict[str, Any] = {"index": "texts"} if source == "index" else {"pool": POOL}
         async with filled(settings.model_copy(update={"calibration": tmp_path / "pools.json"})) as client:
             artifacts(settings, "texts").change(calibration=made)
+            assert answer(await client.get("/indexes/texts"))["trust"] == trust
             wanted = {"query": QUERY, "k": 5, "relevance": "people", **given, **fields}
             return answer(await client.post("/select", json=wanted))
 
@@ -74,6 +75,9 @@ async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, 
     spared = await selected("none")
     assert (spared["usage"]["budget"], spared["usage"]["cross_encoder_calls"]) == (0, 0)
     assert [warning["slug"] for warning in spared["warnings"]] == ["harmful-scorer-not-called"]
+    if source == "index":
+        several = await selected("none", query=None, queries=[{"query": QUERY}, {"query": "other"}])
+        assert (several["usage"]["budget"], several["usage"]["cross_encoder_calls"]) == (0, 0)
     asked = await selected("none", budget=5)
     assert asked["usage"]["cross_encoder_calls"] == 5 and asked["scorer"]["trust"] == "weak"
     assert [warning["slug"] for warning in asked["warnings"]] == ["harmful-scorer"]

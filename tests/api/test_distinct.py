@@ -87,23 +87,6 @@ async def test_distinct_returns_no_more_of_a_group(
         assert document["group"] == (page if groups is PAGES else None)
 
 
-async def test_distinct_is_within_the_limit_of_k(tmp_path: Path) -> None:
-    async with filled(Settings(data_directory=tmp_path, k=10, limits={"k": 20})) as client:
-        for distinct, k, fits in (
-            ({"at_most": 20}, 10, True),
-            ({"at_most": 21}, 10, False),
-            ({"by": "page.url", "at_most": 2, "k_counts": "groups"}, None, True),
-            ({"by": "page.url", "at_most": 3, "k_counts": "groups"}, None, False),
-            ({"by": "page.url", "at_most": 3, "k_counts": "groups"}, 6, True),
-        ):
-            request = {"query": QUERY, "pool": POOL, "budget": 2, "distinct": distinct} | ({"k": k} if k else {})
-            response = await client.post("/select", json=request)
-            if fits:
-                answer(response)
-            else:
-                assert "distinct.at_most" in problem(response, 422, "limit-exceeded")
-
-
 PASSAGES: list[dict[str, Any]] = [
     {"id": f"a{number}", "text": f"passage {number}", "metadata": {"document": f"file {number // 5}"}}
     for number in range(30)
@@ -164,19 +147,3 @@ async def test_objective_returns_every_passage_that_it_found(passages: httpx.Asy
     assert known.keys() <= {document["id"] for document in body["documents"]}
     said = problem(await passages.post("/select", json={**asked, "distinct": "document"}), 422, "invalid-input")
     assert "returns all that is found; leave out 'distinct'" in said
-
-
-@pytest.mark.parametrize(
-    "documents",
-    [
-        [{"text": "a", "metadata": {"v": 1}}, {"text": "b", "metadata": {"v": 1.0}}],
-        [{"text": "a", "metadata": {"v": 10**30}}, {"text": "b", "metadata": {"v": 10**30}}],
-    ],
-)
-async def test_groups_of_equal_numbers_are_one(client: httpx.AsyncClient, documents: Any) -> None:
-    for budget in (0, 2):
-        given = {"query": "a", "pool": documents, "distinct": "v", "budget": budget}
-        response = await client.post("/select", json=given)
-        assert len(answer(response)["documents"]) == 1
-    given = {"query": "a", "documents": [document | document["metadata"] for document in documents], "distinct": "v"}
-    assert len(answer(await client.post("/v1/rerank", json=given))["results"]) == 1

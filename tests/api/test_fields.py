@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import FEW_CALLS, candidates_of
-from boundarymorph.retrieval.document import IndexedCandidates
+from boundarymorph.api.select_task import FEW_CALLS, source_of
+from boundarymorph.retrieval.candidates import IndexSource
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import score_of
 from tests.fakes.service import select, texts
@@ -43,9 +43,7 @@ async def test_answerable_lies_between_without_them(client: httpx.AsyncClient) -
     assert 0.0 < await answerable(client, pool=LOW, budget=0, min_relevance=0.9) < none
 
 
-async def test_min_relevance_returns_exactly_the_relevant_documents(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_min_relevance_returns_exactly_the_relevant_documents(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "pool": POOL, "budget": COUNT, "min_relevance": LEAST}
     body = await select(client, **request, k=COUNT)
     assert body["min_relevance"] == LEAST
@@ -82,23 +80,6 @@ async def test_feature_that_scores_follow_is_learned(client: httpx.AsyncClient) 
     assert found["none"] < found["halved"] < found["clicks"]
 
 
-TEXTS = [f"tram line {number} to the harbour" for number in range(30)]
-TEXTS[7:10] = ["by the sea", "a tram to the hills", "a hotel by the sea"]
-LINES = [{"id": str(place), "text": text, "score": 80.0 - place} for place, text in enumerate(TEXTS)]
-REQUEST: dict[str, Any] = {"query": "hotel by the sea", "pool": LINES, "budget": 0, "k": 6}
-
-
-@pytest.mark.strangers
-async def test_words_move_documents_up_except_by_the_method_of_the_paper(client: httpx.AsyncClient) -> None:
-    ranks = {}
-    for method in ("trend", "boundarymorph"):
-        body = await select(client, **REQUEST, method=method)
-        assert (body["status"], body["usage"]["cross_encoder_calls"]) == ("complete", 0)
-        ranks[method] = [document["retrieval_rank"] for document in body["documents"]]
-    assert ranks["boundarymorph"] == [1, 2, 3, 4, 5, 6]
-    assert 8 in ranks["trend"]
-
-
 @pytest.mark.parametrize(
     ("asked", "enough"),
     [
@@ -112,6 +93,6 @@ async def test_words_move_documents_up_except_by_the_method_of_the_paper(client:
 )
 def test_main_directions_are_enough_for_few_calls(asked: dict[str, Any], enough: bool) -> None:
     request = SelectRequest.model_validate({"query": "tram", "index": "notes", "k": 10} | asked)
-    candidates = candidates_of(request, "tram", Settings())(None)  # type: ignore[arg-type]
-    assert isinstance(candidates, IndexedCandidates)
-    assert candidates.search.directions is enough
+    source = source_of(request, "tram", Settings())
+    assert isinstance(source, IndexSource)
+    assert source.search.directions is enough

@@ -18,9 +18,8 @@ from boundarymorph.scoring.build import build_scorer
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import score_of
 from tests.fakes.service import bearer, faked, select, serving
-from tests.fakes.upstream import Behaviour, answer
 from tests.fakes.wires import Server, running
-from tests.scoring.chat.scripted import READ, WRITTEN, Chat, completion
+from tests.scoring.chat.scripted import READ, WRITTEN, Chat
 
 SECRETS = {name: callers.make_key(name, [Scope.SELECT]) for name in ("rag", "batch")}
 POOL = [{"id": f"d{number}", "text": f"Text {number} of music.", "score": -float(number)} for number in range(12)]
@@ -64,21 +63,3 @@ async def test_grades_are_scores_and_are_asked_for_once(tmp_path: Path) -> None:
         assert again["usage"]["reused_scores"] == 6 and len(server.asked) == 6
         assert again["usage"]["language_model"] is None
         assert 'boundarymorph_judge_tokens_total{kind="read"}' in (await client.get("/metrics")).text
-
-
-UNGRADED = [answer(completion("no idea")), answer(completion(None, refusal="I cannot help with that."))]
-
-
-@pytest.mark.parametrize("behaviour", UNGRADED)
-async def test_a_document_without_a_grade_is_as_believed(tmp_path: Path, behaviour: Behaviour) -> None:
-    async with service(tmp_path) as (client, server):
-        server.script = [behaviour]
-        body = await select(client, **REQUEST | {"k": 12})
-        assert body["status"] == "complete" and body["usage"]["cross_encoder_calls"] == 6
-        assert len(body["documents"]) == 12
-        assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == 5
-        (warning,) = body["warnings"]
-        assert warning["slug"] == "documents-without-score" and warning["message"].startswith("1 document got no score")
-        server.asked.clear()
-        again = await select(client, **REQUEST | {"k": 12})
-        assert again["usage"]["reused_scores"] == 5 and len(server.asked) == 1, "it is not remembered as a 0"

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import task_of
+from boundarymorph.api.select_task import task_of
 from boundarymorph.inference.concurrency import Deadline, Shares
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.server.app import create_app
@@ -140,14 +140,10 @@ CASES = {
 }
 
 
-OF_CONNECTIONS = {"connections", "head_bytes"}  # tests/server/test_connections.py
-
-
-SESSIONS = {"sessions"}  # tests/access/test_admission.py: selections beyond them wait
-
-
 def test_every_limit_has_a_case() -> None:
-    assert set(CASES) | OF_CONNECTIONS | SESSIONS | {"deadline_seconds"} == set(Limits.model_fields)
+    """Those of connections are in test_connections.py; selections beyond `sessions` wait."""
+    elsewhere = {"connections", "head_bytes", "sessions", "deadline_seconds"}
+    assert CASES.keys() | elsewhere == Limits.model_fields.keys()
 
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
@@ -157,7 +153,9 @@ async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, deadline_seconds=2, limits=limits)
     for asked, seconds in ((None, 2), (2_999.0, 2.999), (3_001.0, 3)):
         request = SelectRequest.model_validate({"query": "q", "pool": ["a"], "deadline_ms": asked})
-        assert task_of(request, settings, arrival=0.0).deadline.moment == Deadline.of_request(0.0, seconds).moment
+        assert (
+            task_of(request, settings, arrival=0.0).context.deadline.moment == Deadline.of_request(0.0, seconds).moment
+        )
     async with client_under(settings, scorer=False) as client:
         body = {"query": "q", "deadline_ms": 86_400_000}
         answer(await client.post(path, json=body | {"pool" if path == "/select" else "documents": ["a", "b"]}))

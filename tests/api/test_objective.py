@@ -49,19 +49,6 @@ async def test_a_person_finds_them_without_a_call(client: httpx.AsyncClient) -> 
     assert found["min_relevance"] == 0.5 and found["k"] is None and found["relevance"] == "scorer"
 
 
-async def test_judgements_in_either_form_are_the_same_evidence(client: httpx.AsyncClient) -> None:
-    judged = {document["id"]: float(document["id"] in RELEVANT) for document in POOL[::9]}
-    with_pool = [
-        {**document, "cross_encoder_score": judged[document["id"]]} if document["id"] in judged else document
-        for document in POOL
-    ]
-    one = answer(await client.post("/select", json={**PERSON, "pool": POOL, "known_scores": judged}))
-    other = answer(await client.post("/select", json={**PERSON, "pool": with_pool}))
-    assert one["next"] == other["next"] and one["recall"] == other["recall"]
-    corrected = {"known_scores": {**judged, "unknown": 1.0}, "pool": with_pool}
-    assert answer(await client.post("/select", json={**PERSON, **corrected}))["next"] == one["next"]
-
-
 async def test_the_scorer_answers_within_the_budget(client: httpx.AsyncClient) -> None:
     """The answer has what reaches the minimum of all that was scored; calls end with the statement or the budget."""
     pool = texts(150)
@@ -78,9 +65,3 @@ async def test_the_scorer_answers_within_the_budget(client: httpx.AsyncClient) -
     assert few["usage"]["cross_encoder_calls"] < most["usage"]["cross_encoder_calls"] < len(pool)
     default = answer(await client.post("/select", json={**asked, "reuse": False}))
     assert default["usage"]["budget"] == Settings().auto_budget
-
-
-async def test_known_by_the_scorer_is_not_known_by_the_person(client: httpx.AsyncClient) -> None:
-    answer(await client.post("/select", json={"query": QUERY, "pool": POOL, "budget": 30}))
-    found = answer(await client.post("/select", json={**PERSON, "pool": POOL}))
-    assert found["usage"]["reused_scores"] == 0 and found["documents"] == []

@@ -57,10 +57,7 @@ class TestStarting:
 
     @pytest.mark.parametrize(
         ("error", "why"),
-        [
-            (ModelUnavailable("the weights are gone"), "the weights are gone"),
-            (AssertionError(), "AssertionError()"),
-        ],
+        [(ModelUnavailable("the weights are gone"), "the weights are gone"), (AssertionError(), "AssertionError()")],
     )
     async def test_a_failure_says_why(self, settings: Settings, error: Exception, why: str) -> None:
         def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
@@ -127,13 +124,7 @@ class TestMetrics:
               for outcome, count in (("added", 1), ("updated", 2), ("skipped", 1), ("unchanged", 0))),
         ]  # fmt: skip
         before, long = now(), "long " * 40
-        request = {
-            "query": "q",
-            "pool": [{"text": f"{long} {n}"} for n in range(9)],
-            "k": 2,
-            "budget": 3,
-            "rounds": 3,
-        }
+        request = {"query": "q", "pool": [{"text": f"{long} {n}"} for n in range(9)], "k": 2, "budget": 3, "rounds": 3}
         answer(await client.post("/select", json=request))
         answer(await client.post("/indexes/texts/documents", json=[*texts(2), {"id": "new", "text": "t"}, {}]))
         response = await client.get("/metrics")

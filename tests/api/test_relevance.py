@@ -59,15 +59,6 @@ async def test_a_setting_changes_the_default_and_a_request_the_setting(tmp_path:
         assert (await chosen(client, relevance="people"))["relevance"] == "people"
 
 
-async def test_a_threshold_is_of_the_same_quantity(client: httpx.AsyncClient) -> None:
-    everything = await chosen(client, k=60)
-    least = sum(document["relevance"] for document in everything["documents"][9:11]) / 2
-    body = await chosen(client, k=60, min_relevance=least)
-    assert [document["id"] for document in body["documents"]] == [
-        document["id"] for document in everything["documents"] if document["relevance"] >= least
-    ]
-
-
 async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_scorers_without(
     client: httpx.AsyncClient,
 ) -> None:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from boundarymorph.errors import ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from boundarymorph.settings.sections import PolicySettings, RerankSettings
-from tests import metrics
 from tests.fakes.scorer import SeededScorer, failing, score_of
 from tests.fakes.service import answer, faked, serving
 from tests.retrieval.fakes import SeededEncoder
@@ -297,16 +296,6 @@ async def test_budget_may_be_a_setting(tmp_path: Path, budget: Any, calls: int) 
     assert [warning["slug"] for warning in ours["warnings"]] == ["budget-by-settings"] * (calls < 21)
     assert body["meta"].get("warnings", []) == [warning["message"] for warning in ours["warnings"]]
     assert (asked["boundarymorph"]["cross_encoder_calls"], asked["boundarymorph"]["warnings"]) == (3, [])
-
-
-async def test_documents_are_counted_by_route(client: httpx.AsyncClient) -> None:
-    def counted(outcome: str) -> float:
-        labels = {"route": "/v2/rerank", "outcome": outcome}
-        return metrics.counted("boundarymorph_rerank_documents_total", **labels)
-
-    before = counted("scored"), counted("inferred")
-    await post(client, "/v2/rerank", budget=5, top_n=2)
-    assert (counted("scored") - before[0], counted("inferred") - before[1]) == (5, 7)
 
 
 @pytest.mark.parametrize("on_failure", ["degrade", "error"])

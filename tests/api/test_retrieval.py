@@ -228,23 +228,6 @@ async def test_gateway_passes_an_upload_on_in_pieces(monkeypatch: pytest.MonkeyP
     assert received == MANY * len(CHUNK)
 
 
-async def test_gateway_passes_an_answer_on_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = 0
-
-    async def much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal written
-        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {MANY * len(CHUNK)}\r\n\r\n".encode())
-        for _ in range(MANY):
-            writer.write(CHUNK)
-            await writer.drain()
-            written += 1
-
-    async with in_front_of(much, monkeypatch) as client, client.stream("GET", "/indexes") as response:
-        assert 0 < await settled(lambda: written) < FEW
-        read = sum([len(chunk) async for chunk in response.aiter_raw()])
-    assert read == MANY * len(CHUNK)
-
-
 async def test_gateway_breaks_off_where_its_retriever_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

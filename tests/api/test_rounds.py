@@ -13,7 +13,7 @@ from boundarymorph.api.lifecycle import Parts
 from boundarymorph.scoring.build import build_scorer, declared_trust, full_pass
 from boundarymorph.selector.selector import Selector
 from boundarymorph.settings import Settings
-from tests.fakes.service import answer, fake_service, select, serving, texts
+from tests.fakes.service import fake_service, select, serving, texts
 from tests.fakes.wires import Decisions, Ours, Server, SystemOne, Tei, Wire, running
 from tests.scoring.chat.scripted import READ, Chat
 
@@ -87,13 +87,3 @@ async def test_a_selection_that_stops_by_itself_looks_after_each_round(tmp_path:
     async with gateway(wire, tmp_path, auto_budget=120) as (client, server):
         await select(client, query="q", pool=POOL, budget="auto", k=20)
         assert len(server.batches) > 3 if isinstance(wire, Ours) else {*server.batches[:-1]} == {30}
-
-
-async def test_a_rerank_route_with_one_round_scores_the_head_of_the_list(tmp_path: Path) -> None:
-    listed = [document["text"] for document in POOL[:60]]
-    async with gateway(Ours(), tmp_path) as (client, server):
-        wanted = {"query": "q", "documents": listed, "budget": 25, "rounds": 1}
-        body = answer(await client.post("/v2/rerank", json=wanted))
-        assert server.batches == [25] and server.asked[0]["texts"] == listed[:25]
-    assert sorted(result["index"] for result in body["results"]) == list(range(60))
-    assert body["boundarymorph"]["inferred"] == list(range(25, 60))

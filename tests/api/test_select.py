@@ -179,31 +179,6 @@ async def test_method_is_the_one_asked_for(client: httpx.AsyncClient, method: st
         assert call["value"] is None or call["rival"] is None
 
 
-async def test_expected_gain_and_recall_are_consistent(client: httpx.AsyncClient) -> None:
-    pool = texts(120)
-    body = await select(client, pool=pool, k=20, budget=20)
-    gain = body["usage"]["expected_gain"]
-    assert 0 < gain["10"] <= gain["50"] <= body["expected_loss"] and body["recall"] is None
-    body = await select(client, pool=pool, k=20, budget=20, min_relevance=0.5)
-    recall = body["recall"]
-    assert 0 <= recall["low"] <= recall["expected"] <= recall["high"] <= 1
-    body = await select(client, pool=pool, k=120, budget=120)
-    assert body["usage"]["expected_gain"] == {"10": 0, "50": 0}
-
-
-async def test_as_many_as_fit_into_the_tokens(client: httpx.AsyncClient) -> None:
-    pool = [{**document, "tokens": 10 + 7 * (number % 5)} for number, document in enumerate(texts(40))]
-    tokens = {document["id"]: document["tokens"] for document in pool}
-    body = await select(client, pool=pool, max_tokens=200, budget=20)
-    assert (body["k"], body["max_tokens"]) == (None, 200)
-    spent = sum(tokens[id] for id in ids(body))
-    left_out = min(length for id, length in tokens.items() if id not in ids(body))
-    assert 200 - left_out < spent <= 200  # nothing more would fit
-
-    everything = await select(client, pool=pool, max_tokens=sum(tokens.values()), budget=20)
-    assert everything["stop_reason"] == "budget" and len(everything["documents"]) == 40
-
-
 async def test_known_scores_cost_no_call(client: httpx.AsyncClient) -> None:
     plain = await select(client, pool=texts(40), k=10, budget=20)
     scores = {d["id"]: d["cross_encoder_score"] for d in plain["documents"] if d["cross_encoder_score"] is not None}
@@ -258,12 +233,6 @@ class TestStreaming:
             del whole["id"], whole["timings_ms"]
         assert body == plain
 
-    async def test_the_set_of_an_explained_round_is_that_of_its_event(self, client: httpx.AsyncClient) -> None:
-        *rounds, body = await streamed(client, **self.REQUEST, explain="pool")
-        assert [each["ids"] for each in body["rounds"]] == [event["ids"] for event in rounds]
-        assert len({tuple(each["ids"]) for each in body["rounds"]}) > 1
-        assert not any({"relevance", "std"} & event.keys() for event in rounds)
-
 
 class TestWords:
     DOCUMENTS: ClassVar[list[dict[str, Any]]] = [
@@ -310,11 +279,3 @@ class TestWords:
             "/select", json=request | {"filter": {"year": 1900}}, headers={"accept": "text/event-stream"}
         )
         assert [line for line in events.text.splitlines() if line.startswith("event")] == ["event: selection"]
-
-    async def test_hybrid_candidates_come_by_their_words_too(self, stored: httpx.AsyncClient) -> None:
-        """The fake encoder understands nothing, so that words alone can bring the strings to the top."""
-        query = {"query": "harp strings", "index": "words", "depth": 5, "k": 5, "budget": 0}
-        found = answer(await stored.post("/select", json=query | {"hybrid": True}))
-        assert any("harp" in self.DOCUMENTS[int(id)]["text"] for id in ids(found))
-        ranks = sorted(document["retrieval_rank"] for document in found["documents"])
-        assert ranks == [1, 2, 3, 4, 5]

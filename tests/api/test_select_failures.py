@@ -7,22 +7,12 @@ import httpx
 import orjson
 import pytest
 
-from boundarymorph.errors import (
-    BoundaryMorphError,
-    EncoderFailed,
-    EncoderUnavailable,
-    Overloaded,
-    ScorerFailed,
-)
+from boundarymorph.errors import BoundaryMorphError, EncoderFailed, EncoderUnavailable, Overloaded, ScorerFailed
 from tests.fakes.scorer import SeededScorer, failing, late
 from tests.fakes.service import answer, problem, select, texts
 from tests.retrieval.fakes import SeededEncoder, vector_of
 
 REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
-
-
-async def hang(*_: object, **__: object) -> Any:
-    await asyncio.Event().wait()
 
 
 class TestTheOrderThatTheCallerGave:
@@ -64,17 +54,6 @@ class TestTheOrderThatTheCallerGave:
             wordless = request | {"pool": without, "method": "boundarymorph"}
             problem(await client.post("/select", json=wordless), status, error.slug)
             problem(await client.post("/select", json=REQUEST), status, error.slug)
-
-    async def test_at_the_deadline_and_by_tokens(
-        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(SeededEncoder, "encode_query", hang)
-        pool = [document | {"tokens": 5 + 10 * (document["id"] == "d5")} for document in self.POOL]
-        request = {"query": "q", "pool": pool, "budget": 6, "max_tokens": 17, "deadline_ms": 500}
-        body = answer(await client.post("/select", json=request))
-        assert (body["status"], body["stop_reason"]) == ("retrieval_only", "deadline")
-        assert [document["id"] for document in body["documents"]] == ["d6", "d4", "d11"]  # d5 does not fit beside d6
-        problem(await client.post("/select", json=request | {"on_failure": "error"}), 504, "deadline-exceeded")
 
 
 class TestBusy:

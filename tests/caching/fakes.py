@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,13 @@ from tests.fakes.scorer import SeededScorer
 from tests.retrieval.fakes import SeededEncoder
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Counted(Scores):
+    """Scores of a task, of which some were cached."""
+
+    cached: int = 0
 
 
 class Gate:
@@ -70,11 +78,6 @@ class GatedEncoder(SeededEncoder):
         super().__init__()
         self.gate = Gate()
         self.queries: list[str] = []
-        self.checks = 0
-        self.closed = False
-
-    async def check(self) -> None:
-        self.checks += 1
 
     async def encode_query(self, text: str) -> NDArray[np.float32]:
         self.queries.append(text)
@@ -85,9 +88,6 @@ class GatedEncoder(SeededEncoder):
         embeddings = await super().encode_documents(texts)
         await self.gate.pass_by()
         return embeddings
-
-    async def close(self) -> None:
-        self.closed = True
 
 
 class Alone(KnownScores):
@@ -107,11 +107,11 @@ class Alone(KnownScores):
         deadline: float | None = None,
         instruction: str | None = None,
         documents: Sequence[str] | None = None,
-    ) -> Scores:
+    ) -> Counted:
         task = self.of_task(query)
         values = await task.score(texts, documents=documents, deadline=deadline)
         assert task.calls + task.cached == len(texts)
-        return Scores(values, task.truncated, task.cached)
+        return Counted(values, task.truncated, cached=task.cached)
 
 
 class SlowScoreCache(MemoryScoreCache):

@@ -57,11 +57,6 @@ def test_values_come_back_bit_by_bit(score: CachedScore) -> None:
     assert found.score.hex() == score.score.hex()
 
 
-@pytest.mark.parametrize("document", ["d" * 256, "lone \ud800 surrogate"])
-def test_an_id_that_cannot_be_kept_is_left_out(document: str) -> None:
-    assert decoded(encoded(CachedScore(0.5, document=document))) == CachedScore(0.5)
-
-
 SOUND = encoded(CachedScore(0.5, document="Ä"))
 
 

@@ -95,13 +95,6 @@ class TestRedisScoreCache(ScoreCacheContract):
                 await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
                 assert most - 60 < admin.ttl(key) <= most
 
-    async def test_namespaces_are_apart(self, link: RedisLink) -> None:
-        caches = [RedisScoreCache(link, namespace=namespace) for namespace in (None, "blue", "green")]
-        for cache, score in zip(caches, SCORES, strict=True):
-            await cache.write(MODEL, QUERY, {TEXTS[0]: score})
-        for cache, score in zip(caches, SCORES, strict=True):
-            assert await cache.recall(MODEL, QUERY) == {TEXTS[0]: score}
-
     async def test_values_that_others_wrote_are_misses(self, cache: RedisScoreCache, server: RedisServer) -> None:
         await cache.write(MODEL, QUERY, ALL)
         with server.admin() as admin:
@@ -223,33 +216,6 @@ async def test_link_bears_callers_who_leave_and_connections_that_are_closed(serv
         with server.admin() as admin:
             admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         await bench.everything_works()
-
-
-async def test_link_has_no_more_connections_than_allowed(own_server: RedisServer) -> None:
-    link = RedisLink(own_server.url, timeout=30, connections=2)
-    cache = RedisScoreCache(link)
-    await cache.write(MODEL, QUERY, ALL)
-    answers = await asyncio.gather(*(cache.read(MODEL, QUERY, TEXTS) for _ in range(100)))
-    assert answers == [SCORES] * 100
-    with own_server.admin() as admin:
-        assert admin.info("clients")["connected_clients"] <= 4
-    await link.close()
-
-
-async def test_trial_whose_caller_leaves_is_not_the_last(bench: Bench, own_server: RedisServer) -> None:
-    await bench.everything_works()
-    own_server.kill()
-    await bench.everything_is_missed()
-    own_server.start()
-    own_server.hang()
-    bench.clock.now += 60
-    trial = asyncio.ensure_future(bench.read())
-    await asyncio.sleep(0.05)
-    trial.cancel()
-    await asyncio.gather(trial, return_exceptions=True)
-    own_server.go_on()
-    await bench.read()
-    assert bench.link.state("read") is State.CLOSED
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])

@@ -9,10 +9,29 @@ import pytest
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.calibration.judgments import worth_judging
 from boundarymorph.calibration.learning import JudgedQuery, calibration_error, clip_of, fit, learn, log_loss
+from boundarymorph.calibration.trust import CHOICES
 from boundarymorph.errors import InvalidInput
-from tests.calibration.worlds import World
 
 MODELS: dict[str, Any] = {"scorer": "made-up", "encoder": None}
+
+
+class World:
+    """The log-odds of relevance are `level` + `slope` * (the log-odds of what people are expected to find), which are
+    those of the score plus noise."""
+
+    def __init__(self, slope: float, level: float = -1.0, noise: float = 0.5, seed: int = 0) -> None:
+        self.slope, self.level, self.noise = slope, level, noise
+        self.random = np.random.default_rng(seed)
+
+    def query(self, size: int = 40) -> JudgedQuery:
+        people = 2.0 * self.random.normal(size=size)
+        truth = sigmoid(self.level + self.slope * people)
+        scores = sigmoid(people + self.noise * self.random.normal(size=size))
+        grades = (self.random.random(size) < truth).astype(np.float64)
+        return JudgedQuery(scores, dict.fromkeys(CHOICES, sigmoid(people)), grades)
+
+    def judged(self, queries: int = 10) -> Sequence[JudgedQuery]:
+        return [self.query() for _ in range(queries)]
 
 
 def test_the_maps_are_those_of_the_world() -> None:
@@ -63,18 +82,6 @@ def test_the_report_has_what_was_measured_on_queries_that_were_left_out() -> Non
     ]
     fitted = np.mean([log_loss(one, query.targets).mean() for one, query in zip(own, queries, strict=True)])
     assert fitted < report["people"]["log_loss_after"] < fitted + 0.02
-
-
-def test_a_grade_between_0_and_1_says_how_likely_the_document_is_relevant() -> None:
-    soft = [
-        JudgedQuery(one.scores, one.relevance, sigmoid(np.log(people / (1 - people)) * 0.5))
-        for one in World(0.5).judged(5)
-        for people in [one.relevance["weak"]]
-    ]
-    learned = learn(soft, **MODELS).maps["people"]
-    assert learned.slope == pytest.approx(0.5, abs=0.01) and learned.intercept == pytest.approx(0.0, abs=0.01)
-    graded = [JudgedQuery(one.scores, one.relevance, one.grades * 3) for one in World(0.5).judged(5)]
-    assert learn(graded, **MODELS).maps == learn(World(0.5).judged(5), **MODELS).maps  # 3 is no more than 1
 
 
 def test_the_levels_of_a_coarse_scorer_are_about_evenly_spaced() -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from boundarymorph import reading
-from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
+from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import judgments_of, queries_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.server import composition
@@ -76,21 +76,6 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypat
     made = kept(tmp_path)
     assert made is not None and "people" in made.maps
     assert (made.scorer, made.queries, made.judgments) == (SeededScorer().name, 8, 160)
-
-
-def test_what_does_not_help_changes_nothing(calibrate: Calibrate, tmp_path: Path) -> None:
-    """People say the opposite of the scorer and of the vectors, of too few queries to measure the trust."""
-    pairs = [
-        {"query": query, "document": document["id"], "grade": int(worth({"query": query, **document}) < 0.4)}
-        for query in QUERIES[:4]
-        for document in texts(40)
-    ]
-    (tmp_path / "judged.ndjson").write_bytes(b"\n".join(map(orjson.dumps, pairs)))
-    earlier = Calibration(SeededScorer().name, None, {"people": ProbabilityMap(0.5, 0.0, 1e-6)})
-    artifacts(Settings(data_directory=tmp_path), "texts").change(calibration=earlier)
-    said = calibrate("texts", "--judgments", "judged.ndjson")
-    assert "do not show that probabilities would be better" in said and "saved" not in said
-    assert kept(tmp_path) == earlier
 
 
 def test_a_file_for_pools(calibrate: Calibrate, tmp_path: Path) -> None:

@@ -45,10 +45,3 @@ def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.
             assert "POST http://127.0.0.1:" in shown
             assert f"`boundarymorph serve --data-directory {tmp_path}`, and http://[::1]:8765/playground" in shown
             assert "8 documents: " in shown and " of 4 cross-encoder calls" in shown
-
-
-def test_a_service_that_does_not_start(tmp_path: Path) -> None:
-    in_the_way = tmp_path / "file"
-    in_the_way.touch()
-    with pytest.raises(demo.DemoFailed, match="exit code 1"):
-        demo.run(new_console(file=StringIO()), Settings(data_directory=in_the_way), "query", budget=1, k=1)

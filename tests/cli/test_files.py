@@ -142,15 +142,6 @@ def test_strictly_nothing_is_written_then(build: Build, folder: Path, name: str)
     assert not list(Path("data/indexes").glob("*/*.sqlite3"))
 
 
-def test_the_longest_file(build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_LIMITS__LINE_BYTES", "8192")
-    (folder / "edge.txt").write_text("word " * 1_638 + "ab")
-    assert build(str(folder)).code == 0
-    (folder / "edge.txt").write_text("word " * 1_638 + "abc")
-    outcome = build(str(folder))
-    assert outcome.code == index.SKIPPED and "edge.txt has more than 8,192 bytes" in outcome.out
-
-
 def test_a_folder_without_texts(build: Build, tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     outcome = build(".")
@@ -203,19 +194,6 @@ def test_what_is_no_table(build: Build, content: bytes, said: str) -> None:
 
 
 @pytest.mark.strangers
-@pytest.mark.parametrize("row", ["1,{a}\n", "1,{a}", '1,"{a}"\n', '1,"b\n{a}"\n'])
-def test_the_longest_row(build: Build, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
-    """Many rows and blank lines before it do not count."""
-    monkeypatch.setenv("BOUNDARYMORPH_LIMITS__LINE_BYTES", "1024")
-    before = "\n".join(["id,text", *(f"b{number},sea" for number in range(200)), *[""] * 2_000, ""])
-    longest = row.replace("{a}", "a" * (1_024 - len(row) + 3))
-    Path("t.csv").write_text(before + longest)
-    assert build("t.csv").code == 0 and len(stored()) >= 201
-    Path("t.csv").write_text(before + longest.replace("aa", "aaa", 1))
-    assert "the row has more than 1,024 bytes (limits.line_bytes)" in build("t.csv").err
-
-
-@pytest.mark.strangers
 def test_a_link_to_a_file_elsewhere_is_left_out(build: Build, folder: Path, tmp_path: Path) -> None:
     secret = tmp_path / "elsewhere" / "secret.md"
     secret.parent.mkdir()
@@ -263,13 +241,6 @@ def test_passages_of_any_text_have_all_of_it(name: str, kind: str) -> None:
     passages = [passage.text for passage in files.Passages(100)._cut(Document(name, text))]
     assert max(map(len, passages)) <= 100 or not text.strip()
     assert "".join("".join(passages).split()) == "".join(text.split())
-
-
-def test_rows_of_one_id_are_counted(build: Build) -> None:
-    Path("table.csv").write_text("id,text\n1,first\n2,second\n1,third\n")
-    outcome = build("table.csv")
-    assert "2 added" in outcome.out and "1 document had the id of a later one" in outcome.out
-    assert stored()["1"].text == "third"
 
 
 def test_columns_that_are_not_there(build: Build) -> None:

@@ -57,10 +57,10 @@ def typescript(program: str, directory: Path) -> list[str]:
     return [str(NODE), str(copy)]
 
 
-def printed_by(*command: str, typed: str = "", **variables: str) -> str:
-    """What a program prints. typed: on its standard input."""
+def printed_by(*command: str, **variables: str) -> str:
+    """What a program prints."""
     environment = {**os.environ, **variables}
-    done = subprocess.run(command, cwd=PACKAGE, env=environment, input=typed, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=PACKAGE, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_core.documents import Document
 
 from boundarymorph_client import AsyncClient, Client, InvalidArgument, bodies, calls, haystack, langchain, llamaindex
 
@@ -96,15 +95,6 @@ def test_wrong_kinds_of_documents_are_refused(taking: str) -> None:
     if taking in ("LangChain", "LlamaIndex", "Haystack"):
         with pytest.raises(InvalidArgument, match=r"\[0\] is of the type str; give a (Document|NodeWithScore)"):
             TAKING[taking](["a text"])
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize(
-    "item", [None, 7, float("nan"), ["a", "b"], b"text", Document("a")], ids=lambda item: type(item).__name__
-)
-def test_wrong_kinds_of_items_are_refused(item: Any) -> None:
-    with pytest.raises(InvalidArgument, match=rf"pool\[1\] is of the type {type(item).__name__}"):
-        bodies.selection("q", {"pool": ["a", item]})
 
 
 @pytest.mark.parametrize(

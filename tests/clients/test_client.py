@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -22,7 +22,6 @@ from tests.patience import until_async
 
 QUERY = "what is asked"
 HALF = "\ud83d"  # of a surrogate pair
-BAD = {"id": "bad", "text": "a", "metadata": {"when": {1}}}  # a set is not JSON
 
 
 def without_chance(selection: Selection) -> Selection:
@@ -203,31 +202,3 @@ class TestUpload:
         assert [problem.line for problem in report.problems] == [2]
         with pytest.raises(bm.InvalidInput):
             await client.upload(index, iter(documents), strict=True)
-
-    @pytest.mark.strangers
-    @pytest.mark.parametrize(
-        ("before", "strict", "message", "added"),
-        [
-            (3_000, False, r"3001 \(id 'bad'\).*metadata\.when.*3000 before it: 3000 added", 3_000),
-            (3_000, True, r"\(id 'bad'\).*nothing was written", None),
-            (0, False, r"\(id 'bad'\).*nothing was written", None),
-        ],
-    )
-    async def test_names_a_document_that_is_not_json(
-        self, flavour: Flavour, connect: Connect, url: str, index: str,
-        before: int, strict: bool, message: str, added: int | None,
-    ) -> None:  # fmt: skip
-        def documents() -> Iterator[dict[str, Any]]:
-            yield from ({"id": f"n{number}", "text": f"text {number}"} for number in range(before))
-            yield BAD
-            yield {"id": "after", "text": "a"}
-
-        async def one_by_one() -> AsyncIterator[dict[str, Any]]:
-            for each in documents():
-                yield each
-
-        client = connect(url)
-        with pytest.raises(bm.InvalidArgument, match=message) as raised:
-            await client.upload(index, one_by_one() if flavour is Flavour.ASYNC else documents(), strict=strict)
-        assert (raised.value.report and raised.value.report.added) == added
-        assert (await client.describe_index(index)).count == (added or 0)

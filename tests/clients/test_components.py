@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from haystack import Document as HaystackDocument
-from haystack.core.errors import SerializationError
 from haystack.dataclasses import ByteStream
 from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import ImageNode, NodeWithScore, TextNode
 
 from boundarymorph import Selector
-from boundarymorph_client import AsyncClient, InvalidArgument, UnknownIndex, haystack, langchain, llamaindex
+from boundarymorph_client import InvalidArgument, UnknownIndex, haystack, langchain, llamaindex
 from tests.clients.conftest import COUNT, Recorder
 
 pytestmark = pytest.mark.strangers
@@ -135,14 +134,6 @@ def test_retriever_returns_documents_of_an_index(kit: Kit, later: bool, url: str
         kit.retrieved(kit.retriever(index="none", base_url=url), later=later)
 
 
-@pytest.mark.parametrize("name", ["LangChain", "LlamaIndex"])
-async def test_reranker_uses_a_given_client(name: str, url: str) -> None:
-    kit = KITS[name]
-    async with AsyncClient(url) as client:
-        component = kit.reranker(base_url=NOWHERE, async_client=client)
-        assert len(await kit.rerank(component, "sea", [kit.document("a", {}), kit.document("b", {})], True)) == 2
-
-
 def copies(component: Any) -> list[Any]:
     return [copy.deepcopy(component), pickle.loads(pickle.dumps(component))]
 
@@ -197,10 +188,3 @@ class TestSelectors:
         for again in (component, *copies(component)):
             found = kit.reranked(again, TEXTS, later=later)
             assert [each[:2] for each in found] == [(each.text, each.relevance) for each in expected.documents]
-
-    def test_have_no_index_and_are_not_written_down(self) -> None:
-        retriever = langchain.BoundaryMorphRetriever(index="texts", selector=Selector(self.of_the_sea))
-        with pytest.raises(InvalidArgument, match="a selector has no index"):
-            retriever.invoke("sea")
-        with pytest.raises(SerializationError, match=r"a selector .* cannot be written down"):
-            haystack.BoundaryMorphRanker(selector=Selector(self.of_the_sea)).to_dict()

@@ -14,7 +14,6 @@ from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Limits, Settings
-from boundarymorph.settings.sections import PolicySettings
 from tests.fakes.service import answer, fake_service, listening, on_socket
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "dify"
@@ -38,11 +37,10 @@ BOOKS[2]["metadata"] |= {"shelf": "7", "printed": "1992-05-01"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """A service with the index "books", and a policy."""
+    """A service with the index "books"."""
     settings = Settings(
         data_directory=tmp_path_factory.mktemp("dify"),
         keys=(str(KEY), str(OTHERS)),
-        policies={"few": PolicySettings(budget=3, rounds=1)},
         limits=Limits(k=50),
         k=7,
     )
@@ -121,10 +119,7 @@ async def test_retrieval_is_a_selection_from_the_index(client: httpx.AsyncClient
         (compares("=", "1990"), {1990}),
         (compares("≠", "1990"), set(YEARS[1:])),
         (compares(">", "2007"), {2008, 2009}),
-        (compares("<", "1992.5"), {1990, 1991, 1992}),
         (compares("before", 1991), {1990}),
-        (compares("after", "1991-12-31", "printed"), {1992}),
-        (compares(">=", "2007"), {2007, 2008, 2009}),
         (compares("<=", 1992), {1990, 1991, 1992}),
         (compares("start with", "199", "printed"), {1991, 1992}),
         (compares("in", "7, 8", "shelf"), {1992}),
@@ -142,18 +137,11 @@ async def test_conditions(dify: httpx.AsyncClient, condition: dict[str, Any], ex
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"metadata_condition": {"conditions": [compares("contains", "e")]}},
-            "metadata cannot be compared by 'contains'",
-        ),
+        ({"metadata_condition": {"conditions": [compares("contains", "e")]}}, "cannot be compared by 'contains'"),
         ({"metadata_condition": {"conditions": [compares("is")]}}, "'is' needs a value"),
-        ({"metadata_condition": {"conditions": [compares(">", [1])]}}, "filter.and[0].or[0].year.gt"),
-        ({"metadata_condition": {"conditions": [compares("is", "a", [])]}}, "metadata_condition.conditions.0.name"),
         ({"metadata_condition": {"logical_operator": "xor"}}, "metadata_condition.logical_operator"),
         ({"top_k": 51}, "k: over this service's limit of 50 documents"),
         ({"score_threshold": 1.1}, "retrieval_setting.score_threshold"),
-        ({"query": " "}, "query: "),
-        ({"knowledge_id": None}, "knowledge_id: "),
     ],
 )
 async def test_impossible_requests_are_refused(dify: httpx.AsyncClient, fields: dict[str, Any], message: str) -> None:

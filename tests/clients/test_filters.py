@@ -141,15 +141,6 @@ def test_llamaindex(given: MetadataFilters) -> None:
     )
 
 
-def test_llamaindex_nested() -> None:
-    """Its own store refuses these."""
-    inner = filters(FilterCondition.NOT, ("==", "a"), (">", 1))
-    given = MetadataFilters(filters=[inner, MetadataFilters(filters=[])], condition=FilterCondition.AND)
-    check_agrees(
-        of_llamaindex(given), [{"x": value} for value in ("a", 2, 1, None)], lambda each: each["x"] in (1, None)
-    )
-
-
 @pytest.mark.parametrize(
     ("operator", "value"),
     [

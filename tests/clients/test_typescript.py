@@ -11,7 +11,6 @@ import pytest
 
 from boundarymorph_client.errors import KINDS
 from tests.clients.examples import EXAMPLES, NODE, PACKAGE, check_example, printed_by, typescript
-from tests.clients.test_examples import to_a_tenth
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS: dict[str, Any] = json.loads((ROOT / "docs" / "openapi.json").read_text())["components"]["schemas"]
@@ -23,15 +22,6 @@ def test_its_own_tests_pass(url: str) -> None:
     counts = {name: int(count) for name, count in re.findall(r"^# (\w+) (\d+)$", printed, re.MULTILINE)}
     assert counts["pass"] > 30, printed
     assert counts["fail"] == counts["skipped"] == counts["todo"] == counts["cancelled"] == 0, printed
-
-
-@pytest.mark.slow
-@pytest.mark.strangers
-def test_readme_prints_what_the_embedded_models_answer(embedded_url: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"```(\w*)\n(.*?)```\n", (PACKAGE / "README.md").read_text(), re.DOTALL)
-    number = next(number for number, (kind, _) in enumerate(blocks) if kind == "ts")
-    command = typescript(blocks[number][1].replace("http://127.0.0.1:8080", embedded_url), tmp_path)
-    assert to_a_tenth(printed_by(*command)) == to_a_tenth(blocks[number + 1][1])
 
 
 def test_retrieval_augmented_generation(url: str, tmp_path: Path) -> None:

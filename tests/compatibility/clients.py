@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from functools import partial
 from typing import Any
@@ -277,13 +276,7 @@ def infinity() -> None:
             return rerank.sync(client=client, body=body)
 
     said = ("50 documents: 51", "401", "no scorer", "deadline")
-    row(
-        "infinity-client",
-        "POST /infinity/rerank",
-        lambda call: results_of(answered(call)),
-        UnexpectedStatus,
-        said,
-    )
+    row("infinity-client", "POST /infinity/rerank", lambda call: results_of(answered(call)), UnexpectedStatus, said)
 
     @check("infinity-client", "POST /infinity/rerank", "raw_scores; documents as strings; model and usage")
     def more(servers: Servers) -> None:
@@ -328,20 +321,13 @@ def voyage() -> None:
 
 
 def mixedbread() -> None:
-    """Mixedbread's clients, the present one and the one before it, which sends its key as it is given."""
+    """Mixedbread's client."""
     import mixedbread
-    from mixedbread_ai.client import MixedbreadAI
-    from mixedbread_ai.core import ApiError
 
     def answered(call: Call, **fields: Any) -> Any:
         with mixedbread.Mixedbread(api_key=call.key, base_url=call.url, max_retries=0) as client:
             given = {"query": QUERY, "input": call.documents, "model": "any", "top_k": call.top, "return_input": True}
             return client.rerank(**{**given, **fields})
-
-    def before(call: Call) -> list[tuple[int, float]]:
-        client = MixedbreadAI(api_key=f"Bearer {call.key}", base_url=call.url)
-        answer = client.reranking(query=QUERY, input=call.documents, top_k=call.top, request_options={"max_retries": 0})
-        return pairs(answer)
 
     def pairs(answer: Any) -> list[tuple[int, float]]:
         return [(result.index, result.score) for result in answer.data]
@@ -350,8 +336,6 @@ def mixedbread() -> None:
     kinds = (mixedbread.BadRequestError, mixedbread.AuthenticationError, server_error, server_error)
     said = ("50 documents: 51", "", "no scorer", "deadline")
     row("mixedbread", "POST /v1/reranking", lambda call: pairs(answered(call)), kinds, said)
-    errors = (Exception, Exception, ApiError, ApiError)  # it cannot read what a 400 says
-    row("mixedbread-ai", "POST /v1/reranking", before, errors, ("", "", "503", "504"))
 
     @check("mixedbread", "POST /v1/reranking", "return_input; objects with rank_fields; usage")
     def more(servers: Servers) -> None:
@@ -360,56 +344,6 @@ def mixedbread() -> None:
         assert [each.input for each in answer.data] == [DOCUMENTS[each.index] for each in answer.data]
         objects = [{"id": number, "body": document} for number, document in enumerate(DOCUMENTS)]
         same(pairs(answered(calling(servers, documents=objects), rank_fields=["body"])), ranking(servers))
-
-
-MEM0 = """
-import json, sys
-from mem0.configs.rerankers.cohere import CohereRerankerConfig
-from mem0.reranker.cohere_reranker import CohereReranker
-
-key, query, documents, top = json.load(sys.stdin)
-given = [{"memory": text, "number": number} for number, text in enumerate(documents)]
-ranked = CohereReranker(CohereRerankerConfig(api_key=key)).rerank(query, given, top_k=top)
-print(json.dumps([(document["number"], document["rerank_score"]) for document in ranked]))
-"""
-
-
-def memories() -> None:
-    """mem0's reranker, which falls back to the order that it was given, and has the URL of the environment."""
-
-    def asked(call: Call) -> list[tuple[int, float]]:
-        given = json.dumps([call.key, QUERY, call.documents, call.top])
-        variables = {**os.environ, "CO_API_URL": call.url}
-        command = [sys.executable, "-c", MEM0]
-        done = subprocess.run(command, input=given, env=variables, capture_output=True, text=True, check=True)
-        return [tuple(pair) for pair in json.loads(done.stdout)]
-
-    row("mem0ai", "POST /v1/rerank", asked, None)
-
-    @check("mem0ai", "POST /v1/rerank", "its own order after an error")
-    def falls_back(servers: Servers) -> None:
-        assert asked(calling(servers, key="wrong")) == [(number, 0.0) for number in range(len(DOCUMENTS))]
-
-
-def hindsight() -> None:
-    """hindsight's rerankers over HTTP that send a key."""
-    from hindsight_api.engine import cross_encoder
-
-    def asked(kind: str, call: Call) -> list[tuple[int, float]]:
-        async def scores() -> list[float]:
-            if kind == "cohere":
-                encoder = cross_encoder.CohereCrossEncoder(call.key, base_url=f"{call.url}/v1/rerank")
-            else:
-                encoder = cross_encoder.LiteLLMCrossEncoder(call.url, call.key)
-            await encoder.initialize()
-            return await encoder._predict([(QUERY, text) for text in call.documents])  # without retries
-
-        found = sorted(enumerate(asyncio.run(scores())), key=lambda pair: -pair[1])
-        return found[: call.top]
-
-    for kind, path in (("cohere", "/v1/rerank"), ("litellm", "/rerank")):
-        said = ("400", "401", "503", "504")
-        row("hindsight-api-slim", f"POST {path}", partial(asked, kind), Exception, said, f"provider {kind}: ")
 
 
 def aliyun() -> None:

@@ -31,11 +31,6 @@ class ScoreCacheContract:
             assert await cache.read(model, query, TEXTS) == [None, None, None]
             assert await cache.recall(model, query) == {}
 
-    async def test_empty_calls_write_and_return_nothing(self, cache: ScoreCache) -> None:
-        await cache.write(MODEL, QUERY, {})
-        assert await cache.read(MODEL, QUERY, []) == []
-        assert await cache.recall(MODEL, QUERY) == {}
-
     async def test_any_text_is_a_query(self, cache: ScoreCache) -> None:
         for query in ("", "🙂", "a" * 100_000, "\0{}\r\n", "lone \ud800 surrogate"):
             await cache.write(MODEL, query, {TEXTS[0]: SCORES[0]})

@@ -39,22 +39,6 @@ class VectorIndexContract:
             np.testing.assert_array_equal(one.vectors, other.vectors)
         assert (len(view), len(index)) == (1500, 1990)
 
-    def test_strays_are_those_of_other_numbers(self, make: Make) -> None:
-        index = make(16)
-        index.upsert(names(1500), unit(1500, 16), np.arange(1, 1501))
-        index.upsert(names(20), unit(20, 16), np.arange(1501, 1521))
-        index.remove(["d30"])
-        living = np.delete(np.arange(1, 1521), [5, 24, 30, 999, 1505])  # of d5 the old one and the new one
-        assert sorted(index.view().rows.others(living)) == sorted(["d24", "d5", "d999"])
-        assert index.view().rows.others(np.arange(1, 1521)) == []
-        assert len(index.view().rows.others(np.empty(0, np.int64))) == 1499
-
-    def test_the_later_of_one_call_wins(self, make: Make) -> None:
-        vectors, index = unit(3, 8), make(8)
-        index.upsert(["a", "b", "a"], vectors)
-        assert len(index) == 2
-        np.testing.assert_array_equal(index.view().search(vectors[2], 1).vectors[0], vectors[2])
-
     def test_other_dimensions_and_depths_are_refused(self, make: Make) -> None:
         index = make(8)
         with pytest.raises(InvalidEmbeddings):

@@ -13,12 +13,10 @@ from prometheus_client import REGISTRY
 from prometheus_client.samples import Sample
 
 from boundarymorph.access.limits import Access
-from boundarymorph.access.rates import RateLimits
 from boundarymorph.api.lifecycle import Readiness
-from boundarymorph.caching.redis import RedisLink, RedisScoreCache
 from boundarymorph.errors import BoundaryMorphError, Overloaded, RetrieverUnavailable, ScorerUnavailable
 from boundarymorph.scoring.remote import RemoteScorer, parse
-from boundarymorph.settings import Limits, RateLimitSettings, Settings
+from boundarymorph.settings import Limits, Settings
 from boundarymorph.telemetry import metrics
 from tests.clocks import Clock
 from tests.deploy.test_dashboard import RECORDED, RULES, selectors
@@ -31,10 +29,6 @@ ALERTS = {rule["alert"]: rule["expr"] for rule in RULES if "alert" in rule}
 Strike = Callable[[], Awaitable[object]]  # something that meets the fault
 Fault = Callable[[Path, pytest.MonkeyPatch, Clock], AbstractAsyncContextManager[Strike]]
 REQUEST = {"query": "q", "index": "texts", "budget": 2, "k": 2}
-
-
-def nowhere() -> str:
-    return f"redis://127.0.0.1:{free_port()}"
 
 
 @asynccontextmanager
@@ -91,23 +85,6 @@ async def full_house(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> A
         yield strike
 
 
-@asynccontextmanager
-async def rates_alone(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    limits = RateLimits(RateLimitSettings(default="1000/minute"), ("rag",), url=nowhere())
-    yield lambda: limits.take("rag")
-    await limits.close()
-
-
-@asynccontextmanager
-async def cache_away(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[Strike]:
-    link = RedisLink(nowhere(), timeout=5, clock=clock)
-    cache = RedisScoreCache(link)
-    for _ in range(5):
-        await cache.read("model", "q", [b"text"])
-    yield lambda: cache.read("model", "q", [b"text"])
-    await link.close()
-
-
 # The alert, its fault, and the value of the gauge that it looks at then; None for a counter, which rises.
 CASES: list[tuple[str, Fault, float | None]] = [
     ("BoundaryMorphAnswersDegraded", scorer_away, None),
@@ -117,8 +94,6 @@ CASES: list[tuple[str, Fault, float | None]] = [
     ("BoundaryMorphPartAway", unready, 0),
     ("BoundaryMorphReplicaAway", replica_away, 0),
     ("BoundaryMorphSelectRefuses", full_house, None),
-    ("BoundaryMorphRateLimitsUnshared", rates_alone, None),
-    ("BoundaryMorphCacheAway", cache_away, 2),
 ]
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -107,25 +106,6 @@ def test_image_runs_the_command_of_its_role(target: str) -> None:
     assert settings.host == "0.0.0.0"
     asked = re.findall(r"\}(/\w+)\"", (DOCKERFILE.parent / "healthcheck.py").read_text())
     assert set(asked) < paths(role)
-
-
-def test_copied_files_are_in_the_context() -> None:
-    text = DOCKERFILE.read_text().replace("${WEIGHTS}", "docker/weights")
-    ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    sources = [source for line in re.findall(r"^COPY (?!--from)(.*)", text, re.M) for source in line.split()[:-1]]
-    assert len(sources) > 5
-    assert all((ROOT / source).exists() and f"!{Path(source).parts[0]}" in ignored for source in sources)
-
-
-@pytest.mark.parametrize("file", ["compose.yaml", "compose.gpu.yaml"])
-def test_compose_files_name_images_and_volumes_that_exist(file: str) -> None:
-    parsed = compose(file)
-    for name, service in parsed["services"].items():
-        if "build" in service:
-            target = service["build"]["target"]
-            assert target in TARGETS and role_of(target) == name and service["image"] == f"boundarymorph-{target}"
-        for source in (volume.split(":")[0] for volume in service.get("volumes", [])):
-            assert (DOCKERFILE.parent / source).exists() if source.startswith(".") else source in parsed["volumes"]
 
 
 def test_compose_settings_are_valid() -> None:

@@ -1,9 +1,5 @@
-"""`make check-wheels`: install the wheels of dist/ as a newcomer does, on every Python there is -> build/wheels.md.
-
-With pip and with uv, each time in a fresh environment: the library alone, with a first selection, and then the service,
-and the README's way to a first selection on documents of one's own. Seconds are those of a machine that may do other
-things too, and of downloads that a cache may have.
-"""
+"""`make check-wheels`: install the wheels of dist/ as a newcomer does, with pip and with uv, on every Python there is:
+the library alone, with a first selection, then the service, and the README's way to a selection on own documents."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +17,6 @@ import orjson
 
 VERSIONS = ("3.11", "3.12", "3.13")
 INSTALLERS = ("uv", "pip")
-OUTPUT = Path("build/wheels.md")
 TEXTS = (
     "Waves broke over the pier all night.",
     "The harbour master counted the boats after the gale.",
@@ -31,7 +25,6 @@ TEXTS = (
     "Trains were late on Monday.",
     "The lifeboat crew went out in winds of seventy knots.",
 )
-STEPS = ("library", "selection", "service", "index", "select", "client")
 LIBRARY = """
 import sys
 from boundarymorph import Selector
@@ -50,37 +43,32 @@ def main() -> None:
     arguments = parser.parse_args()
     wheels = sorted(map(str, Path("dist").resolve().glob("boundarymorph*.whl")))
     assert len(wheels) == 5, f"dist/ has {wheels}; make wheels"
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         _run([sys.executable, "-m", "venv", f"{folder}/uv"], Path(folder))
         _run([f"{folder}/uv/bin/pip", "install", "uv"], Path(folder))
-        uv = f"{folder}/uv/bin/uv"
-        found = [(_version(given), given) for given in arguments.python] or list(pythons())
-        for installer, (version, python) in itertools.product(INSTALLERS, found):
-            seconds = newcomer(Path(folder) / "new", python, None if installer == "pip" else uv, wheels)
-            figures = (*seconds, sum(seconds))
-            rows.append(f"| {version} | {installer} | " + " | ".join(f"{figure:.1f}" for figure in figures))
-            print(rows[-1], flush=True)
-    head = f"| Python | by | {' | '.join(STEPS)} | all, s |\n|---|---|{'---:|' * (len(STEPS) + 1)}\n"
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(head + "".join(f"{row} |\n" for row in rows))
+        found = arguments.python or list(pythons())
+        for installer, python in itertools.product(INSTALLERS, found):
+            newcomer(Path(folder) / "new", python, None if installer == "pip" else f"{folder}/uv/bin/uv", wheels)
+            print(f"{python}, by {installer}: all is well", flush=True)
 
 
-def pythons() -> Iterator[tuple[str, str]]:
-    """Version and path of one interpreter of each of the VERSIONS: of the PATH, or of pyenv."""
+def pythons() -> Iterator[str]:
+    """One interpreter of each of the VERSIONS: of the PATH, or of pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in VERSIONS:
-        found = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
-        for python in filter(None, found):
-            if full := _version(python):
-                yield full, python
-                break
+        candidates = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
+        # A shim of pyenv may be none that runs.
+        runs = [
+            each for each in candidates if each and not subprocess.run([each, "-V"], capture_output=True).returncode
+        ]
+        if runs:
+            yield runs[0]
         else:
             print(f"left out, as there is none: Python {version}")
 
 
-def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> list[float]:
-    """Seconds of each of the STEPS, in a fresh environment. Raises where one of them fails."""
+def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> None:
+    """Raises AssertionError where a step fails, in a fresh environment."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     lines = (orjson.dumps({"id": str(number), "text": text}) for number, text in enumerate(TEXTS))
@@ -94,29 +82,17 @@ def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> li
         make, install = [uv, "venv", "--python", python, str(venv)], [uv, "pip", "install", "--python", made]
     (plain,) = (wheel for wheel in wheels if Path(wheel).name.startswith("boundarymorph-0"))  # the plain wheel
     found = ["--find-links", str(Path(plain).parent)]
-    steps = (
-        [make, [*install, plain]],
-        [[made, "-I", "-c", LIBRARY]],
-        [[*install, *found, "boundarymorph[models]", "boundarymorph-client"]],
-        [[program, "index", "build", "mine", "--from", "docs.jsonl"]],
-        [[program, "select", "mine", "storms at sea", "-B", "4", "-k", "3"]],
-        [[str(venv / "bin" / "python"), "-I", "-c", CLIENT]],
-    )
-    seconds, output = [], ""
-    for commands in steps:
-        start = time.perf_counter()
-        for command in commands:
-            output = _run(command, folder)
-        seconds.append(time.perf_counter() - start)
-        if commands is steps[4]:
-            assert "3 documents" in output and "4 of 4 cross-encoder calls" in output, output
-    return seconds
-
-
-def _version(python: str) -> str:
-    """Empty where it is none that runs, as a shim of pyenv may be."""
-    asked = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], capture_output=True)
-    return asked.stdout.decode().strip() if asked.returncode == 0 else ""
+    for command in (
+        make,
+        [*install, plain],
+        [made, "-I", "-c", LIBRARY],
+        [*install, *found, "boundarymorph[models]", "boundarymorph-client"],
+        [program, "index", "build", "mine", "--from", "docs.jsonl"],
+        [made, "-I", "-c", CLIENT],
+    ):
+        _run(command, folder)
+    output = _run([program, "select", "mine", "storms at sea", "-B", "4", "-k", "3"], folder)
+    assert "3 documents" in output and "4 of 4 cross-encoder calls" in output, output
 
 
 def _run(command: list[str], folder: Path) -> str:

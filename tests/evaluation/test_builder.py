@@ -100,24 +100,14 @@ def test_builder_updates_judgments_and_queries_of_a_finished_table(tmp_path: Pat
         return asyncio.run(TableBuilder(SeededEncoder(), scorer, 40).build(collection, path))
 
     unjudged = made(replace(COLLECTION, judgments=None))
-    without_terms = {key: values for key, values in np.load(path).items() if key != "terms"}
-    np.savez(path, **without_terms)  # as an earlier version wrote it
     assert "grade" not in unjudged.arrays
     some = made(replace(COLLECTION, queries={"q2": "text 2", "q0": "text 0"}))
     assert [question.id for question in some.questions()] == ["q2", "q0"]
     assert some.arrays["n_relevant"].tolist() == [0, 2]
     assert np.array_equal(some.arrays["score"], unjudged.arrays["score"][[2, 0]])
-    np.testing.assert_array_equal(some.arrays["terms"], unjudged.arrays["terms"][[2, 0]])
-    assert not {"grade", "terms"} & tables.read(path).arrays.keys(), "the file holds more queries than these"
-
-    np.testing.assert_array_equal(made(replace(COLLECTION, judgments=None)).arrays["terms"], unjudged.arrays["terms"])
-    assert "terms" in tables.read(path).arrays
+    assert "grade" not in tables.read(path).arrays, "the file holds more queries than these"
     made(COLLECTION)
     assert tables.read(path).arrays["n_relevant"].tolist() == [2, 1, 0]
-    (best, *_) = unjudged.question(0).pool.ids
-    made(replace(COLLECTION, judgments={"q0": {best: 300}}))
-    grades = tables.read(path).question(0).grades
-    assert grades is not None and grades[0] == 300 and grades.sum() == 300
     assert scorer.pairs == 120
     with pytest.raises(InvalidInput, match="fewer queries"):
         made(replace(COLLECTION, queries={**COLLECTION.queries, "q3": "text 3"}))
@@ -144,24 +134,3 @@ def test_builder_goes_on_where_it_failed_or_begins_anew(tmp_path: Path, depth: i
     for key in ("score", "pool", "doc_emb"):
         assert np.array_equal(again.arrays[key], whole.arrays[key])
     assert sorted(one.name for one in tmp_path.iterdir()) == ["t.npz", "whole.npz"]
-
-
-def test_builder_refuses_a_second_process(tmp_path: Path) -> None:
-    """The second is refused while the first builds, and gets the finished table afterwards."""
-    path, encoder = tmp_path / "t.npz", SeededEncoder()
-
-    class Second(Lengths):
-        refused = 0
-
-        async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
-            with pytest.raises(InvalidInput, match="another process is building"):
-                await TableBuilder(encoder, Lengths(), 40).build(COLLECTION, path)
-            self.refused += 1
-            return await super().score(query, texts)
-
-    first = build(path, scorer := Second(), encoder)
-    assert scorer.refused and len(encoder.encoded) == 100
-    second = build(path, idle := Lengths(), encoder)
-    assert idle.pairs == 0
-    np.testing.assert_array_equal(first.arrays["score"], second.arrays["score"])
-    assert [one.name for one in tmp_path.iterdir()] == ["t.npz"]

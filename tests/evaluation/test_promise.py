@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boundarymorph_evaluation.promise import RECENT, Audit, Look, Promise, certified
@@ -36,6 +36,7 @@ def violations(given: list[Audit], threshold: float, loss: float, budget: int, a
     )
 
 
+@settings(max_examples=50)
 @given(audits, st.sampled_from([0.02, 0.05, 0.1]), st.sampled_from([0.5, 0.8, 0.9]), st.sampled_from([5, 20, 30, 50]))
 def test_the_threshold_is_the_largest_of_the_definition(
     given: list[Audit], loss: float, probability: float, budget: int

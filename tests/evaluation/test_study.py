@@ -13,7 +13,7 @@ from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 from boundarymorph_evaluation.promise import Audit, Look, Promise
 from boundarymorph_evaluation.promised import CALLS, audit_of, kept, stop
 from boundarymorph_evaluation.run import experiment
-from boundarymorph_evaluation.study import changes, comparisons, latencies, paired_p
+from boundarymorph_evaluation.study import changes, comparisons, latencies
 from tests.evaluation.tables import synthetic
 
 METHODS = chosen(["mips", "ss", "bagel", PAPER])
@@ -46,14 +46,6 @@ def test_latencies_count_calls() -> None:
     assert (paper["calls"], paper["scorer"], found.loc[("ss", 4), "scorer"]) == (8, 4.0, 2.0)
     assert paper["algorithm"] > 0 and paper["total"] == pytest.approx(4.0 + paper["algorithm"])
     assert latencies(OUTCOME, 5, None)[["scorer", "total"]].isna().all(axis=None)
-
-
-def test_wilcoxon_by_hand() -> None:
-    # five positive differences of five: 2 / 2^5
-    assert paired_p(np.array([0.1, 0.2, 0.3, 0.4, 0.5])) == pytest.approx(0.0625)
-    assert paired_p(np.array([0.0, 0.0])) == 1.0
-    assert paired_p(np.array([np.nan])) == 1.0
-    assert 0 < paired_p(np.array([0.0, 0.1, 0.1, -0.1, 0.2] * 12)) < 0.05, "ties and zeros are no trouble"
 
 
 TABLE = synthetic()

@@ -1,10 +1,7 @@
 """Tables and the collections of texts that they are made of."""
 
 import gzip
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -161,20 +158,6 @@ def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
     assert fingerprint(found.queries) != fingerprint(found.first(1).queries)
 
 
-def test_a_byte_order_mark_and_a_text_of_null(tmp_path: Path) -> None:
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"):
-        path = beir(tmp_path) / name
-        path.write_text(path.read_text(), encoding="utf-8-sig")
-    (tmp_path / "qrels.tsv").write_text("1\ta\t1\n", encoding="utf-8-sig")  # no header that could hide it
-    with (tmp_path / "corpus.jsonl").open("a") as file:
-        file.write(
-            '{"_id": "c", "text": null}\n{"_id": "d", "title": "Yeast", "text": null}\n{"_id": "e", "text": ""}\n'
-        )
-    found = load(str(tmp_path))
-    assert found.documents["a"] == "Tides\nThe moon pulls." and list(found.queries) == ["1"]
-    assert [found.documents[name] for name in "cde"] == ["", "Yeast\n", ""]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
@@ -198,37 +181,3 @@ def test_mistakes_are_named(tmp_path: Path, name: str, content: str | bytes, com
     (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode())[:20])
     with pytest.raises(InvalidInput, match="cannot be read"):
         load(str(tmp_path))
-
-
-class StandIn:
-    """As much of an ir_datasets dataset as is used."""
-
-    def has_qrels(self) -> bool:
-        return True
-
-    def docs_iter(self) -> Any:
-        yield SimpleNamespace(doc_id="a", default_text=lambda: "said whole")
-        yield SimpleNamespace(doc_id="b", title="Bread", default_text=lambda: "Bread\nrises")
-
-    def queries_iter(self) -> Any:
-        yield SimpleNamespace(query_id=7, default_text=lambda: "yeast")
-
-    def qrels_iter(self) -> Any:
-        yield SimpleNamespace(query_id="7", doc_id="b", relevance=1)
-        yield SimpleNamespace(query_id="7", doc_id="a", relevance=-1)
-
-
-def test_ir_datasets_through_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = ModuleType("ir_datasets")
-    known = {"kitchen/bread": StandIn()}
-    library.load = known.__getitem__  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ir_datasets", library)
-    found = load("ir_datasets:kitchen/bread")
-    assert found.name == "kitchen-bread"
-    assert dict(found.documents) == {"a": "said whole", "b": "Bread\nrises"}
-    assert dict(found.queries) == {"7": "yeast"} and found.judgments == {"7": {"b": 1, "a": 0}}
-    with pytest.raises(InvalidInput, match="knows no dataset"):
-        load("ir_datasets:other")
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(InvalidInput, match="pip install ir_datasets"):
-        load("ir_datasets:any")

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DeadlineExceeded
-from boundarymorph.inference.models import DeviceLost, OutOfMemory
-from boundarymorph.scoring.scorer import Pair, Scores
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, TokenSequence
+from boundarymorph.scoring.scorer import Scores
 from tests.clocks import Clock
 
 
@@ -118,15 +118,15 @@ class SeededCrossEncoder:
             self.open.set()
         self.batches: list[list[str]] = []
         self.closed = False
-        self._texts: dict[Pair, str] = {}
+        self.asked: dict[TokenSequence, tuple[str, str]] = {}
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-        pairs = [Pair(np.arange(min(100, max(1, len(text)))), len(text) > 100, query=query) for text in texts]
-        self._texts.update(zip(pairs, texts, strict=True))
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
+        pairs = [TokenSequence(np.arange(min(100, max(1, len(text)))), len(text) > 100) for text in texts]
+        self.asked |= {pair: (query, text) for pair, text in zip(pairs, texts, strict=True)}
         return pairs
 
-    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        texts = [self._texts[pair] for pair in pairs]
+    def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
+        texts = [self.asked[pair][1] for pair in pairs]
         self.batches.append(texts)
         assert self.open.wait(10)
         if sum(map(len, pairs)) > self.memory:
@@ -135,7 +135,7 @@ class SeededCrossEncoder:
             raise DeviceLost("struck")
         if any("poison" in text for text in texts):
             raise ZeroDivisionError
-        return np.array([score_of(pair.query, text) for pair, text in zip(pairs, texts, strict=True)])
+        return np.array([score_of(*self.asked[pair]) for pair in pairs])
 
     def close(self) -> None:
         self.closed = True

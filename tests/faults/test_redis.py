@@ -12,8 +12,7 @@ from tests.system.load import COMPLETE, Answer, load, outcome
 
 
 @pytest.mark.parametrize(
-    ("fault", "saw"),
-    [("killed", ""), ("hangs", ", later by `cache.timeout_seconds` a lookup until it is left alone")],
+    ("fault", "saw"), [("killed", ""), ("hangs", ", later by `cache.timeout_seconds` a lookup until it is left alone")]
 )
 def test_away(deployment: Deployment, table: Table, fault: str, saw: str) -> None:
     gateway, query = deployment.gateway.service, new_query()
@@ -49,7 +48,7 @@ def test_killed_under_load(deployment: Deployment, table: Table) -> None:
         restarted = time.monotonic()
         until(lambda: seen.is_normal(restarted, is_free))
     assert set(seen.outcomes()) == {COMPLETE}
-    table.under_load = load_row("Redis", "make test-faults", seen, killed, restarted, is_free)
+    table.under_load = load_row(seen, killed, restarted, is_free)
 
 
 def test_full(deployment: Deployment, table: Table) -> None:

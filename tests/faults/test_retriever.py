@@ -7,19 +7,7 @@ import pytest
 
 from tests.fakes.upstream import slow, well
 from tests.fakes.wires import Server
-from tests.faults.scenario import (
-    BUDGET,
-    DOCUMENTS,
-    K,
-    Role,
-    Stopwatch,
-    ask,
-    completes,
-    ids,
-    new_query,
-    spent,
-    whole,
-)
+from tests.faults.scenario import BUDGET, DOCUMENTS, K, Role, Stopwatch, ask, completes, ids, new_query, spent, whole
 from tests.faults.table import Table
 from tests.patience import until
 from tests.ports import free_port

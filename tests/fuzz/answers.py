@@ -11,13 +11,9 @@ import ctypes
 import gc
 import http.client
 import json
-import re
-import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -79,12 +75,11 @@ SELECTING: list[Asked] = [
     ("GET", "/v1/models", None),
     ("GET", "/info", None),
 ]
-PAGE: Asked = ("GET", "/indexes/large/documents?limit=1000", None)
 INDEXES: list[Asked] = [
     ("GET", "/indexes", None),
     ("GET", "/indexes/large", None),
     ("GET", "/indexes/large/stats", None),
-    PAGE,
+    ("GET", "/indexes/large/documents?limit=1000", None),
     ("GET", "/indexes/large/documents/0001", None),
     ("GET", "/indexes/large/artifacts", None),
 ]
@@ -101,23 +96,6 @@ REQUESTS: dict[App, list[Asked]] = {
         ("POST", "/embed/documents", {"texts": ["x" * 100_000] * 20}),
     ],
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What requests took. statuses: of their answers, 0 for one that was not read; grown: bytes at the peak; pause:
-    seconds of CPU of the event loop's thread between two of its steps, which other threads do not add to."""
-
-    app: str
-    route: str
-    asked: str
-    statuses: list[int]
-    grown: int
-    pause: float
-
-    @property
-    def holds(self) -> bool:
-        return self.grown <= MOST and self.pause <= PAUSE and max(self.statuses) < 500
 
 
 async def fill(client: httpx.AsyncClient) -> None:
@@ -144,17 +122,6 @@ def send(port: int, asked: Asked) -> int:
         return response.status
 
 
-def leave_unread(port: int, asked: Asked) -> int:
-    """Send a request whose answer is not read for a while."""
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        connection.connect(("127.0.0.1", port))
-        head = f"{asked[0]} {asked[1]} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {READER}\r\n\r\n"
-        connection.sendall(head.encode())
-        time.sleep(2)
-        return 0
-
-
 def memory_of_this_process(field: str) -> int:
     """Bytes, as the kernel counts them."""
     text = Path("/proc/self/status").read_text()
@@ -167,29 +134,19 @@ def begin_the_peak_anew() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-async def measured(app: App, port: int, asked: Asked, how: Callable[[int, Asked], int] = send) -> Taken:
-    """Send a request several times at once, and measure what that takes."""
+async def measured(port: int, asked: Asked) -> dict[str, Any]:
+    """What a request takes that is sent several times at once: bytes at the peak, and the longest pause, as seconds of
+    CPU of the event loop's thread between two of its steps, which other threads do not add to."""
     begin_the_peak_anew()
-    before, longest = memory_of_this_process("VmRSS"), 0.0
-    sending = asyncio.gather(*(asyncio.to_thread(how, port, asked) for _ in range(AT_ONCE)))
+    before, pause = memory_of_this_process("VmRSS"), 0.0
+    sending = asyncio.gather(*(asyncio.to_thread(send, port, asked) for _ in range(AT_ONCE)))
     while not sending.done():
         begun = time.thread_time()
         await asyncio.sleep(0.001)
-        longest = max(longest, time.thread_time() - begun)
-    grown = max(0, memory_of_this_process("VmHWM") - before)
-    method, path, body = asked
-    return Taken(app, f"{method} {pattern(path)}", json.dumps(body)[:200], await sending, grown, longest)
-
-
-def tell(taken: Taken) -> None:
-    """Print what was measured."""
-    print(json.dumps(asdict(taken) | {"holds": taken.holds}), flush=True)
-
-
-def pattern(path: str) -> str:
-    """The path as in the description of the application."""
-    path = re.sub(r"^/indexes/[^/?]+", "/indexes/{name}", path.partition("?")[0])
-    return re.sub(r"/documents/.+", "/documents/{id}", path)
+        pause = max(pause, time.thread_time() - begun)
+    statuses, grown = await sending, memory_of_this_process("VmHWM") - before
+    holds = grown <= MOST and pause <= PAUSE and max(statuses) < 500
+    return {"asked": str(asked)[:200], "statuses": statuses, "grown": grown, "pause": pause, "holds": holds}
 
 
 async def main() -> None:
@@ -203,17 +160,10 @@ async def main() -> None:
             await ready(client)
             await fill(client)
         for app in APPS:
-            async with started(app, settings, OWNER) as (made, url), httpx.AsyncClient(base_url=url) as client:
+            async with started(app, settings, OWNER) as (_, url), httpx.AsyncClient(base_url=url) as client:
                 await ready(client)
-                port = int(url.rpartition(":")[2])
                 for asked in REQUESTS[app]:
-                    tell(await measured(app, port, asked))
-                if app == "whole":
-                    tell(await measured(app, port, PAGE, leave_unread))
-                hand = made.state.access.bytes_in_flight
-                async with asyncio.timeout(PATIENCE):
-                    while hand.total:  # noqa: ASYNC110 - it tells nobody
-                        await asyncio.sleep(0.01)
+                    print(json.dumps(await measured(int(url.rpartition(":")[2]), asked)), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,7 @@ from hypothesis import strategies as st
 from boundarymorph.retrieval.uploads import parse_ndjson
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
-from tests.fakes.service import (
-    NDJSON,
-    answer,
-    block,
-    fake_service,
-    on_socket,
-    ready,
-    texts,
-)
+from tests.fakes.service import NDJSON, answer, block, fake_service, on_socket, ready, texts
 from tests.patience import PATIENCE
 from tests.stateful.profile import times
 

@@ -108,9 +108,3 @@ class TestComputing:
             assert not concurrency._cores.acquire(blocking=False)  # and nothing is given back that nobody had
         for _ in range(2):
             assert concurrency._cores.acquire(blocking=False)
-
-    def test_an_error_ends_it(self) -> None:
-        for _ in range(3):
-            with pytest.raises(KeyError), computing():
-                raise KeyError
-        assert concurrency._cores.acquire(blocking=False)

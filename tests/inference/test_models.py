@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
-from boundarymorph.inference import models
 from boundarymorph.inference.models import OnnxTextModel, Weights, embedded_cross_encoder, embedded_encoder
 
 QUERY = "how tall is the eiffel tower?"
@@ -65,22 +64,6 @@ class TestWeights:
         shutil.copy(embedded_encoder().tokenizer, weights.tokenizer)
         with pytest.raises(ModelUnavailable, match=r"sha256.*pip install"):
             OnnxTextModel(weights)
-
-    def test_a_file_that_changes_is_read_again(self, tmp_path: Path) -> None:
-        weights = replace(embedded_encoder(), directory=tmp_path)
-        shutil.copy(embedded_encoder().onnx, weights.onnx)
-        shutil.copy(embedded_encoder().tokenizer, weights.tokenizer)
-        weights.verify()
-        with weights.onnx.open("r+b") as file:
-            file.seek(1000)
-            file.write(b"x")
-        with pytest.raises(ModelUnavailable):
-            weights.verify()
-
-    def test_their_package_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(models, "_PACKAGE", "not_installed")
-        with pytest.raises(ModelUnavailable, match=r"bge-small-en-v1\.5 is not installed.*pip install"):
-            embedded_encoder()
 
 
 class TestRunning:

@@ -148,6 +148,7 @@ def test_pairs_and_texts_are_what_the_tokenizer_makes(name: str, written: list[s
     tokenizer = made(name)
     for text, tokens in zip(written, encode_texts(tokenizer, length, written), strict=True):
         whole = tokenizer.encode(text)
+        assert tokens.type_ids is not None
         if not tokens.truncated:
             assert (tokens.ids.tolist(), tokens.type_ids.tolist()) == (whole.ids, whole.type_ids)
     room = length - tokenizer.num_special_tokens_to_add(True)
@@ -157,7 +158,7 @@ def test_pairs_and_texts_are_what_the_tokenizer_makes(name: str, written: list[s
         first.truncate(max(room // 2, room - len(second)))
         second.truncate(room - len(first))
         whole = tokenizer.post_process(first, second)
-        assert tokens.truncated == cut
+        assert tokens.type_ids is not None and tokens.truncated == cut
         assert (tokens.ids.tolist(), tokens.type_ids.tolist()) == (whole.ids, whole.type_ids)
 
 

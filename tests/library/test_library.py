@@ -206,12 +206,6 @@ def test_select_refuses_wrong_options(options: dict[str, Any], says: str) -> Non
         Selector(scores).select(QUERY, TEXTS, **options)
 
 
-async def test_numbers_of_numpy_are_numbers_also_where_a_loop_runs_as_in_a_notebook() -> None:
-    usual = Selector(scores).select(QUERY, TEXTS, budget=5, k=3, min_relevance=0.25)
-    found = Selector(scores).select(QUERY, TEXTS, budget=np.int64(5), k=np.int32(3), min_relevance=np.float32(0.25))
-    assert without_chance(found.model_dump()) == without_chance(usual.model_dump())
-
-
 @pytest.mark.parametrize(
     ("raised", "expected"),
     [(ZeroDivisionError, ZeroDivisionError), (StopIteration, RuntimeError), (TimeoutError("ours"), TimeoutError)],

@@ -132,22 +132,6 @@ def test_recordings_of_one_version_are_the_same(data: Path, tmp_path: Path, caps
     assert {slug for slug in slugs if f"problem:{slug}" not in recorded} == UNREACHED
 
 
-@pytest.mark.parametrize(
-    ("fields", "left"),
-    [
-        (["cost"], {"id": 1, "usage": {"calls": 2}, "documents": [{"id": 3}]}),
-        (["usage.cost"], {"id": 1, "usage": {"calls": 2}, "documents": [{"id": 3, "cost": 4}]}),
-        ([".id"], {"usage": {"calls": 2, "cost": 5}, "documents": [{"id": 3, "cost": 4}]}),
-        (["documents.id", "usage"], {"id": 1, "documents": [{"cost": 4}]}),
-        (["st", "e.cost"], {"id": 1, "usage": {"calls": 2, "cost": 5}, "documents": [{"id": 3, "cost": 4}]}),
-    ],
-    ids=["anywhere", "within a field", "within nothing", "several", "parts of names"],
-)
-def test_fields_are_left_out(fields: list[str], left: dict[str, Any]) -> None:
-    value = {"id": 1, "usage": {"calls": 2, "cost": 5}, "documents": [{"id": 3, "cost": 4}]}
-    assert answers.without(value, fields) == left
-
-
 def test_comparison_names_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def entry(**answer: Any) -> dict[str, Any]:
         return {"request": "POST /select {}", "body": {"k": 1}, "status": 200, "headers": {}, "answer": answer}

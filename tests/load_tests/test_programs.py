@@ -17,6 +17,7 @@ from tests.evaluation.tables import synthetic
 REPOSITORY = Path(__file__).parents[2]
 
 
+ALONE = "--clients 1 --repetitions 1 --alone"
 OVERLOAD = "--seconds 2 --spans 1 --clients 20 --documents 60 --budget 5"
 
 
@@ -32,37 +33,17 @@ def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return results
 
 
-def test_sessions_of_the_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--pools 200 --dimensions 8 --rounds 0 2 --budgets 10 --literal-budgets 10 --repeats 1 --k 5"
-    *sessions, literal = run("bench_selection", f"{options} --beside {REPOSITORY}", tmp_path, monkeypatch)["rows"]
-    assert [(row["method"], row["rounds"], row["B"]) for row in sessions] == [
-        ("trend", "growing", 10), ("trend", 2, 10), ("boundarymorph", "growing", 10), ("boundarymorph", 2, 10)
-    ]  # fmt: skip
-    for row in sessions:
-        assert row["sessions_a_second_and_core"] == pytest.approx(1e3 / row["cpu_ms"])
-        assert row["before_cpu_ms"] > 0
-    assert literal["same_picks"] and literal["literal_seconds"] > 0
-
-
-@pytest.mark.usefixtures("tiny_weights")
-def test_pools_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = "--documents 600 --dimension 16 --depth 100 --queries 2 --kinds flat"
-    rows = run("bench_retrieval", options, tmp_path, monkeypatch)["rows"]
-    found = {row["search"]: row for row in rows}
-    assert found["vectors"]["recall"] == 1 and found["vectors"]["faiss_p50_ms"] > 0
-    assert found["hybrid"]["found"] == 100 and found["filter: a url"]["found"] == 1
-    assert 0 < found["filter: a year"]["found"] < found["filter: from a year on"]["found"] <= 100
-
-
 @pytest.mark.usefixtures("tiny_weights")
 @pytest.mark.parametrize(
     ("name", "options"),
     [
+        ("bench_retrieval", "--documents 600 --dimension 16 --depth 100 --queries 2 --kinds flat"),
         ("bench_request", "--sizes 200,10,16 --requests 2"),
         (
-            "bench_models",
-            "--shape smoke --seconds .5 --pairs 12 --sessions 2 --documents 10 --clients 1 --repetitions 1",
+            "bench_selection",
+            "--pools 200 --dimensions 8 --rounds 0 2 --budgets 10 --literal-budgets 10 --repeats 1 --k 5",
         ),
+        ("bench_models", f"--shape smoke --seconds .5 --pairs 12 --sessions 2 --documents 10 {ALONE}"),
         ("bench_gpu", "--device cpu --models smoke --pairs 6 --batch-tokens 512 --precisions bf16 --repeats 1"),
         ("bench_failover", "--sessions 2 --seconds .4"),
         ("bench_overload", f"--capacity-seconds 1 {OVERLOAD}"),
@@ -126,25 +107,6 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     measured = [row[metric] for row in rows for metric in done.metrics if row[metric] is not None]
     assert measured and all(-1e-9 <= value <= 1 + 1e-9 for value in measured)
     assert text.startswith(f"# {done.title}\n\n| ")
-
-
-def test_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a review whose relevant records have words of their own, everything is found; the seed does not count."""
-    about = ["walls guard the old town" if number % 5 == 0 else f"bees make honey {number % 7}" for number in range(60)]
-    records = [{"_id": f"towns-{number}", "text": f"{text} {number % 3}"} for number, text in enumerate(about)]
-    (tmp_path / "corpus.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
-    (tmp_path / "queries.jsonl").write_bytes(orjson.dumps({"_id": "towns", "text": "towns and their walls"}))
-    relevant = [f"towns\ttowns-{number}\t1" for number in range(0, 60, 5)]
-    (tmp_path / "qrels.tsv").write_text("\n".join(relevant))
-    rows, text = study(tmp_path, monkeypatch, "reviews", "--data", str(tmp_path))
-    found = {(row["how"], row["seed"]): row for row in rows}
-    assert len(found) == len(rows) == 2 * (2 + 4)
-    for seed in ("no", "yes"):
-        assert found["find", seed]["recall@50"] == 1.0 and found["find", seed]["wss@95"] > 0.7
-        for target in ("0.8 in 0.9", "0.95 in 0.8"):
-            said = found[f"find {target}", seed]
-            assert said["true"] and 0.2 <= said["read"] < 1.0
-    assert "| find | no | 100.0 | 100.0 |" in text
 
 
 def test_means_and_changes_of_a_study_by_hand() -> None:

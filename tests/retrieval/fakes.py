@@ -9,11 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.retrieval.document import Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
-from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import TrainingPolicy, VectorView
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from boundarymorph.retrieval.ranking import FusedRanking
 from boundarymorph.retrieval.uploads import BadLine, IngestReport, ParsedDocument, ingesting
 from boundarymorph.selection import Pool
@@ -49,30 +48,20 @@ class Words:
     """What searches see of the words of a store, through an index over it."""
 
     def __init__(self, store: DocumentStore, policy: TrainingPolicy | None = None) -> None:
-        self.index = LocalIndex("words", store.path, policy=policy, page=store._page)
+        self.index = LocalIndex("words", store.path, policy=policy)
+        self.index.page_rows = store.page_rows
 
-    def best(self, query: str, depth: int, filter: Filter | None = None) -> FusedRanking:
+    def best(self, query: str, depth: int) -> FusedRanking:
         with self.index._up_to_date() as view:
-            words = view.words
-            assert words is not None
-            if filter is not None:
-                view = view.among(self.index.matching_sequences(filter))
-            rows, scores = words.best(query, depth, view.rows.alive)
+            assert view.words is not None
+            rows, scores = view.words.best(query, depth, view.rows.alive)
             return FusedRanking([view.rows.ids[row] for row in rows.tolist()], scores)
 
     def bm25(self, query: str, ids: Sequence[str]) -> NDArray[np.float64]:
         with self.index._up_to_date() as view:
             assert view.words is not None
-            return view.words.scores(query, self._rows(view, ids))
-
-    def terms(self, query: str, ids: Sequence[str]) -> NDArray[np.bool_]:
-        with self.index._up_to_date() as view:
-            assert view.words is not None
-            return view.words.terms(query, self._rows(view, ids))
-
-    def _rows(self, view: VectorView, ids: Sequence[str]) -> NDArray[np.int64]:
-        rows = {view.rows.ids[row]: row for row in np.flatnonzero(view.rows.alive)}
-        return np.array([rows[id] for id in ids], np.int64)
+            rows = {view.rows.ids[row]: row for row in np.flatnonzero(view.rows.alive)}
+            return view.words.scores(query, np.array([rows[id] for id in ids], np.int64))
 
 
 class SeededEncoder:

@@ -135,18 +135,6 @@ def test_restore_refuses_what_is_no_snapshot(catalog: LocalCatalog, index: Local
         refused(catalog, source, "not a snapshot of an index")
 
 
-def test_damaged_index_is_not_copied(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
-    put(index, range(1_000, 3_000))
-    path = index.path
-    catalog.close()
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 40_960] = b"\xa5" * 40_960
-    path.write_bytes(content)
-    with pytest.raises(CorruptIndex, match=path.name):
-        catalog.get("a").back_up(tmp_path / "copy")
-    assert {path.name for path in tmp_path.iterdir()} == {"indexes"}
-
-
 def sealed(copy: Path) -> None:
     """Write a manifest with right checksums, as whoever means harm would."""
     (copy / "manifest.json").unlink()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from boundarymorph.inference.concurrency import awaited
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
-from boundarymorph.retrieval.local.vectors import TrainingPolicy, VectorIndex
+from boundarymorph.retrieval.local.vectors import TrainingPolicy
 from tests.contract.vector_index import names, unit
 from tests.patience import until
 from tests.retrieval.fakes import nearest
@@ -42,8 +43,8 @@ def open_index(path: Path) -> Iterator[Open]:
     """Another process's view of the index, as far as files tell. plain: it uses no block."""
     opened = []
 
-    def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: object) -> LocalIndex:
-        opened.append(LocalIndex("index", path, policy=policy, **options))  # type: ignore[arg-type]
+    def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: Any) -> LocalIndex:
+        opened.append(LocalIndex("index", path, policy=policy, **options))
         if plain:
             opened[-1]._trainer.files.newest = lambda after=0: None  # type: ignore[method-assign]
         return opened[-1]
@@ -157,7 +158,7 @@ def test_block_is_made_while_it_is_searched_and_written(open_index: Open) -> Non
         assert_same(searched, plain)
 
 
-@pytest.mark.parametrize("damage", ["a bit", "the end", "another store", "a later format", "a missing file"])
+@pytest.mark.parametrize("damage", ["a bit", "the end", "a later format", "a missing file"])
 def test_damaged_block_is_named_and_made_again(
     open_index: Open, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,11 +168,7 @@ def test_damaged_block_is_named_and_made_again(
     file = file_of(path)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    if damage == "another store":
-        path.with_suffix(".block").rename(path.with_name("other.block"))
-        path = path.with_name("other.sqlite3")
-        DocumentStore(index.path).copy_to(path)
-    elif damage == "a later format":
+    if damage == "a later format":
         manifest = json.loads((file.parent / "manifest.json").read_text())
         (file.parent / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
     elif damage == "a missing file":
@@ -226,7 +223,7 @@ def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, cap
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:
     """The rows are read a page at a time, between which others write."""
     index, plain = open_index(), open_index(plain=True)
-    index._page = 50
+    index.page_rows = 50
     put(index, names(300))
     steps = 0
 
@@ -280,20 +277,6 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
     assert make(index)
     assert rows(index) == 300
     assert not list(path.with_suffix(".block").glob(".writing-*"))
-
-
-def test_first_reading_does_not_keep_the_log(open_index: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, reader = open_index(), open_index(page=10)
-    put(writer, names(40))
-    emptied, upsert = [], VectorIndex.upsert
-
-    def slowly(index: VectorIndex, *arguments: object) -> None:
-        emptied.append(writer.empty_log())
-        upsert(index, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(VectorIndex, "upsert", slowly)
-    assert len(nearest(reader, QUERY, 1000)) == 40
-    assert emptied == [True] * 4
 
 
 def test_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:

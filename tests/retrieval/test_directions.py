@@ -8,10 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.retrieval.document import Document, Retrieved, Search
-from boundarymorph.retrieval.local import store
 from boundarymorph.retrieval.local.catalog import LocalIndex
 from boundarymorph.retrieval.local.store import COUNT, FEWEST, Directions, DocumentStore
-from boundarymorph.retrieval.ranking import unit_from_halves
 
 DIMENSION = 160
 WORDS = ["river", "bridge", "water", "stone", "tower"]
@@ -53,18 +51,6 @@ def test_directions_span_what_the_singular_vectors_span(count: int, dimension: i
     assert 0.99 * most < np.square(vectors @ basis).sum() < 1.0001 * most
 
 
-def test_directions_keep_cosines_of_vectors_within_them() -> None:
-    vectors = topical(500)
-    learned = Directions.of(vectors)
-    inside = vectors @ learned.basis @ learned.basis.T
-    inside /= np.linalg.norm(inside, axis=1, keepdims=True)
-    projected = learned.units(inside)
-    assert projected.shape == (500, COUNT)
-    assert np.allclose(projected @ projected.T, inside @ inside.T, atol=2e-3)
-    other = Directions(np.eye(DIMENSION, COUNT, dtype=np.float32))  # of which a vector may have none
-    assert np.allclose(np.linalg.norm(other.units(np.eye(DIMENSION, dtype=np.float32)[[0, -1]]), axis=1), 1)
-
-
 @pytest.mark.parametrize("count", [1, 63, 65, 500])
 def test_directions_of_a_row_do_not_depend_on_others(count: int) -> None:
     vectors = topical(500)
@@ -72,43 +58,6 @@ def test_directions_of_a_row_do_not_depend_on_others(count: int) -> None:
     whole = learned.units(vectors)
     some = np.random.default_rng(count).permutation(500)[:count]
     assert np.array_equal(learned.units(vectors[some]), whole[some])
-
-
-class Asked:
-    """The vectors of documents by sequence number, and which of them were asked for."""
-
-    def __init__(self) -> None:
-        self.vectors = topical(400)
-        self.learned = Directions.of(self.vectors)
-        self.whole = self.learned.units(self.vectors)
-        self.asked: list[int] = []
-
-    def units_of(self, sequences: NDArray[np.int64], living: int = 400) -> NDArray[np.float32]:
-        def rows(places: NDArray[np.intp]) -> NDArray[np.floating]:
-            self.asked.extend(sequences[places].tolist())
-            rows: NDArray[np.floating] = self.vectors[sequences[places] % 400]
-            return rows
-
-        return unit_from_halves(self.learned.halves_of(sequences, rows, living))
-
-
-def test_document_is_projected_once() -> None:
-    of, rng = Asked(), np.random.default_rng(0)
-    for count in (0, 1, 100, 300, 10):  # numbers beyond the room so far, and again below it
-        sequences = rng.permutation(400)[:count]
-        assert np.array_equal(of.units_of(sequences), of.whole[sequences])
-    assert len(of.asked) == len(set(of.asked)) > 300
-
-
-def test_projections_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "ROOM", 20)
-    of, first, second = Asked(), np.arange(100), np.arange(100, 200)
-    for sequences in (first, second, second[:19], first[:19]):  # as if 50 were living
-        assert np.array_equal(of.units_of(sequences, living=50), of.whole[sequences])
-    assert of.asked == [*first, *second, *first[:19]]
-    of.units_of(np.array([300]), living=50)
-    assert np.array_equal(of.units_of(first[:19], living=50), of.whole[:19])
-    assert of.asked[219:] == [300]  # 120 are kept: these, and those of the second hundred
 
 
 @pytest.mark.parametrize("hybrid", [False, True])

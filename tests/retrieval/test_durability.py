@@ -1,23 +1,53 @@
 """What was acknowledged survives `kill -9` at any moment. The processes, the files and the kills are real."""
 
+import itertools
 import random
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.words import PoolWords
 from tests.retrieval.fakes import Words, nearest, vector_of
-from tests.retrieval.writer import BATCH, DIMENSION, KNOWN, document_of
 from tests.stateful.profile import times
 from tests.system import script
+
+DIMENSION, BATCH, KNOWN = 32, 5, 200
+
+
+def document_of(number: int, version: int) -> Document:
+    # The padding makes a batch span several database pages.
+    return Document(str(number), f"document {number} version {version} " + "padding " * 200)
+
+
+def write() -> None:
+    """In a process that is killed: add or update documents or make indexes, and print what was acknowledged."""
+    directory, what, *arguments = sys.argv[1:]
+    first = int(arguments[0]) if arguments else 0
+    catalog = LocalCatalog(Path(directory))
+    if what == "create":
+        for number in itertools.count():
+            catalog.create(f"index-{number}", encoder=None, dimension=DIMENSION)
+            print(number, flush=True)
+    index = catalog.create("index", encoder=None, dimension=DIMENSION)
+    rng = random.Random(first)
+    for batch in itertools.count(first):
+        if what == "build":
+            numbers, version = list(range(batch * BATCH, (batch + 1) * BATCH)), 0
+        else:
+            numbers, version = rng.sample(range(KNOWN), BATCH), batch
+        documents = [document_of(number, version) for number in numbers]
+        index.upsert(documents, np.array([vector_of(document.text) for document in documents]))
+        print(version, *numbers, flush=True)
 
 
 def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[int]]:
     """Run a writer, kill it some time after its first acknowledgement; the numbers on each line that it got out."""
-    code = "from tests.retrieval import writer; writer.main()"
+    code = "from tests.retrieval.test_durability import write; write()"
     with script.running(code, str(directory), *arguments) as (writer, output):
         first = output.readline()
         assert first, "the writer ended before it wrote anything"

@@ -16,7 +16,6 @@ from boundarymorph.settings import RetrieverSettings, Settings
 from tests.fakes.service import answer, client_of, fake_gateway, on_socket, ready
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "examples" / "retriever_over_a_dict.py"
-QUERY = "a violin of 1600"
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +33,6 @@ async def url(example: ModuleType) -> AsyncIterator[str]:
         yield url
 
 
-async def test_example_fulfils_the_contract(url: str, example: ModuleType) -> None:
-    retriever = RemoteRetriever(url)
-    await retriever.check()
-    pool = (await retriever.retrieve("notes", Search(QUERY, 10))).pool
-    assert sorted(pool.ids) == ["bread", "tram", "violin"] and pool.ids[0] == "violin"
-    assert np.abs(pool.embeddings.astype(np.float64) @ pool.query - pool.scores).max() < 1e-3
-    own = await retriever.embed_query(QUERY)
-    assert list((await retriever.retrieve("notes", Search("", 10, own))).pool.ids) == list(pool.ids)
-    found = await retriever.retrieve("notes", Search(QUERY, 10, filter={"year": 1900}))
-    assert list(found.pool.ids) == ["tram"]
-    nothing = await retriever.retrieve("notes", Search(QUERY, 10, filter={"page": "x"}))
-    assert not len(nothing.pool) and nothing.warnings
-    with pytest.raises(UnknownIndex):
-        await retriever.retrieve("unknown", Search(QUERY, 1))
-    documents = await retriever.documents("notes", ["violin", "unknown", "tram"])
-    assert {id: each.text for id, each in documents.items()} == {id: example.TEXTS[id] for id in ("violin", "tram")}
-    lengths = await retriever.characters("notes", ["violin", "unknown"])
-    assert dict(lengths) == {"violin": len(example.TEXTS["violin"])}
-    await retriever.close()
-
-
 async def test_a_service_selects_from_it(url: str) -> None:
     app = create_app(Settings(retriever=RetrieverSettings(url=(url,))), build=fake_gateway)
     async with client_of(app) as client:
@@ -63,3 +41,10 @@ async def test_a_service_selects_from_it(url: str) -> None:
         chosen = answer(await client.post("/select", json={**request, "filter": {"year": 1600}}))["documents"]
         assert [each["text"] for each in chosen] == ["A violin has four strings."]
         assert len(answer(await client.post("/select", json=request))["documents"]) == 2
+    retriever = RemoteRetriever(url)
+    pool = (await retriever.retrieve("notes", Search("a violin", 10))).pool
+    assert np.abs(pool.embeddings.astype(np.float64) @ pool.query - pool.scores).max() < 1e-3
+    with pytest.raises(UnknownIndex):
+        await retriever.retrieve("unknown", Search("a violin", 1))
+    assert dict(await retriever.characters("notes", ["violin", "unknown"])) == {"violin": 26}
+    await retriever.close()

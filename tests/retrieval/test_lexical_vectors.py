@@ -73,14 +73,6 @@ def test_large_pool_is_reduced_to_what_its_texts_are_about() -> None:
     assert (topic[np.argsort(-similarity)[:100]] == 1).all()
 
 
-@pytest.mark.parametrize("count", [40, 300])
-def test_vectors_are_deterministic(count: int) -> None:
-    first, again = of(corpus(count)), of(corpus(count))
-    np.testing.assert_array_equal(first.documents, again.documents)
-    np.testing.assert_array_equal(first.query, again.query)
-    assert not np.array_equal(first.documents, of(corpus(count, seed=1)).documents[: len(first.documents)])
-
-
 @pytest.mark.parametrize("count", [5, 300])
 def test_texts_without_words_are_alike_and_like_no_other(count: int) -> None:
     vectors = of(["", *corpus(count), "-- ?!"])
@@ -90,13 +82,6 @@ def test_texts_without_words_are_alike_and_like_no_other(count: int) -> None:
     np.testing.assert_allclose(other.documents @ other.query, 0, atol=1e-6)
     none = of([""] * count)
     np.testing.assert_array_equal(none.documents @ none.documents.T, np.ones((count, count)))
-
-
-@pytest.mark.parametrize("text", ["word", " ".join(f"w{i}" for i in range(500))])
-def test_identical_texts_have_one_vector(text: str) -> None:
-    vectors = of([text] * 300, text)
-    np.testing.assert_allclose(vectors.documents @ vectors.query, 1, atol=1e-5)
-    of([f"w{number} v{number}" for number in range(500)], "w7")  # the flattest spectrum there is
 
 
 def test_what_128_dimensions_hold_is_held_exactly() -> None:

@@ -17,7 +17,6 @@ from boundarymorph.retrieval.local import metadata as module
 from boundarymorph.retrieval.local.metadata import MatchingReader
 from boundarymorph.retrieval.local.store import DocumentStore
 from tests.patience import PATIENCE
-from tests.retrieval.test_store import matching
 
 
 @pytest.fixture
@@ -32,12 +31,6 @@ def write(store: DocumentStore, documents: dict[str, dict[str, Any]]) -> None:
     store.upsert(rows, np.tile(np.eye(1, 4), (len(rows), 1)), [b""] * len(rows))
 
 
-def rows_of(store: DocumentStore) -> int:
-    with store.transaction() as connection:
-        (count,) = connection.execute("SELECT count(*) FROM field_values").fetchone()
-    return int(count)
-
-
 def test_values_that_no_filter_can_name_take_no_place() -> None:
     def rows(metadata: dict[str, Any]) -> list[tuple[str, Any, int]]:
         return module._rows([(1, orjson.dumps(metadata))])
@@ -46,24 +39,6 @@ def test_values_that_no_filter_can_name_take_no_place() -> None:
     assert len(rows({"d" * MAX_STRING: 1})) == 1
     (field, value, _) = rows({"d": "x" * 5_000})[0]
     assert (field, value) == ("d", "x" * (MAX_STRING + 1))
-
-
-def test_long_texts_compare_as_whole_texts_do(store: DocumentStore) -> None:
-    write(store, {"long": {"t": "x" * 5_000}, "most": {"t": "x" * MAX_STRING}, "nul": {"t": "x\0y"}})
-    for comparison, expected in (("eq", ["most"]), ("gt", ["long"]), ("gte", ["long", "most"]), ("lt", ["nul"])):
-        assert matching(store, Filter({"t": {comparison: "x" * MAX_STRING}})) == expected
-    assert matching(store, Filter({"t": "x"})) == ["nul"]
-
-
-def test_values_go_with_their_document(store: DocumentStore) -> None:
-    write(store, {"a": {"x": 1, "y": [1, 2, 2, 1.0]}, "b": {"x": 1}})
-    assert rows_of(store) == 4
-    twice = [Document("b", "", metadata={"x": 5, "z": 5}), Document("b", "", metadata={"x": 6})]
-    store.upsert(twice, np.tile(np.eye(1, 4), (2, 1)), [b""] * 2)
-    assert rows_of(store) == 4
-    assert (matching(store, Filter({"x": 5})), matching(store, Filter({"x": 6}))) == ([], ["b"])
-    store.delete(["a", "b", "unknown"])
-    assert rows_of(store) == 0
 
 
 def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.retrieval.document import FEW, STOP, Document, in_awaited_pieces, in_pieces, size_of, size_of_all
+from boundarymorph.retrieval.document import FEW, STOP, Document, in_awaited_pieces, in_pieces, size_of_all
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.words import beginnings
 
@@ -38,13 +38,6 @@ async def test_pieces_have_all_documents_in_order(characters: int, tmp_path: Pat
     assert list(without) == known
     assert all(not each.text and each.metadata == {"n": int(each.id)} for each in without.values())
     catalog.close()
-
-
-def test_size_of_counts_texts_and_metadata() -> None:
-    assert size_of(Document("a", "t" * 10, "title")) == 15
-    assert size_of(Document("a", "ä" * 10)) == 40
-    assert size_of(Document("a", "", metadata={"a": "b" * 100})) > 100
-    assert size_of(Document("a", "", metadata={"a": 2**70})) > 0
 
 
 def test_beginnings_are_bounded_in_all() -> None:

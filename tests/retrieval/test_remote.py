@@ -1,7 +1,6 @@
 """RemoteRetriever over real sockets: the contract, the same bits as in one process, and what may go wrong between."""
 
 import asyncio
-import inspect
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,15 +14,12 @@ import pytest_asyncio
 from numpy.typing import ArrayLike
 
 from boundarymorph import errors
-from boundarymorph.api.lifecycle import ABSENT, Parts
 from boundarymorph.errors import (
     PROBLEM_TYPE,
-    BodyTooLarge,
     BoundaryMorphError,
     InvalidConfiguration,
     InvalidEmbeddings,
     MalformedFrame,
-    NotReady,
     Overloaded,
     RetrieverFailed,
     RetrieverUnavailable,
@@ -48,7 +44,6 @@ from tests.retrieval.test_directions import DIMENSION, topical
 from tests.retrieval.test_frame import same
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-GONE = (RetrieverFailed, RetrieverUnavailable, InvalidConfiguration, NotReady, BodyTooLarge)
 
 
 @pytest.fixture(scope="module")
@@ -143,47 +138,6 @@ async def test_texts_are_embedded_in_several_requests_and_vectors_are_checked(
                 await one.retrieve("many", Search("", 5, vector))
 
 
-KINDS = [
-    kind
-    for kind in vars(errors).values()
-    if inspect.isclass(kind) and issubclass(kind, BoundaryMorphError) and kind is not BoundaryMorphError
-]
-
-
-class Failing:
-    """A part whose retriever raises what it is told to, except on the probe."""
-
-    selector = ABSENT
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.retriever = self
-
-    async def embed_query(self, query: str) -> Any:
-        if self.error is not None:
-            raise self.error
-        return np.eye(1, 4, dtype=np.float32)[0]
-
-    async def check(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, GONE)])  # a scorer's
-async def test_error_of_the_retriever_is_raised_here(kind: type[BoundaryMorphError]) -> None:
-    failing = Failing()
-    async with serving(lambda *_: cast(Parts, failing), Settings()) as retriever:
-        failing.error = Overloaded("much to do", retry_after=7) if kind is Overloaded else kind("what and why")
-        with pytest.raises(kind) as raised:
-            await retriever.embed_query("q")
-        assert type(raised.value) is kind
-        assert raised.value.public == failing.error.public
-        if isinstance(raised.value, Overloaded):
-            assert raised.value.retry_after == pytest.approx(7, abs=0.5)
-
-
 @asynccontextmanager
 async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Any]]:
     """One retriever in front of servers that do one thing after the other, and the last with every other request."""
@@ -219,8 +173,25 @@ PAUSED = answer(HTML, 429, retry_after="7")
 
 
 @pytest.mark.parametrize(
+    ("slug", "kind"),
+    [
+        ("empty-index", errors.EmptyIndex),
+        ("unknown-index", errors.UnknownIndex),
+        ("encoder-failed", errors.EncoderFailed),
+        ("body-too-large", errors.LimitExceeded),
+    ],
+)
+async def test_error_of_the_retriever_is_raised_here(slug: str, kind: type[BoundaryMorphError]) -> None:
+    async with standing_in([problem(slug, 422)]) as (retriever, _):
+        with pytest.raises(kind, match="said") as raised:
+            await retriever.embed_query("q")
+        assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
     ("reply", "expected"),
     [
+        (problem("not-ready", 503), RetrieverUnavailable),
         (answer(HTML, 502, content_type="text/html"), RetrieverUnavailable),
         (answer(b"", 503), RetrieverUnavailable),
         (answer({"detail": "teapot"}, 418), RetrieverFailed),

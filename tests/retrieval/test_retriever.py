@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import in_default_thread
-from boundarymorph.retrieval.document import Document, GivenCandidates, Search
+from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import BLOCK, CHARACTERS, IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.contract.retriever import DOCUMENTS, RetrieverContract
@@ -66,18 +67,6 @@ async def test_long_documents_do_not_come_with_the_pool(tmp_path: Path) -> None:
     catalog.close()
 
 
-async def test_the_best_by_words_come_with_the_first_of_the_pool(tmp_path: Path) -> None:
-    catalog = LocalCatalog(tmp_path)
-    rows = [Document(str(number), "night train" if number in (15, 30) else "tram") for number in range(40)]
-    vectors = np.stack([np.ones(40), np.arange(40.0)], axis=1).astype(np.float32)
-    catalog.create("texts", encoder=None, dimension=2).upsert(rows, vectors)
-    retriever = IndexRetriever(catalog, None)
-    retrieved = await retriever.retrieve("texts", Search("night", 40, [1, 0], documents=8))
-    assert list(retrieved.documents) == [*retrieved.pool.ids[:6], "15", "30"]
-    await retriever.close()
-    catalog.close()
-
-
 TEXTS = ("the cat sat", "catalogues", "nothing", "a category of cats")
 QUERY = "Cat, cats or catalogue"
 HAVING = [[True, False, False, False], [False, False, False, True], [False] * 4, [False, True, False, False]]
@@ -93,13 +82,15 @@ async def test_which_documents_have_which_words_of_the_query(
     documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
     candidates = GivenCandidates(
         IndexRetriever(catalog, None),
-        QUERY,
-        documents,
-        embeddings=embeddings,
-        query_embedding=None if embeddings is None else np.ones(4),
-        scores=[1.0, 3.0, 2.0, 4.0],
-        features=features,
-        words=words,
+        PoolSource(
+            QUERY,
+            documents,
+            embeddings,
+            query_embedding=None if embeddings is None else np.ones(4),
+            scores=[1.0, 3.0, 2.0, 4.0],
+            features=features,
+            words=words,
+        ),
     )
     pool = (await candidates.retrieve(in_default_thread)).pool
     assert list(pool.ids) == ["3", "1", "2", "0"]

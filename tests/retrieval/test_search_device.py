@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boundarymorph.notices import Notice
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard
-from boundarymorph.retrieval.local.vectors import BeyondDevice, VectorView
 from boundarymorph.settings import Settings
 from tests.contract.vector_index import names, unit
 
@@ -47,25 +45,6 @@ async def test_device_that_is_missing_is_told(tmp_path: Path, caplog: pytest.Log
     assert told == [[f"search_device {device} cannot be used here; the CPU searched"]] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"] and device in caplog.text
     assert catalog.get("a").compact()
-    catalog.close()
-
-
-class Refusing:
-    """A device that answers nothing."""
-
-    def extended(self, view: VectorView, kept: int) -> Refusing:
-        return self
-
-    def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        raise BeyondDevice("it is small")
-
-
-async def test_cpu_answers_a_search_that_the_device_refuses(tmp_path: Path) -> None:
-    catalog = LocalCatalog(
-        tmp_path, lambda dimension: Refusing(), warnings=[Notice("search-device-not-used", "of all")]
-    )
-    beyond = "the CPU searched, not the device: it is small"
-    assert await warnings_of(catalog) == [["of all", beyond], ["of all"], ["of all", beyond]]
     catalog.close()
 
 

@@ -1,6 +1,5 @@
 """VectorIndex in memory, over a block, with clusters and with a mirror, against the contract and brute force."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.retrieval.local import blocks, gpu
-from boundarymorph.retrieval.local.blocks import DEPTHS, TARGET, clusters_of, measured, trained
+from boundarymorph.retrieval.local.blocks import trained
 from boundarymorph.retrieval.local.gpu import FaissMirror, FaissShard, limit, mirrors
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, VectorIndex
 from boundarymorph.retrieval.ranking import unit_from_halves, unit_rows_of
@@ -130,67 +129,28 @@ def test_index_equals_brute_force_after_changes(
         assert found.sequences.tolist() == [numbers[id] for id in ids]
 
 
-def test_memory_of_replaced_rows_is_given_back() -> None:
-    for index in (VectorIndex(8), blocked(unit(50, 8))):
-        for step in range(200):
-            index.upsert(names(100), unit(100, 8, seed=step))
-        assert len(index) == 100
-        assert len(index.view().matrix) < 5000
-        assert index.view().search(unit(1, 8, seed=199)[0], 1).ids == ["d0"]
-
-
-def clustered(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:
-    rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((max(1, count // 100), dimension))
-    vectors = centres[rng.integers(len(centres), size=count)] + 0.8 * rng.standard_normal((count, dimension))
-    return unit_from_halves((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("removed", [False, True])
-def test_measured_recall_is_what_other_queries_see(removed: bool) -> None:
-    vectors = clustered(12_000, 16)
-    index = blocked(vectors)
-    inverted = trained(vectors[::3], clusters_of(len(vectors)), 0, NEVER)
-    inverted.add(vectors.astype(np.float16).astype(np.float32))
-    block = index.view().block
-    assert block is not None
-    clusters = measured(inverted, block.vectors.index, vectors[:3000:60], NEVER)
-    assert clusters.depths == DEPTHS and min(clusters.recalls) >= TARGET
-    assert clusters.tried[0] < clusters.count / 4
-    block = replace(block, clusters=clusters)
-    index = VectorIndex(16, block=block, rows=index._rows)
-    alive = np.arange(len(vectors))
-    if removed:
-        index.remove([f"d{row}" for row in range(0, len(vectors), 2)])
-        alive = alive[1::2]
-    for depth, recall in zip(clusters.depths[:-1], clusters.recalls, strict=False):
-        found = 0
-        for query in vectors[5:3000:60]:
-            best = alive[np.argsort(-(vectors[alive] @ query))[:depth]]
-            found += len(set(index.view().search(query, depth).ids) & {f"d{row}" for row in best})
-        assert found / (depth * 50) > recall - 0.03
-
-
 @pytest.mark.parametrize(
     ("probes", "depth", "of_clusters", "of_all"),
-    [(3, 10, [(74, 3)], []), (30, 10, [], [(74, 0)]), (3, 640, [], [(714, 0)]), (1, 250, None, [])],
+    [(3, 10, [(74, 3)], []), (30, 10, [], [(74, 0)]), (3, 640, [], [(714, 0)])],
 )
 def test_search_is_no_wider_than_the_effort_says(
-    probes: int, depth: int, of_clusters: list[tuple[int, int]] | None, of_all: list[tuple[int, int]]
+    probes: int, depth: int, of_clusters: list[tuple[int, int]], of_all: list[tuple[int, int]]
 ) -> None:
-    """Except that clusters without enough documents are doubled, step by step."""
-    last = 1_000 if of_clusters is None else 10
-    index = blocked(unit(1000, 8), effort=((10, last) if last > 10 else (10,), (probes,) * (1 + (last > 10)), (1.0,)))
+    index = blocked(unit(1000, 8), effort=((10,), (probes,), (1.0,)))
     block = index.view().block
     assert block is not None and block.clusters is not None
     assert len(index.view().search(unit(1, 8, seed=1)[0], depth).ids) == depth
-    if of_clusters is None:
-        steps = [clusters for _, clusters in block.clusters.index.asked]
-        assert len(steps) > 1 and steps == [2**step for step in range(len(steps))]
-    else:
-        assert block.clusters.index.asked == of_clusters
-        assert block.vectors.asked == of_all
+    assert block.clusters.index.asked == of_clusters
+    assert block.vectors.asked == of_all
+
+
+def test_clusters_without_enough_documents_are_doubled_step_by_step() -> None:
+    index = blocked(unit(1000, 8), effort=((10, 1_000), (1, 1), (1.0,)))
+    block = index.view().block
+    assert block is not None and block.clusters is not None
+    assert len(index.view().search(unit(1, 8, seed=1)[0], 250).ids) == 250
+    steps = [clusters for _, clusters in block.clusters.index.asked]
+    assert len(steps) > 1 and steps == [2**step for step in range(len(steps))]
 
 
 def test_probes_by_depth() -> None:

@@ -1,7 +1,6 @@
 """Indexes without vectors: found by words, with the vectors that a pool of the same texts gets."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,8 @@ import pytest
 from boundarymorph.errors import EmptyIndex, InvalidInput
 from boundarymorph.inference.concurrency import in_default_thread
 from boundarymorph.notices import Notice
-from boundarymorph.retrieval.document import Document, GivenCandidates, Search
+from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
+from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import IndexRetriever
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from tests.retrieval.fakes import SeededEncoder
@@ -45,7 +45,7 @@ async def test_pool_of_an_index_of_words_is_that_of_its_texts(catalog: LocalCata
     put(catalog, documents)
     retriever = IndexRetriever(catalog, SeededEncoder())
     found = await retriever.retrieve("words", Search(QUERY, 100))
-    given = await GivenCandidates(retriever, QUERY, documents, words=True).retrieve(in_default_thread)
+    given = await GivenCandidates(retriever, PoolSource(QUERY, documents, words=True)).retrieve(in_default_thread)
     assert found.vectors == given.vectors == "lexical"
     assert sorted(found.pool.ids) == sorted(given.pool.ids)
     np.testing.assert_allclose(found.pool.scores, given.pool.scores, rtol=1e-12)
@@ -93,25 +93,3 @@ async def test_search_by_vectors_is_refused(catalog: LocalCatalog, retriever: In
         with pytest.raises(InvalidInput, match="without vectors"):
             catalog.create("other", encoder=None, kind="words", **options)  # type: ignore[arg-type]
     assert not catalog.exists("other")
-
-
-async def test_words_of_another_process_are_found(
-    tmp_path: Path, catalog: LocalCatalog, retriever: IndexRetriever
-) -> None:
-    """With another process' writes and deletions, after compaction, and as a copy."""
-    put(catalog, written(20))
-    assert catalog.get("words").info.dimension == 0
-    other = LocalCatalog(tmp_path / "indexes")
-    other.get("words").upsert([Document("d3", "tram " * 9)], np.empty((1, 0)))
-    other.get("words").delete(["d5", "d7"])
-    found = (await retriever.retrieve("words", Search("tram", 100))).pool
-    assert found.ids[0] == "d3" and not {"d5", "d7"} & set(found.ids)
-    catalog.get("words").settle()
-    assert catalog.get("words").compact()
-    assert list((await retriever.retrieve("words", Search("tram", 100))).pool.ids) == list(found.ids)
-    other.get("words").back_up(tmp_path / "copy")
-    other.restore("again", tmp_path / "copy")
-    again = (await retriever.retrieve("again", Search("tram", 100))).pool
-    assert list(again.ids) == list(found.ids)
-    np.testing.assert_array_equal(again.embeddings, found.embeddings)
-    other.close()

@@ -19,7 +19,8 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.batching import GROW_AFTER
 from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.scoring.scorer import BatchingScorer, Pair
+from boundarymorph.inference.models import TokenSequence
+from boundarymorph.scoring.scorer import BatchingScorer
 from tests import metrics
 from tests.contract.scorer import ScorerContract
 from tests.fakes.scorer import SeededCrossEncoder, score_of
@@ -44,7 +45,7 @@ def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.
     """Texts of a query are not tokenized before this is set."""
     tokenize, may_go_on = model.tokenize, threading.Event()
 
-    def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         assert asked != query or may_go_on.wait(10)
         return tokenize(asked, texts, instruction)
 
@@ -281,8 +282,8 @@ class TestTrouble:
         async with Bench(batch_tokens=1_000) as bench:
             run = bench.model.run
 
-            def sometimes(pairs: Sequence[Pair]) -> Any:
-                return nonsense if any(pair.query == "nonsense" for pair in pairs) else run(pairs)
+            def sometimes(pairs: Sequence[TokenSequence]) -> Any:
+                return nonsense if any(bench.model.asked[pair][0] == "nonsense" for pair in pairs) else run(pairs)
 
             monkeypatch.setattr(bench.model, "run", sometimes)
             requests = [asked(bench.scorer, "nonsense", "a"), asked(bench.scorer, "q", "b", "c")]
@@ -371,13 +372,6 @@ class TestTrouble:
 
 
 class TestMetrics:
-    async def test_the_queue_is_read_at_the_scrape(self) -> None:
-        async with Bench() as bench:
-            task = await bench.queue("q", "x" * 20, "y" * 10)
-            assert (metric("queue_pairs"), metric("queue_tokens")) == (2, 30)
-            await bench.release(task)
-            assert (metric("queue_pairs"), metric("queue_tokens")) == (0, 0)
-
     async def test_the_size_of_a_batch_is_in_the_metrics(self) -> None:
         names = ("batch_pairs_sum", "batch_tokens_sum", "batch_padding_ratio_sum", "truncated_pairs_total")
         counts = ("wait_seconds_count", "tokenize_seconds_count", "compute_seconds_count")

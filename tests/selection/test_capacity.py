@@ -21,7 +21,7 @@ from boundarymorph.selection import (
 from boundarymorph.selection.session import FEWEST_TO_SETTLE
 from boundarymorph.selection.stop import LOOKS_TO_SETTLE
 from tests.selection.pools import clustered, play
-from tests.sessions import Groups, session_of
+from tests.sessions import session_of
 
 CONFIGS: list[Config] = [SelectionConfig(), TrendConfig()]
 WORTHS = arrays(np.float64, 14, elements=st.floats(0.01, 1))
@@ -119,21 +119,3 @@ def test_equal_scores_settle_nothing() -> None:
     constant = session_of(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
     play(constant, np.zeros(150), 5)
     assert constant.stop_reason is StopReason.BUDGET
-
-
-@pytest.mark.strangers
-@pytest.mark.parametrize("groups", [False, True], ids=("documents", "groups"))
-@pytest.mark.parametrize("config", CONFIGS, ids=("boundarymorph", "trend"))
-def test_rounds_under_a_token_limit_work_with_skewed_lengths(config: Config, groups: bool) -> None:
-    """A few long documents: the ones considered for a round may all fit where the whole pool does not."""
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        count = int(rng.integers(80, 300))
-        pool, scores = clustered(count, 4, seed)
-        lengths = np.ceil(20 * np.exp(rng.normal(0, rng.uniform(0.5, 2.5), count)))
-        limit = TokenCapacity(lengths, float(rng.uniform(lengths.min(), lengths.sum())))
-        distinct = Groups(rng.integers(count // 2, size=count)) if groups else None
-        session = session_of(pool, budget=30, k=limit, config=config, distinct=distinct)
-        play(session, scores, int(rng.integers(2, 5)))
-        assert session.spent == 30
-        assert lengths[session.selection().documents].sum() <= limit.limit

@@ -125,20 +125,3 @@ def test_a_constant_scorer_leaves_the_order_to_the_signals() -> None:
     ranking = session.ranking()
     assert np.corrcoef(ranking.relevance, added[ranking.documents])[0, 1] > 0.99
     assert not session.enough_scores  # as they do not differ, whatever the signals add
-
-
-def test_documents_near_good_ones_are_expected_to_be_good() -> None:
-    """What is relevant is a group of documents, to which the query is a little nearer than to others."""
-    gains = []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        centres = np.linalg.qr(rng.normal(size=(16, 6)))[0].T
-        group = rng.integers(6, size=300)
-        vectors = centres[group] + 0.2 * rng.normal(size=(300, 16))
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        pool = Pool.of([str(number) for number in range(300)], vectors, centres.mean(axis=0) + 0.05 * centres[0])
-        of_rank = group[np.array(pool.ids, dtype=int)]
-        truth = of_rank == 0
-        read = posterior(pool, {}, to_people=True, signal_weight=2.0).beliefs.deciding()
-        gains.append(truth[np.argsort(-read.mean)[:20]].mean() - truth[:20].mean())
-    assert np.mean(gains) > 2 * np.std(gains) / np.sqrt(len(gains))

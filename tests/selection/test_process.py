@@ -64,20 +64,6 @@ def test_fantasies_are_observations_that_leave_no_trace() -> None:
     np.testing.assert_array_equal(fantasy.belief().scored, gp.beliefs.belief().scored[few])
 
 
-def test_prepared_rows_are_brought_up_to_date() -> None:
-    gp, scores = posterior()
-    plain, _ = posterior()
-    observe(gp, scores, [5])
-    gp.prepare([20, 21, 22])
-    assert gp.ready(21) and not gp.ready(40)
-    observe(plain, scores, [5])
-    for document in (22, 7, 21, 23, 20):
-        observe(gp, scores, [document])
-        observe(plain, scores, [document])
-    np.testing.assert_allclose(gp.beliefs.belief().mean, plain.beliefs.belief().mean, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(gp.beliefs.belief().std, plain.beliefs.belief().std, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("size", [8, 20, 100, 135, 200])
 def test_the_first_of_the_prepared_rows_is_always_kept(size: int) -> None:
     """It is the one that is about to be observed."""

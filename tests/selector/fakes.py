@@ -1,25 +1,18 @@
 """A retriever that needs no model, and tasks for it."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.retrieval.document import (
-    Candidates,
-    Document,
-    GivenCandidates,
-    IndexedCandidates,
-    Retrieved,
-    Retriever,
-    Search,
-)
+from boundarymorph.retrieval.candidates import IndexSource, PoolSource
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection import Pool
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Rounds, SelectionTask, Spending, Wanted
 from tests.clocks import Clock
 from tests.retrieval.fakes import vector_of
 
@@ -59,20 +52,22 @@ class FakeRetriever:
         pass
 
 
-def task(budget: int = 6, k: int = 4, rounds: int = 1_000, return_documents: bool = False) -> SelectionTask:
-    return SelectionTask(
-        QUERY,
-        partial(IndexedCandidates, index="index", search=Search(QUERY, 30)),
-        budget,
-        k,
-        rounds=rounds,
-        return_documents=return_documents,
-    )
+def task(budget: int = 6, k: int = 4, rounds: Rounds = 1_000, **fields: Any) -> SelectionTask:
+    """A task for the index, with these fields of any of its parts."""
+    source = IndexSource("index", Search(QUERY, 30))
+    return changed(SelectionTask(source, Wanted(k), Spending(budget, rounds=rounds)), **fields)
 
 
-def own_pool(documents: Sequence[Document], query: str = QUERY, **given: Any) -> Callable[[Retriever], Candidates]:
+def changed(task: SelectionTask, **fields: Any) -> SelectionTask:
+    """The task with other values of fields, which may be those of its parts."""
+    for part in ("wanted", "spending", "relevance", "report", "context"):
+        names = {field.name for field in dataclasses.fields(getattr(task, part))}
+        given = {name: fields.pop(name) for name in names & fields.keys()}
+        task = dataclasses.replace(task, **{part: dataclasses.replace(getattr(task, part), **given)})
+    return dataclasses.replace(task, **fields)
+
+
+def own_pool(documents: Sequence[Document], query: str = QUERY, **given: Any) -> PoolSource:
     """Candidates that come with the request, at the places of the documents d0, d1, ... of the index."""
     vectors = np.array([vector_of(f"d{number}") for number in range(len(documents))])
-    return partial(
-        GivenCandidates, query=query, given=documents, embeddings=vectors, query_embedding=vector_of(query), **given
-    )
+    return PoolSource(query, documents, vectors, vector_of(query), **given)

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +11,16 @@ from hypothesis import strategies as st
 
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import EncoderUnavailable
-from boundarymorph.retrieval.document import Document, GivenCandidates, Retrieved, Search
+from boundarymorph.retrieval.candidates import PoolSource
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.selection import Pool
 from boundarymorph.selector.documents import Grouping
+from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionResult
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.retrieval.fakes import vector_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, changed, own_pool, task
 
 
 class Copying(FakeRetriever):
@@ -59,10 +58,10 @@ async def test_twenty_copies_are_one_call(
 ) -> None:
     scorer = SeededScorer()
     selector = selector_of(Copying(TWENTY), scorer, cache and cache())
-    wanted = replace(task(budget=12, k=21, rounds=3), reuse=reuse)
+    wanted = changed(task(budget=12, k=21, rounds=3), reuse=reuse)
     if where in ("request", "everything"):
         documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
-        wanted = replace(wanted, candidates=own_pool(documents), goal="scores" if where == "everything" else "set")
+        wanted = changed(wanted, source=own_pool(documents), goal="scores" if where == "everything" else "set")
     for again in (False, True):
         result = await selector.select(wanted)
         paid = [text for texts in scorer.rounds for text in texts]
@@ -83,7 +82,7 @@ async def test_twenty_copies_are_one_call(
 async def test_a_score_that_came_with_one_is_that_of_the_others(selector_of: MakeSelector) -> None:
     documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
     scorer = SeededScorer()
-    wanted = replace(task(budget=30, k=25), candidates=own_pool(documents), known={IDS[7]: 0.99})
+    wanted = changed(task(budget=30, k=25), source=own_pool(documents), known={IDS[7]: 0.99})
     result = await selector_of(Copying(TWENTY), scorer).select(wanted)
     assert result.calls == 10 and "the same" not in {text for texts in scorer.rounds for text in texts}
     assert list(scored(result).values()).count(0.99) == 20
@@ -109,8 +108,8 @@ async def test_the_order_of_the_first_stage_is_thinned_out_too(
     selector_of: MakeSelector, grouping: Grouping, expected: list[int]
 ) -> None:
     documents = [Document(id, f"text {n // 2}", metadata={"page": n // 10}) for n, id in enumerate(IDS)]
-    candidates = partial(GivenCandidates, query=QUERY, given=documents, vectors="encoder", ranked=True)
-    wanted = replace(task(k=4), candidates=candidates, distinct=grouping)
+    source = PoolSource(QUERY, documents, vectors="encoder", ranked=True)
+    wanted = changed(task(k=4), source=source, distinct=grouping)
     result = await selector_of(Down(), SeededScorer()).select(wanted)
     assert result.status == "retrieval_only" and result.selection.documents.tolist() == expected
 
@@ -142,7 +141,7 @@ async def test_no_text_is_paid_for_twice(
         for _ in range(2):
             scorer.rounds.clear()
             retriever.gone = gone
-            result = await selector.select(replace(task(budget), **options))
+            result = await selector.select(changed(task(budget), **options))
             paid = [text for texts in scorer.rounds for text in texts]
             assert len(paid) == len(set(paid)) == result.calls
             assert len(result.history) == result.calls + result.cached

@@ -3,12 +3,10 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.errors import (
     BoundaryMorphError,
     DeadlineExceeded,
@@ -23,8 +21,7 @@ from boundarymorph.inference.concurrency import RESERVE, Deadline
 from boundarymorph.retrieval.document import Document, Retrieved
 from tests.clocks import Clock
 from tests.fakes.scorer import SeededScorer
-from tests.patience import PATIENCE
-from tests.selector.fakes import FakeRetriever, MakeSelector, task
+from tests.selector.fakes import FakeRetriever, MakeSelector, changed, task
 
 
 class Leaving(FakeRetriever):
@@ -68,7 +65,7 @@ class TestLessThanWanted:
             assert result.selection.documents.tolist() == [0, 1, 2, 3]
         with pytest.raises(type(error)):
             await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(
-                replace(task(20), accepts="complete")
+                changed(task(20), accepts="complete")
             )
 
     @pytest.mark.parametrize("fetches", [0, 2, 4])
@@ -92,36 +89,11 @@ class TestLessThanWanted:
         assert len(result.selection.documents) == 12
         assert any(error.public in warning.message for warning in result.warnings)
         with pytest.raises(type(error)):
-            await selector_of(Leaving(error, fetches), SeededScorer()).select(replace(wanted, accepts="complete"))
-
-    @pytest.mark.parametrize(
-        ("error", "reason"),
-        [
-            (RetrieverUnavailable("nobody answers"), "retriever_unavailable"),
-            (RetrieverFailed("it broke"), "retriever_failed"),
-            (Overloaded("too much to do"), "overloaded"),
-            (None, "deadline"),
-        ],
-    )
-    async def test_known_scores_whose_texts_cannot_be_read(
-        self, error: Exception | None, reason: str, selector_of: MakeSelector
-    ) -> None:
-        retriever = Leaving(error, float("inf"))
-        selector = selector_of(retriever, SeededScorer(), MemoryScoreCache(2**20, seconds_to_live=60))
-        await selector.select(task())
-        assert (await selector.select(task())).reused == 6
-        retriever.fetches = 0
-        seconds = 0.2 if error is None else PATIENCE
-        wanted = replace(task(return_documents=True), deadline=Deadline(time.monotonic() + seconds))
-        result = await selector.select(wanted)
-        assert (result.status, result.reused, len(result.selection.documents)) == ("retrieval_only", 0, 4)
-        assert result.stop_reason == reason
-        assert any(warning.slug == "known-scores-not-used" for warning in result.warnings)
-        assert result.documents == {}
+            await selector_of(Leaving(error, fetches), SeededScorer()).select(changed(wanted, accepts="complete"))
 
     async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: MakeSelector) -> None:
         selector = selector_of(FakeRetriever(), SeededScorer(error=ScorerUnavailable("gone")))
-        assert (await selector.select(replace(task(k=30), goal="set"))).status == "complete"
+        assert (await selector.select(changed(task(k=30), goal="set"))).status == "complete"
         assert (await selector.select(task(budget=0))).status == "complete"
 
 
@@ -129,7 +101,7 @@ class TestDeadline:
     async def test_no_round_begins_after_it(self, selector_of: MakeSelector) -> None:
         clock = Clock()
         scorer = SeededScorer(clock=clock, seconds=2.0)
-        wanted = replace(
+        wanted = changed(
             task(budget=20, k=9, rounds=10),
             deadline=Deadline(clock.now + 3 + 3 * 2.5 + RESERVE, clock),
             return_documents=True,
@@ -151,10 +123,10 @@ class TestDeadline:
         clock = Clock()
         scorer = SeededScorer(clock=clock, each=1.0)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)
-        await selector.select(replace(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))  # it is measured
+        await selector.select(changed(task(budget=20, rounds=5), deadline=Deadline(1e6, clock)))  # it is measured
         scorer.rounds.clear()
         deadline = Deadline(clock.now + 3 + 0.5 + left, clock)
-        result = await selector.select(replace(task(budget=budget, k=k, rounds=6), deadline=deadline))
+        result = await selector.select(changed(task(budget=budget, k=k, rounds=6), deadline=deadline))
         assert (result.status, result.stop_reason) == ("partial", "deadline")
         assert result.calls >= calls and len(scorer.rounds) <= 6
         assert len(result.selection.documents) == k >= result.selection.scored.sum() > 0
@@ -167,4 +139,4 @@ class TestDeadline:
 
         selector = selector_of(Hanging(), SeededScorer())
         with pytest.raises(DeadlineExceeded):
-            await selector.select(replace(task(), deadline=Deadline(time.monotonic() + 0.05)))
+            await selector.select(changed(task(), deadline=Deadline(time.monotonic() + 0.05)))

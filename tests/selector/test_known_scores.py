@@ -1,17 +1,18 @@
 """Scores that cost no call, and what the paper's method says of them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from boundarymorph.caching.known import MemoryScoreCache
-from boundarymorph.retrieval.document import Document
-from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
+from boundarymorph.retrieval.candidates import IndexSource
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.selector.result import Progress, SelectionResult
+from boundarymorph.selector.task import SelectionTask
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, changed, own_pool, task
 
 
 class TestKnownScores:
@@ -19,7 +20,7 @@ class TestKnownScores:
         """Not what the cache answered."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
-        wanted = replace(task(budget=6, rounds=2), reuse=False)
+        wanted = changed(task(budget=6, rounds=2), reuse=False)
 
         def computed() -> int:
             return sum(map(len, scorer.rounds))
@@ -38,7 +39,7 @@ class TestKnownScores:
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
 
         def pool(documents: Sequence[Document]) -> SelectionTask:
-            return replace(task(budget=5), candidates=own_pool(documents))
+            return changed(task(budget=5), source=own_pool(documents))
 
         first = await selector.select(pool([Document(str(n), id) for n, id in enumerate(IDS)]))
         scored = {observation.document for observation in first.history}
@@ -52,27 +53,17 @@ class TestKnownScores:
         assert swapped.reused == 5
         for observation in swapped.history:
             assert observation.score == score_of(QUERY, IDS[(observation.document + 15) % 30])
-        changed = await selector.select(pool([Document(str(n), f"{id}!") for n, id in enumerate(IDS)]))
-        assert (changed.calls, changed.reused) == (5, 0)
+        other = await selector.select(pool([Document(str(n), f"{id}!") for n, id in enumerate(IDS)]))
+        assert (other.calls, other.reused) == (5, 0)
 
     async def test_the_ids_of_own_pools_are_not_kept(self, selector_of: MakeSelector) -> None:
         cache = MemoryScoreCache()
         selector = selector_of(FakeRetriever(), SeededScorer(), cache)
         given = own_pool([Document(id, id) for id in IDS])
-        await selector.select(replace(task(budget=4), candidates=given))
+        await selector.select(changed(task(budget=4), source=given))
         assert {entry.document for entry in (await cache.recall("seeded", QUERY)).values()} == {None}
-        await selector.select(replace(task(budget=4), query="by index"))
+        await selector.select(changed(task(budget=4), source=IndexSource("index", Search("by index", 30))))
         assert len({entry.document for entry in (await cache.recall("seeded", "by index")).values()} - {None}) == 4
-
-    async def test_one_that_the_caller_gives_takes_no_call_s_place(self, selector_of: MakeSelector) -> None:
-        documents = [Document(id, id) for id in IDS]
-        given = own_pool(documents)
-        selector = selector_of(FakeRetriever(), SeededScorer(), MemoryScoreCache())
-        first = await selector.select(replace(task(budget=4), candidates=given))
-        scored = [first.pool.ids[observation.document] for observation in first.history]
-        known = {id: score_of(QUERY, id) for id in scored[:3]}
-        again = await selector.select(replace(task(budget=4), candidates=given, known=known))
-        assert (again.reused, len(again.history)) == (1, 3)
 
     @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
     async def test_what_is_known_is_looked_up_once(
@@ -81,6 +72,6 @@ class TestKnownScores:
         """Else each round would wait for the cache, and one that hangs hold up all of them."""
         cache, scorer = Mock(wraps=MemoryScoreCache()), SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, cache)
-        result = await selector.select(replace(task(budget=6, rounds=3), reuse=reuse))
+        result = await selector.select(changed(task(budget=6, rounds=3), reuse=reuse))
         assert (len(scorer.rounds), len(result.history)) == (3, 6)
         assert (cache.recall.call_count, cache.read.call_count) == looks

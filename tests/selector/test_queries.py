@@ -1,35 +1,29 @@
 """Several queries with one budget: what is deleted meanwhile, failures, deadlines, and money."""
 
-from dataclasses import replace
-from functools import partial
-
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import (
-    BoundaryMorphError,
-    DeadlineExceeded,
-    Overloaded,
     RetrieverUnavailable,
-    ScorerUnavailable,
 )
-from boundarymorph.retrieval.document import Document, GivenCandidates, IndexedCandidates, Search
-from boundarymorph.selector.task import SelectionResult, SelectionTask, WeightedQuery
+from boundarymorph.retrieval.candidates import IndexSource, PoolSource
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.selector.result import SelectionResult
+from boundarymorph.selector.task import SelectionTask, WeightedSource
 from tests.fakes.scorer import SeededScorer
 from tests.retrieval.fakes import vector_of
-from tests.selector.fakes import IDS, FakeRetriever, MakeSelector, task
+from tests.selector.fakes import IDS, FakeRetriever, MakeSelector, changed, task
 
 QUERIES = ("one", "two", "three")
 
 
 def joint(budget: int = 20, k: int = 4, **more: object) -> SelectionTask:
     """Of three queries; the third finds only half of the documents."""
-    queries = [
-        WeightedQuery(query, 1.0, partial(IndexedCandidates, index="index", search=Search(query, depth)))
+    several = [
+        WeightedSource(IndexSource("index", Search(query, depth)), 1.0)
         for query, depth in zip(QUERIES, (30, 30, 15), strict=True)
     ]
-    return replace(task(budget, k, rounds=5), **{"queries": queries, **more})  # type: ignore[arg-type]
+    return changed(task(budget, k, rounds=5), **{"several": several, **more})
 
 
 def chosen(result: SelectionResult) -> set[str]:
@@ -46,18 +40,6 @@ async def test_a_query_knows_only_its_candidates(selector_of: MakeSelector) -> N
     assert not (result.answered.leading[unknown[2]] == 2).any()
 
 
-@pytest.mark.parametrize("error", [ScorerUnavailable("gone"), Overloaded("busy"), DeadlineExceeded("late")])
-@pytest.mark.parametrize("first", [0, 4])
-async def test_a_scorer_that_fails(error: BoundaryMorphError, first: int, selector_of: MakeSelector) -> None:
-    result = await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint())
-    assert result.status == ("partial" if first else "retrieval_only")
-    assert bool(result.history) == bool(first)
-    assert len(chosen(result)) == 4
-    assert any(error.public in warning.message for warning in result.warnings)
-    with pytest.raises(type(error)):
-        await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(joint(accepts="complete"))
-
-
 async def test_no_vectors_and_yet_an_order(selector_of: MakeSelector) -> None:
     class Away(FakeRetriever):
         async def embed_query(self, query: str) -> NDArray[np.float32]:
@@ -65,11 +47,9 @@ async def test_no_vectors_and_yet_an_order(selector_of: MakeSelector) -> None:
 
     documents = [Document(id, id) for id in IDS]
     vectors = np.array([vector_of(id) for id in IDS])
-    pools = [
-        partial(GivenCandidates, query=query, given=documents, embeddings=vectors, ranked=True) for query in QUERIES
-    ]
-    queries = [WeightedQuery(query, 1.0, pool) for query, pool in zip(QUERIES, pools, strict=True)]
-    wanted = joint(queries=queries, excluded=frozenset({"d1"}), return_documents=True)
+    pools = [PoolSource(query, documents, vectors, ranked=True) for query in QUERIES]
+    several = [WeightedSource(pool, 1.0) for pool in pools]
+    wanted = joint(several=several, excluded=frozenset({"d1"}), return_documents=True)
     result = await selector_of(Away(), SeededScorer()).select(wanted)
     assert (result.status, result.calls) == ("retrieval_only", 0)
     assert [result.pool.ids[place] for place in result.selection.documents] == ["d0", "d2", "d3", "d4"]

@@ -52,15 +52,3 @@ async def test_a_trip_brings_what_may_be_asked_for_next(
     assert scorer.rounds == alone.rounds
     assert retriever.trips < plain.trips == 6
     assert len(retriever.fetched) == len(set(retriever.fetched)) > len(plain.fetched)
-
-
-async def test_one_that_was_deleted_is_looked_for_once(
-    selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "AHEAD", 30)
-    retriever, scorer = Counting(), SeededScorer()
-    retriever.gone = {f"d{number}" for number in range(0, 30, 3)}
-    result = await selector_of(retriever, scorer).select(task(budget=12, rounds=6, return_documents=True))
-    assert not retriever.gone & {text for texts in scorer.rounds for text in texts}
-    assert not retriever.gone & {result.pool.ids[position] for position in result.selection.documents}
-    assert sum(map(len, scorer.rounds)) == 12

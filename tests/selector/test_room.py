@@ -1,7 +1,5 @@
 """The memory that a selection takes is counted, and texts that are only compared are not kept."""
 
-from dataclasses import replace
-
 import pytest
 
 from boundarymorph.errors import LimitExceeded, Overloaded
@@ -10,7 +8,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import footprint
 from boundarymorph.selector.documents import Grouping, Room
 from tests.fakes.scorer import SeededScorer
-from tests.selector.fakes import IDS, MakeSelector, own_pool, task
+from tests.selector.fakes import IDS, MakeSelector, changed, own_pool, task
 from tests.selector.test_copies import TWENTY, Copying
 
 pytestmark = pytest.mark.strangers
@@ -20,7 +18,7 @@ LONG = [f"{text} ".ljust(1_000, "x") for text in TWENTY]
 @pytest.mark.parametrize("distinct", [None, Grouping()])
 async def test_copies_that_are_not_scored_are_not_kept(selector_of: MakeSelector, distinct: Grouping | None) -> None:
     taken: list[int] = []
-    wanted = replace(task(budget=11, k=21, rounds=3), room=Room(charge=taken.append), distinct=distinct)
+    wanted = changed(task(budget=11, k=21, rounds=3), room=Room(charge=taken.append), distinct=distinct)
     result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
     assert result.calls == 11
     assert len(result.documents) <= 12  # two may be asked for before it is known that they are copies
@@ -30,7 +28,7 @@ async def test_copies_that_are_not_scored_are_not_kept(selector_of: MakeSelector
 async def test_texts_that_would_never_fit_are_refused(selector_of: MakeSelector) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
     with Shares(5_500, 1.0, what="bytes").holding("") as take:
-        wanted = replace(task(budget=11, k=4, rounds=6), room=Room(charge=take))
+        wanted = changed(task(budget=11, k=4, rounds=6), room=Room(charge=take))
         with pytest.raises(LimitExceeded, match="5,500 bytes"):
             await selector.select(wanted)
 
@@ -40,10 +38,10 @@ async def test_texts_in_an_answer(selector_of: MakeSelector, where: str) -> None
     wanted = task(budget=4, k=4, rounds=1)
     if where == "request":
         documents = [Document(id, text) for id, text in zip(IDS, LONG, strict=True)]
-        wanted = replace(wanted, candidates=own_pool(documents))
+        wanted = changed(wanted, source=own_pool(documents))
     selector = selector_of(Copying(LONG), SeededScorer())
     for returned, answer, refused in ((True, 4_000, False), (True, 3_999, True), (False, 0, False)):
-        asked = replace(wanted, return_documents=returned, room=Room(answer=answer))
+        asked = changed(wanted, return_documents=returned, room=Room(answer=answer))
         if refused:
             with pytest.raises(LimitExceeded, match=r"limits\.body_bytes"):
                 await selector.select(asked)
@@ -61,7 +59,7 @@ async def test_the_mathematics_take_their_room_before_the_first_call(selector_of
     selector = selector_of(Copying(TWENTY), scorer)
     pool = (await selector.select(task(budget=0))).pool
     with pytest.raises(Overloaded, match="full"):
-        await selector.select(replace(task(budget=5), room=Room(charge=full)))
+        await selector.select(changed(task(budget=5), room=Room(charge=full)))
     assert taken == [footprint(pool, 5)]
     assert not scorer.rounds
-    await selector.select(replace(task(budget=30, k=30), goal="scores", room=Room(charge=full)))
+    await selector.select(changed(task(budget=30, k=30), goal="scores", room=Room(charge=full)))

@@ -11,8 +11,9 @@ import pytest
 from boundarymorph.caching.known import KnownScores
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.scoring.scorer import Scores
+from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.remarks import unfamiliar
 from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
-from boundarymorph.selector.task import Observer, unfamiliar
 from boundarymorph.telemetry.tracing import Stopwatch
 from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, task
@@ -73,7 +74,7 @@ async def run() -> AsyncIterator[SelectionRun]:
     wanted, executor = task(budget=3), FairExecutor("test", threads=1)
     scores = KnownScores(SeededScorer(), None).of_task(wanted.query)
     yield SelectionRun(
-        wanted, wanted.candidates(FakeRetriever()), scores, Shared(executor), Observer(Stopwatch(time.monotonic))
+        wanted, wanted.source.candidates(FakeRetriever()), scores, Shared(executor), Observer(Stopwatch(time.monotonic))
     )
     await executor.close()
 

@@ -12,7 +12,7 @@ from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, task
+from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, changed, task
 
 SHORT, LONG = "t" * 50, "t" * 10 * MOST_CHARACTERS
 OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # characters that they count for
@@ -70,9 +70,9 @@ MADE = Calibration(NAME, None, {"people": MAP, "scorer": MAP}, created="2026-11-
 
 @pytest.mark.parametrize("to_people", [False, True])
 async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: MakeSelector, to_people: bool) -> None:
-    wanted = replace(task(budget=8, k=12, rounds=2), to_people=to_people)
+    wanted = changed(task(budget=8, k=12, rounds=2), to_people=to_people)
     bare, read = [
-        await selector_of(FakeRetriever(), SeededScorer()).select(replace(wanted, calibration=calibration))
+        await selector_of(FakeRetriever(), SeededScorer()).select(changed(wanted, calibration=calibration))
         for calibration in (None, MADE)
     ]
     assert (bare.calibration, read.calibration) == (None, MADE.created)
@@ -98,13 +98,13 @@ async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: Make
 async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector_of: MakeSelector) -> None:
     only = replace(MADE, maps={"people": MAP})
     for to_people, used in ((True, only.created), (False, None)):
-        wanted = replace(task(budget=8, k=12), to_people=to_people, calibration=only)
+        wanted = changed(task(budget=8, k=12), to_people=to_people, calibration=only)
         result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
         assert result.calibration == used and not result.warnings
 
 
 async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) -> None:
-    wanted = replace(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
+    wanted = changed(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     probability = MAP(np.array([score_of(QUERY, id) for id in result.pool.ids]))
     assert sorted(result.selection.documents.tolist()) == np.flatnonzero(probability >= 0.3).tolist()
@@ -114,8 +114,8 @@ async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) ->
 async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
     cache = MemoryScoreCache(2**20)
     selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
-    first = await selector.select(replace(wanted, calibration=MADE))
-    again = await selector.select(replace(wanted, calibration=MADE))
+    first = await selector.select(changed(wanted, calibration=MADE))
+    again = await selector.select(changed(wanted, calibration=MADE))
     bare = await selector.select(wanted)
     assert (first.calls, again.calls, bare.calls) == (6, 0, 0)
     assert bare.reused == again.reused == 6
@@ -135,7 +135,7 @@ async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
 async def test_another_model_makes_it_stale(selector_of: MakeSelector, learned_with: dict[str, Any], said: str) -> None:
     wanted, selector = task(), selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
     bare = await selector.select(wanted)
-    result = await selector.select(replace(wanted, calibration=replace(MADE, **learned_with)))
+    result = await selector.select(changed(wanted, calibration=replace(MADE, **learned_with)))
     assert result.calibration is None
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
     (warning,) = result.warnings

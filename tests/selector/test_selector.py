@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,9 @@ from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Session
 from boundarymorph.selection.methods import METHODS
 from boundarymorph.selector import run
-from boundarymorph.selector.task import Progress, SelectionResult
-from tests.clocks import Clock
+from boundarymorph.selector.result import Progress, SelectionResult
 from tests.fakes.scorer import SeededScorer, score_of
-from tests.retrieval.fakes import vector_of
-from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, own_pool, task
+from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, changed, own_pool, task
 
 
 async def test_the_way_of_a_request(selector_of: MakeSelector) -> None:
@@ -35,15 +31,6 @@ async def test_the_way_of_a_request(selector_of: MakeSelector) -> None:
     assert list(result.warnings) == []
 
 
-async def test_stages_by_the_clock(selector_of: MakeSelector) -> None:
-    clock = Clock()
-    selector = selector_of(FakeRetriever(clock), SeededScorer(clock=clock, seconds=2.0), clock=clock)
-    result = await selector.select(task(budget=6, rounds=3))
-    assert result.seconds == {"retrieve": 3, "select": 0, "fetch": 1.5, "score": 6, "total": 10.5}
-    result = await selector.select(task(budget=0, return_documents=True))
-    assert result.seconds == {"retrieve": 3, "select": 0, "fetch": 0.5, "total": 3.5}
-
-
 class TestDeletedMeanwhile:
     @pytest.mark.parametrize("method", METHODS)
     async def test_it_is_not_taken_for_irrelevant(self, method: str, selector_of: MakeSelector) -> None:
@@ -56,7 +43,7 @@ class TestDeletedMeanwhile:
         retriever = FakeRetriever()
         retriever.gone |= {f"d{number}" for number in range(0, 30, 2)}
         selector = selector_of(retriever, Constant())
-        result = await selector.select(replace(task(budget=10, k=15, rounds=2), method=method))
+        result = await selector.select(changed(task(budget=10, k=15, rounds=2), method=method))
         assert [observation.score for observation in result.history] == [0.9] * 10
         assert (result.status, result.calls) == ("complete", 10)
         guessed = result.selection.relevance[~result.selection.scored]
@@ -88,7 +75,7 @@ class TestDeletedMeanwhile:
         selector = selector_of(retriever, SeededScorer(), MemoryScoreCache())
         first = await selector.select(task(budget=6))
         retriever.gone |= {first.pool.ids[observation.document] for observation in first.history}
-        result = await selector.select(replace(task(budget=0), **limits))
+        result = await selector.select(changed(task(budget=0), **limits))
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
 
@@ -118,27 +105,20 @@ async def test_each_round_tells_where_it_stands(selector_of: MakeSelector) -> No
 
 
 @pytest.mark.parametrize(
-    ("changed", "here"),
+    ("other", "here"),
     [
         ({}, True),
-        ({"budget": 6}, False),
-        ({"documents": 31}, False),
-        ({"known": 2, "budget": 3}, True),
-        ({"known": 2, "budget": 4}, False),
-        ({"running": 2}, True),
-        ({"running": 3}, False),
-        ({"diversity": 0.1}, False),
-        ({"narrower": 1}, False),
+        ({"SMALL_POOL": 29}, False),
+        ({"FEW_SCORES": 4}, False),
+        ({"FEW_RUNNING": 0}, False),
+        ({"FEW_NUMBERS": 30 * 32 - 1}, False),
     ],
 )
 async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads(
-    changed: dict[str, Any], here: bool, selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
+    other: dict[str, int], here: bool, selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = SimpleNamespace(**{"documents": 30, "known": 0, "budget": 5, "running": 1, "diversity": 0.0, **changed})
-    monkeypatch.setattr(run, "SMALL_POOL", 30)
-    monkeypatch.setattr(run, "FEW_SCORES", 5)
-    monkeypatch.setattr(run, "FEW_RUNNING", 2)
-    monkeypatch.setattr(run, "FEW_NUMBERS", 30 * len(vector_of("d0")) - changed.get("narrower", 0))
+    for name, value in ({"SMALL_POOL": 30, "FEW_SCORES": 5, "FEW_RUNNING": 1, "FEW_NUMBERS": 30 * 32} | other).items():
+        monkeypatch.setattr(run, name, value)
     threads, tell = set[int](), Session.tell
 
     def told(session: Session, documents: Sequence[int], scores: Sequence[float]) -> None:
@@ -146,10 +126,6 @@ async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads
         tell(session, documents, scores)
 
     monkeypatch.setattr(Session, "tell", told)
-    given = [Document(str(number), f"text {number}") for number in range(case.documents)]
-    scores = dict.fromkeys("01"[: case.known], 0.5)
-    selector = selector_of(FakeRetriever(), SeededScorer())
-    selector._shared.running = case.running - 1
-    wanted = replace(task(case.budget), candidates=own_pool(given), known=scores, diversity=case.diversity)
-    assert (await selector.select(wanted)).calls == case.budget
+    given = own_pool([Document(str(number), f"text {number}") for number in range(30)])
+    assert (await selector_of(FakeRetriever(), SeededScorer()).select(changed(task(5), source=given))).calls == 5
     assert (threads == {threading.get_ident()}) is here

@@ -13,10 +13,7 @@ import pytest
 
 from boundarymorph.retrieval.build import OF_INDEX, OF_PROCESS, most_open
 from boundarymorph.server.app import create_app
-from boundarymorph.server.protocol import (
-    ROOM,
-    most_connections,
-)
+from boundarymorph.server.protocol import ROOM, most_connections
 from boundarymorph.settings import Limits, Settings
 from tests.access.test_bodies import SECONDS, SELECT, connected, head
 from tests.fakes.service import answer, fake_service, on_socket, ready

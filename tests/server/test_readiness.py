@@ -2,21 +2,18 @@
 
 import asyncio
 import re
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from boundarymorph.api.lifecycle import Readiness
 from boundarymorph.api.schemas import PartHealth
-from boundarymorph.errors import Overloaded, ScorerUnavailable, StorageUnavailable
-from boundarymorph.retrieval.interfaces import IndexTotals
-from boundarymorph.server.composition import build_gateway, build_retrieval, probe_of_indexes
+from boundarymorph.errors import Overloaded, ScorerUnavailable
+from boundarymorph.server.composition import build_gateway, build_retrieval
 from boundarymorph.settings import CacheSettings, RetrieverSettings, ScorerSettings, Settings
 from tests.clocks import Clock
-from tests.patience import PATIENCE, until_async
+from tests.patience import until_async
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -73,36 +70,6 @@ async def test_one_that_hangs_is_away_and_never_asked_twice_at_a_time() -> None:
     assert hanging.at_once == well.at_once == 1
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
-
-
-async def test_a_look_for_the_indexes_that_hangs_is_the_only_one() -> None:
-    class Catalog:
-        looks, trouble, free = 0, StorageUnavailable("not mounted"), threading.Event()
-
-        def check(self) -> None:
-            self.looks += 1
-            assert self.free.wait(PATIENCE)
-            if self.looks == 1:
-                raise self.trouble
-
-        def totals(self) -> dict[str, IndexTotals]:
-            return {}
-
-    catalog = Catalog()
-    probes = {"indexes": probe_of_indexes(cast(Any, catalog))}
-    hasty, patient = (Readiness(probes, interval=10, timeout=seconds) for seconds in (0.01, PATIENCE))
-    for _ in range(3):
-        await hasty.ask()
-        assert hasty.missing == "indexes: no answer in 0.01 seconds"
-    asking = asyncio.create_task(patient.ask())
-    await hasty.ask()  # while the other one waits, too
-    assert catalog.looks == 1
-    catalog.free.set()
-    await asking
-    assert patient.missing == "indexes: not mounted"
-    await patient.ask()
-    assert patient.missing is None
-    assert catalog.looks == 2
 
 
 async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ class InterruptedIndex(LocalIndex):
     interrupt: Callable[[], None] | None = None
     after = 0
     asked = 0
+    tombstones_kept, page_rows, log_bytes, filter_bytes = 2, 3, 2**16, 4_000
 
     def _connection(self) -> Any:
         connection = super()._connection()
@@ -176,8 +177,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     def open(self, reader: int) -> InterruptedIndex:
         make_mirror = (lambda dimension: mirror(dimension, 4)) if reader and self.device else None
-        options: dict[str, Any] = {"tombstones_kept": 2, "page": 3, "log_bytes": 2**16, "filter_bytes": 4_000}
-        return InterruptedIndex("index", self.path, make_mirror, policy=POLICIES[reader], **options)
+        return InterruptedIndex("index", self.path, make_mirror, policy=POLICIES[reader])
 
     def teardown(self) -> None:
         for index in getattr(self, "indexes", []):

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -21,12 +20,24 @@ from boundarymorph.errors import (
     ScorerUnavailable,
 )
 from boundarymorph.inference.concurrency import LATE, Deadline
-from boundarymorph.retrieval.document import Candidates, Document, IndexedCandidates, Retrieved, Retriever, Search
+from boundarymorph.retrieval.candidates import IndexSource, PoolSource, Source
+from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Pool, StopReason
 from boundarymorph.selection.methods import METHODS
+from boundarymorph.selector.result import Interruption, Progress, SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import Accepted, Goal, Interruption, Progress, Rounds, SelectionResult, SelectionTask
+from boundarymorph.selector.task import (
+    Accepted,
+    Context,
+    Goal,
+    Relevance,
+    Report,
+    Rounds,
+    SelectionTask,
+    Spending,
+    Wanted,
+)
 from tests.clocks import VirtualLoop
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.retrieval.fakes import vector_of
@@ -179,25 +190,18 @@ class SelectorMachine(RuleBasedStateMachine):
     ) -> None:
         if not self.retriever.texts:
             return
-        candidates: Callable[[Retriever], Candidates] = partial(
-            IndexedCandidates, index="index", search=Search(query, len(IDS))
-        )
+        source: Source = IndexSource("index", Search(query, len(IDS)))
         known: dict[str, float] = {}
         if own:
-            candidates, known = self._own_pool(query, data)
+            source, known = self._own_pool(query, data)
+        deadline = Deadline(math.inf if seconds is None else self.loop.now + seconds, self.loop.time)
         task = SelectionTask(
-            query=query,
-            candidates=candidates,
-            budget=budget,
-            k=k,
-            rounds=rounds,
-            method=method,
-            return_documents=return_documents,
-            deadline=Deadline(math.inf if seconds is None else self.loop.now + seconds, self.loop.time),
-            reuse=reuse,
-            goal=goal,
-            accepts=accepts,
-            known=known,
+            source,
+            Wanted(k),
+            Spending(budget, goal=goal, rounds=rounds, reuse=reuse, known=known),
+            Relevance(method),
+            Report(return_documents),
+            Context(deadline=deadline, accepts=accepts),
         )
         quick = st.sampled_from([0.0, 0.1]) if seconds is None else LATENCIES
         deletions = st.sets(st.sampled_from(IDS), max_size=6)
@@ -227,7 +231,7 @@ class SelectorMachine(RuleBasedStateMachine):
             assert step.calls + step.cached <= max(0, budget - step.reused)
             assert len(step.selected) == len(set(step.selected)) <= k
 
-    def _own_pool(self, query: str, data: st.DataObject) -> tuple[Callable[[Retriever], Candidates], dict[str, float]]:
+    def _own_pool(self, query: str, data: st.DataObject) -> tuple[PoolSource, dict[str, float]]:
         """The same texts under other ids, and those of which a caller knows the score."""
         documents = [Document(f"own {id}", text) for id, text in sorted(self.retriever.texts.items())]
         brought = data.draw(st.sets(st.sampled_from([document.id for document in documents]), max_size=2))
@@ -260,25 +264,25 @@ class SelectorMachine(RuleBasedStateMachine):
         chosen = [ids[position] for position in selection.documents]
         missed = self.retriever.missed & set(ids)
         assert not missed & set(chosen)
-        assert len(chosen) == len(set(chosen)) == min(task.k or 0, len(ids) - len(missed))
+        assert len(chosen) == len(set(chosen)) == min(task.wanted.k or 0, len(ids) - len(missed))
         complete = result.stop_reason in StopReason
         assert complete == (result.stop_reason not in Interruption)
         known = brought + result.reused
         assert result.status == ("complete" if complete else "partial" if known or result.history else "retrieval_only")
-        assert result.calls + result.cached == len(result.history) <= max(0, task.budget - result.reused)
+        assert result.calls + result.cached == len(result.history) <= max(0, task.spending.budget - result.reused)
         if result.stop_reason == StopReason.BUDGET:
-            assert len(result.history) == max(0, task.budget - result.reused)
-        assert complete or (task.accepts != "complete" and result.warnings)
-        if task.budget and len(ids) and not result.history:
+            assert len(result.history) == max(0, task.spending.budget - result.reused)
+        assert complete or (task.context.accepts != "complete" and result.warnings)
+        if task.spending.budget and len(ids) and not result.history:
             assert result.warnings or result.reused
-        if not task.reuse:
+        if not task.spending.reuse:
             assert result.reused == 0
         text_of = {id: texts[id.removeprefix("own ")] for id in ids}
         for id, relevance, std, scored in zip(
             chosen, selection.relevance.tolist(), selection.std.tolist(), selection.scored.tolist(), strict=True
         ):
             assert not scored or (relevance, std) == (score_of(task.query, text_of[id]), 0)
-        if task.return_documents and complete:
+        if task.report.return_documents and complete:
             assert {id: result.documents[id].text for id in chosen} == {id: text_of[id] for id in chosen}
 
 

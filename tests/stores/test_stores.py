@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
-from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.index_retriever import IndexRetriever
-from boundarymorph.retrieval.interfaces import Catalog, Index, UnreadableIndex
+from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
@@ -118,18 +117,6 @@ async def test_index_is_found_by_its_name_or_its_store(articles: MilvusStore, tm
         Catalogs(base, {name: StoreCatalog(articles, {}) for name in ("a", "b")}).get("articles")
     base.close()
     away.close()
-
-
-def test_store_that_is_away_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    base, store = create_autospec(Catalog, instance=True), create_autospec(StoreCatalog, instance=True)
-    catalogs = Catalogs(base, {"shelf": store})
-    refused = RetrieverUnavailable("nothing listens at shelf:5432")
-    for outcome in (refused, refused, None, None, refused):
-        store.check.side_effect = outcome
-        assert catalogs.totals() is base.totals()
-    said = [record.message.partition(":")[0] + record.message.rpartition(":")[2] for record in caplog.records]
-    assert said == ["stores.shelf5432", "stores.shelf ready again", "stores.shelf5432"]
 
 
 class Fitting(SeededEncoder):

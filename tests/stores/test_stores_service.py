@@ -1,4 +1,4 @@
-"""The whole service over stores: as processes over real sockets."""
+"""A service whose indexes are in a store, as processes over real sockets; and how stores are configured."""
 
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -6,26 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import lancedb
-import numpy as np
 import orjson
-import psycopg
-import pyarrow as arrow
 import pytest
-from numpy.typing import NDArray
 
 from boundarymorph.cli.common import stores_of
 from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.retrieval import build
 from boundarymorph.retrieval.build import build_indexes
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.remote import RemoteRetriever
 from boundarymorph.settings import Settings, StoreSettings
 from tests.fakes.service import problem
 from tests.patience import until
 from tests.ports import free_port
-from tests.stores import milvus, postgres
-from tests.system.service import repeatable, retriever, service
+from tests.stores import milvus
+from tests.system.service import repeatable, service
 
 DOCUMENTS = [
     Document(f"{subject}-{n}", f"Of the {subject} there are {n} tales.", metadata={"n": n})
@@ -33,73 +27,6 @@ DOCUMENTS = [
     for n in range(10)
 ]
 SELECT = {"query": "tales of music", "budget": 5, "k": 4, "reuse": False, "return_documents": True}
-
-
-async def encoded(folder: Path) -> NDArray[np.float32]:
-    """The vectors of the documents, by the encoder of the services."""
-    with retriever(folder) as running:
-        remote = RemoteRetriever(running.url)
-        vectors = (await remote.embed_documents([document.content for document in DOCUMENTS])).vectors
-        await remote.close()
-    return vectors
-
-
-def fill_postgres(port: int, vectors: NDArray[np.float32]) -> None:
-    with psycopg.connect(postgres.url(port), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION vector")
-        connection.execute("CREATE TABLE tales (id text PRIMARY KEY, content text, n int, embedding vector)")
-        for each, vector in zip(DOCUMENTS, vectors, strict=True):
-            row = (each.id, each.text, each.metadata["n"], str(vector.tolist()))
-            connection.execute("INSERT INTO tales VALUES (%s, %s, %s, %s::vector)", row)
-
-
-def fill_lancedb(folder: Path, vectors: NDArray[np.float32]) -> None:
-    rows = [{"id": d.id, "text": d.text, "vector": v, **d.metadata} for d, v in zip(DOCUMENTS, vectors, strict=True)]
-    vector = arrow.list_(arrow.float32(), vectors.shape[1])
-    schema = arrow.schema({"id": arrow.string(), "text": arrow.string(), "vector": vector, "n": arrow.int64()})
-    lancedb.connect(folder).create_table("books", arrow.Table.from_pylist(rows, schema))
-
-
-@pytest.mark.strangers
-@pytest.mark.slow
-async def test_service_over_stores(tmp_path: Path) -> None:
-    vectors, port = await encoded(tmp_path / "encoder"), free_port()
-    fill_lancedb(tmp_path / "lance", vectors)
-    options = [
-        *("--store", postgres.url(port).replace("postgresql", "pgvector")),
-        *("--store", f"shelf=lancedb://{tmp_path / 'lance'}"),
-        *("--store", f"qdrant://127.0.0.1:{free_port()}"),  # which is not there
-    ]
-    with postgres.folder() as folder, service(tmp_path / "data", *options) as running:
-        client = running.client
-        with postgres.running(folder, port):
-            fill_postgres(port, vectors)
-            listed = client.get("/indexes").json()
-            assert [index["name"] for index in listed["indexes"]] == ["pgvector/tales", "shelf/books"]
-            assert [index["name"] for index in listed["unreadable"]] == ["qdrant/"]
-            answers = {
-                name: running.select(**SELECT, index=name) for name in ("tales", "pgvector/tales", "shelf/books")
-            }
-            texts = {name: [each["text"] for each in answer["documents"]] for name, answer in answers.items()}
-            assert texts["tales"] == texts["pgvector/tales"] == texts["shelf/books"]
-            assert {answer["status"] for answer in answers.values()} == {"complete"}
-            filtered = running.select(**SELECT | {"k": 10}, index="tales", filter={"n": {"gte": 8}}, hybrid=True)
-            assert {each["id"][-1] for each in filtered["documents"]} == {"8", "9"}
-            upload = client.post("/indexes/tales/documents", json=[{"id": "x", "text": "y"}])
-            problem(upload, 422, "invalid-input")
-            assert client.put("/indexes/mine").status_code == 201
-        problem(client.post("/select", json={**SELECT, "index": "tales"}), 503, "retriever-unavailable")
-        assert client.get("/readyz").is_success
-        assert running.select(**SELECT, index="shelf/books")["status"] == "complete"
-        with postgres.running(folder, port):
-            again = running.select(**SELECT, index="tales")
-            assert repeatable(again)["documents"] == repeatable(answers["tales"])["documents"]
-    assert "Traceback" not in running.log
-
-    with retriever(tmp_path / "far", *options[2:4]) as far:
-        with service(tmp_path / "gateway", "--retriever-url", far.url) as gateway:
-            remote = gateway.select(**SELECT, index="shelf/books")
-        assert remote["documents"] == answers["shelf/books"]["documents"]
 
 
 TALES = [

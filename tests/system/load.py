@@ -63,12 +63,12 @@ class Load:
         """Whether so many requests of each client, made since a moment, have been answered."""
         return len(self.since(moment)) >= rounds * self.clients
 
-    def is_normal(self, moment: float, normal: Callable[[Answer], bool] = Answer.is_complete, rounds: int = 3) -> bool:
+    def is_normal(self, moment: float, normal: Callable[[Answer], bool], rounds: int = 3) -> bool:
         """Whether the last so many answers for each client, all of them to requests made since, are normal."""
         answers = self.since(moment)[-rounds * self.clients :]
         return len(answers) == rounds * self.clients and all(map(normal, answers))
 
-    def recovery(self, moment: float, normal: Callable[[Answer], bool] = Answer.is_complete) -> float:
+    def recovery(self, moment: float, normal: Callable[[Answer], bool]) -> float:
         """Seconds from a moment to the last answer that is not normal; 0 if there is none later."""
         ended = (answer.ended for answer in tuple(self.answers) if not normal(answer))
         return max(0.0, max(ended, default=moment) - moment)

@@ -10,8 +10,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +17,7 @@ import pytest
 
 from boundarymorph.access.callers import Scope, make_key
 from tests.patience import PATIENCE, until
-from tests.system.service import Service, retriever, service
+from tests.system.service import Service, service
 
 NDJSON = "application/x-ndjson"
 DOCUMENTS = [
@@ -81,33 +79,19 @@ class Key:
         self.held.clear()
 
 
-@contextmanager
-def keys(path: Path, settings: str = SETTINGS) -> Iterator[tuple[dict[str, str], Callable[[Service], tuple[Key, Key]]]]:
-    """The environment of a service with two keys, and what makes their callers."""
-    path.mkdir(exist_ok=True)
-    made = [make_key(name, list(Scope)) for name in ("greedy", "modest")]
-    file = path / "boundarymorph.toml"
-    file.write_text(f"keys = {json.dumps([str(key) for _, key in made])}\n{settings}")
-    with ExitStack() as stack:
-
-        def callers(running: Service) -> tuple[Key, Key]:
-            greedy, modest = (Key(running, secret) for secret, _ in made)
-            for key in (greedy, modest):
-                stack.callback(key.client.close)
-                stack.callback(key.leave)
-            return greedy, modest
-
-        yield {"BOUNDARYMORPH_CONFIG": str(file)}, callers
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
-    """Callers of one process."""
+    """Callers of one process, each with a key of its own."""
     folder = tmp_path_factory.mktemp("neighbours")
-    with keys(folder) as (environment, callers), service(folder / "data", environment=environment) as running:
-        greedy, modest = callers(running)
+    made = [make_key(name, list(Scope)) for name in ("greedy", "modest")]
+    (folder / "boundarymorph.toml").write_text(f"keys = {json.dumps([str(key) for _, key in made])}\n{SETTINGS}")
+    with service(folder / "data") as running:
+        greedy, modest = (Key(running, secret) for secret, _ in made)
         fill(modest)
         yield greedy, modest
+        for key in (greedy, modest):
+            key.leave()
+            key.client.close()
 
 
 def fill(key: Key) -> None:
@@ -175,38 +159,3 @@ def test_key_leaves_others_their_share(
     whole: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
 ) -> None:
     stays_served(ask, whole, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
-    """Callers of a gateway whose retriever has few threads."""
-    folder = tmp_path_factory.mktemp("gateway")
-    (folder / "boundarymorph.toml").write_text("search_threads = 4\n")
-    # Three for the greedy caller, two for the modest one: its last request may end a moment after its answer came.
-    settings = "body_pause_seconds = 600\ndeadline_seconds = 600\nlimits.requests = 5\n"
-    with (
-        retriever(folder / "data") as behind,
-        keys(folder / "front", settings) as (environment, callers),
-        service(folder / "front" / "data", "--retriever-url", behind.url, environment=environment) as running,
-    ):
-        greedy, modest = callers(running)
-        fill(modest)
-        yield greedy, modest
-
-
-def test_key_leaves_others_connections_to_the_retriever(gateway: tuple[Key, Key]) -> None:
-    """Forwarded uploads that are silent."""
-    begun = (*UPLOAD, 10, b"", NDJSON)
-    for ask in (uploaded, selected):
-        stays_served(ask, gateway, lambda greedy: greedy.takes(3, lambda: greedy.begin(*begun)))
-
-
-def test_key_leaves_others_threads_of_the_retriever(gateway: tuple[Key, Key]) -> None:
-    """It is told on whose behalf it searches: three of its threads are for filters that take seconds."""
-
-    def take(greedy: Key) -> None:
-        for _ in range(3):
-            greedy.begin("POST", "/select", len(SLOW), SLOW)
-        until(lambda: "boundarymorph_select_running 3.0" in greedy.client.get("/metrics").text)
-
-    stays_served(selected, gateway, take)

@@ -10,9 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from tests.patience import PATIENCE, until
-from tests.scoring.transformer import tiny
 from tests.system.service import Service, scorer, service
 
 QUERY = "string instruments"
@@ -55,22 +53,6 @@ def test_gateway_with_a_scorer_answers_as_one_process(gateway: Service, director
     maps = Path(f"/proc/{gateway.process.pid}/maps").read_text()
     assert "libtorch" not in maps and "onnxruntime" in maps  # the encoder is still here
     assert gateway.metric('boundarymorph_scorer_attempt_duration_seconds_count{endpoint="http://127') >= 4
-
-
-def test_serve_takes_the_short_name_of_a_model(tmp_path: Path) -> None:
-    """As the README has it; the cache of the hub has tiny weights of that architecture."""
-    model = tmp_path / "models--BAAI--bge-reranker-v2-m3"
-    folder = tiny.xlm_roberta(model / "snapshots" / ("a" * 40))
-    (model / "refs").mkdir()
-    (model / "refs/main").write_text("a" * 40)
-    expected = TransformerCrossEncoder.load(str(folder), device="cpu", precision="fp32")
-    offline = {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1", "BOUNDARYMORPH_SCORER__PRECISION": "fp32"}
-    with service(tmp_path / "data", "--scorer", "bge-reranker-v2-m3", environment=offline) as running:
-        body = running.client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS[:3]}).json()
-    scores = {TEXTS[found["index"]]: found["relevance_score"] for found in body["results"]}
-    for text, score in scores.items():
-        assert score == pytest.approx(expected.run(expected.tokenize(QUERY, [text]))[0], abs=1e-5)
-    assert body["model"].startswith("BAAI/bge-reranker-v2-m3@aaaaaaaaaaaa/") and len(scores) == 3
 
 
 def test_scorer_finishes_its_requests_after_sigterm(tmp_path: Path) -> None:

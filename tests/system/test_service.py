@@ -62,25 +62,6 @@ def test_service_sees_builds_of_other_processes_at_once(running: Service, data: 
     assert running.client.get("/indexes/beside").status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"POST /select HTTP/1.1\r\nHost: [::1\r\nContent-Length: 2\r\n\r\n{}", b"403"),
-        (b"GET /indexes/%ff%fe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"422"),
-        (b"GET /indexes/\xff HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"400"),
-        (b"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: nine\r\n\r\n", b"400"),
-        (b"nonsense\r\n\r\n", b"400"),
-    ],
-)
-def test_service_answers_malformed_requests(running: Service, request_: bytes, status: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
-        connection.sendall(request_)
-        answer = connection.recv(65536)
-    assert answer.startswith(b"HTTP/1.1 " + status)
-    assert b"content-type: application/problem+json\r\n" in answer
-    assert "Traceback" not in running.log
-
-
 def test_service_ends_where_its_port_is_in_use(running: Service, tmp_path: Path) -> None:
     with service(tmp_path / "data", port=running.port, ready=False) as second:
         assert second.process.wait(timeout=PATIENCE) != 0

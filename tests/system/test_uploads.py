@@ -1,14 +1,11 @@
 """Long uploads to a real process: memory and progress."""
 
-import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import orjson
 import pytest
 
-from boundarymorph.retrieval.uploads import WRITTEN_AT_A_TIME
 from tests.system.service import Service, retriever
 
 NDJSON = {"content-type": "application/x-ndjson"}
@@ -47,30 +44,3 @@ def test_upload_memory_does_not_grow_with_its_size(running: Service, strict: boo
     report = running.client.post(url, content=lines(UPLOAD, 100_000 * (1 + strict)), headers=NDJSON).json()
     assert report["added"] == UPLOAD // DOCUMENT_BYTES
     assert peak(running) - before < ALLOWED
-
-
-def test_upload_reports_progress_while_it_lasts(running: Service) -> None:
-    """Through a socket, as common clients send all before they read."""
-    head = (
-        "POST /indexes/own/documents HTTP/1.1\r\nhost: here\r\ncontent-type: application/x-ndjson\r\n"
-        "accept: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
-    )
-    answer, sent = b"", 0
-    with socket.create_connection(("127.0.0.1", running.port)) as connection:
-        connection.sendall(head.encode())
-        while b'{"progress":{"documents":' not in answer:
-            assert sent < 1_000 * WRITTEN_AT_A_TIME, answer
-            records = ({"id": sent + n, "text": "t", "embedding": [0, 1, 0, 0]} for n in range(WRITTEN_AT_A_TIME))
-            piece = b"".join(orjson.dumps(record) + b"\n" for record in records)
-            connection.settimeout(60)
-            connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
-            sent += WRITTEN_AT_A_TIME
-            connection.settimeout(0.05)
-            with suppress(TimeoutError):
-                answer += connection.recv(1 << 16)
-        connection.settimeout(60)
-        connection.sendall(b"0\r\n\r\n")
-        while not answer.endswith(b"0\r\n\r\n"):
-            answer += connection.recv(1 << 16)
-    assert answer.startswith(b"HTTP/1.1 200 OK")
-    assert f'{{"report":{{"added":{sent},'.encode() in answer

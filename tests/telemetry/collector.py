@@ -37,17 +37,8 @@ class Collector:
             service = _plain(resource.resource.attributes)["service.name"]
             for scope in resource.scope_spans:
                 for span in scope.spans:
-                    self.spans.append(
-                        Span(
-                            service,
-                            span.name,
-                            span.trace_id.hex(),
-                            span.span_id.hex(),
-                            span.parent_span_id.hex(),
-                            _plain(span.attributes),
-                            span.status.code == 2,
-                        )
-                    )
+                    ids = span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
+                    self.spans.append(Span(service, span.name, *ids, _plain(span.attributes), span.status.code == 2))
 
 
 @contextmanager

@@ -70,13 +70,3 @@ async def test_requests_side_by_side_are_kept_apart() -> None:
             return stages
 
     assert list(await asyncio.gather(request("a"), request("b"))) == [{"a": 3}, {"b": 3}]
-
-
-def test_outside_of_a_request_nothing_is_kept() -> None:
-    tracing.add("a", 1)
-    tracing.tell({"a": 1})
-    with tracing.collecting() as stages:
-        assert stages == {}
-        tracing.add("a", 1)
-        tracing.tell({"b": 0.0123456})
-    assert tracing.header(stages) == "b;dur=12.346"

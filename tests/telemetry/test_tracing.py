@@ -1,14 +1,10 @@
 """One trace over three processes, and none where none is asked for."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.ports import free_port
-from tests.system.service import ENVIRONMENT, retriever, scorer, service
+from tests.system.service import retriever, scorer, service
 from tests.telemetry.collector import Collector, collecting
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -23,13 +19,6 @@ REQUEST = {
     "rounds": 2,
     "reuse": False,
 }
-NO_EXTRA = """
-import sys
-sys.modules["opentelemetry.sdk"] = sys.modules["opentelemetry.exporter"] = None
-from boundarymorph.cli.main import main
-sys.argv = ["boundarymorph", "serve", "--port", "0"]
-main()
-"""
 
 
 def configured(folder: Path, collector: Collector, more: str = "") -> Path:
@@ -90,14 +79,6 @@ def test_one_trace_over_three_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_collector_that_is_away_delays_no_request(tmp_path: Path) -> None:
-    away = Collector(f"http://127.0.0.1:{free_port()}/v1/traces")
-    with service(configured(tmp_path / "all", away) / "data") as running:
-        assert running.client.post("/select", json=REQUEST).json()["status"] == "complete"
-        assert running.stop() == 0
-
-
-@pytest.mark.slow
 def test_spans_show_query_and_documents(tmp_path: Path) -> None:
     with collecting() as collector:
         folder = configured(tmp_path / "all", collector, "traces.texts = true")
@@ -113,15 +94,3 @@ def test_spans_show_query_and_documents(tmp_path: Path) -> None:
         assert root.attributes[f"{shown}.id"] == document["id"]
         assert root.attributes[f"{shown}.content"] == document["id"].replace("-", " number ")
     assert sum(name.startswith("reranker.input_documents.") and name.endswith(".id") for name in root.attributes) == 5
-
-
-@pytest.mark.slow
-def test_without_the_extra(tmp_path: Path) -> None:
-    (tmp_path / "boundarymorph.toml").write_text('traces.url = "http://127.0.0.1:1/v1/traces"')
-    command = [sys.executable, "-c", NO_EXTRA]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert "pip install --find-links dist 'boundarymorph[otel]'" in line

@@ -1,19 +1,13 @@
-"""`make pictures`: the playground over the index that `make demo` leaves -> docs/playground.png and build/pictures/.
+"""`make pictures`: the playground over the index that `make demo` leaves -> docs/playground.png.
 
-docs/playground.digest is the digest of the page's files, by which a test says when docs/playground.png is old.
-build/pictures has each width in light and dark, to be looked at: what is seen at first, and the whole page after
-another query.
+docs/playground.digest is the digest of the page's files, by which a test says when the picture is old.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-from itertools import product
 from pathlib import Path
-from typing import Literal
-
-from playwright.sync_api import Browser, Page
 
 from boundarymorph.web.pages import STATIC
 from load_tests.processes import serving
@@ -22,10 +16,6 @@ from tests.web.conftest import launched
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "playground.png"
 DIGEST = PICTURE.with_suffix(".digest")
-ALL = ROOT / "build" / "pictures"
-WIDTHS = (1_440, 1_024, 390)
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-QUERY = "work with dates, times and time zones"
 
 
 def digest() -> str:
@@ -41,32 +31,13 @@ def main() -> None:
     parser.add_argument("--data", default="data", help="folder with the demo's index")
     given = parser.parse_args()
     with serving(["serve", "--data-directory", given.data]) as server, launched() as browser:
-        url = f"{server.url}/playground"
-        opened(browser, url, 1_200, "light").screenshot(path=PICTURE)
-        for width, scheme in product(WIDTHS, SCHEMES):
-            page = opened(browser, url, width, scheme)
-            page.screenshot(path=ALL / f"{width}-{scheme}-first.png")
-            page.fill("#query", QUERY)
-            page.click("#go")
-            settle(page)
-            page.screenshot(path=ALL / f"{width}-{scheme}-selected.png", full_page=True)
-            page.close()
+        page = browser.new_page(viewport={"width": 1_200, "height": 1_000}, color_scheme="light", locale="en-US")
+        page.goto(f"{server.url}/playground")
+        page.locator("#answer[aria-busy=false] #curve-text").wait_for(timeout=60_000)
+        page.wait_for_timeout(500)  # for the charts
+        page.screenshot(path=PICTURE)
     DIGEST.write_text(f"{digest()}\n")
-    print(f"written to {PICTURE} and {ALL}")
-
-
-def opened(browser: Browser, url: str, width: int, scheme: Literal["light", "dark"]) -> Page:
-    """Return the page with its first answer."""
-    page = browser.new_page(viewport={"width": width, "height": 1_000}, color_scheme=scheme, locale="en-US")
-    page.goto(url)
-    settle(page)
-    return page
-
-
-def settle(page: Page) -> None:
-    """Wait for the answer, its comparison and the charts."""
-    page.locator("#answer[aria-busy=false] #curve-text").wait_for(timeout=60_000)
-    page.wait_for_timeout(500)
+    print(f"written to {PICTURE}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from boundarymorph.access import callers
 from boundarymorph.cli import demo
@@ -62,13 +62,6 @@ def selected(running: Service, **request: Any) -> dict[str, Any]:
 
 def ids(answer: dict[str, Any]) -> list[str]:
     return [document["id"] for document in answer["documents"]]
-
-
-def requests(page: Page) -> list[dict[str, Any]]:
-    """The selections that the page asks for from now on; the list grows."""
-    sent: list[dict[str, Any]] = []
-    page.on("request", lambda r: sent.append(orjson.loads(r.post_data or "")) if r.url.endswith("/select") else None)
-    return sent
 
 
 def outcome(page: Page) -> list[float]:
@@ -166,29 +159,6 @@ def test_playground_reports_mistakes(opened: Open) -> None:
         check_accessibility(page)
 
 
-def test_playground_asks_before_calls_that_cost_money(opened: Open) -> None:
-    """The comparison has a button, and the sliders ask for nothing."""
-
-    def answer(route: Route) -> None:
-        fetched = route.fetch()
-        tokens = '"language_model":{"input_tokens":12345,"output_tokens":40}'
-        route.fulfill(response=fetched, body=fetched.text().replace('"language_model":null', tokens))
-
-    with opened() as page:
-        compared(page)
-        page.route("**/select", answer)
-        sent = requests(page)
-        page.fill("#budget", "20")
-        page.click("#go")
-        expect(page.locator("#status")).to_contain_text("read 12,345 tokens and wrote 40")
-        page.locator("[data-of=budget]").press("ArrowRight")
-        page.wait_for_timeout(500)  # longer than a slider waits
-        assert len(sent) == 1
-        page.click("text=Rerank, for 20 calls more at most")
-        compared(page)
-        assert len(sent) == 3
-
-
 def test_playground_key_is_asked_for_and_never_shown(opened: Open, tmp_path: Path) -> None:
     secret, key = callers.make_key("reader", [callers.Scope.SELECT])
     with (
@@ -225,35 +195,3 @@ def test_playground_code_makes_the_same_request(opened: Open, tmp_path: Path) ->
 
 def printed(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.mark.strangers
-def test_playground_link_repeats_the_request(opened: Open, demonstrated: Service) -> None:
-    with opened("/playground?k=12") as page:
-        compared(page)
-        sent = requests(page)
-        ask(page, depth=400, distinct="kind", filter='{"kind": {"ne": "class"}}')
-        wanted = {"k": 12, "distinct": "kind", "depth": 400, "filter": {"kind": {"ne": "class"}}, "reuse": False}
-        assert len(sent) > 1 and all(each["filter"] == wanted["filter"] for each in sent)  # the comparison's, too
-        assert sent[0].items() >= wanted.items()
-        assert titles(page) == ids(demonstrated.select(**sent[0]))
-        link = page.url.removeprefix(demonstrated.url)
-    with opened("/docs") as page:
-        again = requests(page)
-        page.goto(demonstrated.url + link)
-        compared(page)
-    assert again[0] == sent[0]
-
-
-def test_playground_selects_for_several_queries(opened: Open, demonstrated: Service) -> None:
-    queries = [QUERY, "read and write archives", "days of a month"]
-    with opened("/playground?k=12&budget=20") as page:
-        ask(page)
-        page.fill("[name=also]", "\n".join(queries[1:]) + "\n\n")
-        page.click("#go")
-        answer = selected(demonstrated, query=None, queries=queries, budget=20, k=12)
-        for place, query in enumerate(queries):
-            count = sum(document["query"] == place for document in answer["documents"])
-            expect(page.locator("#outcome")).to_contain_text(f"“{query}” {count}")
-        assert titles(page) == ids(answer)
-        check_accessibility(page)

@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.task import Interruption
+from boundarymorph.selector.result import Interruption
 from boundarymorph.settings import Settings
-from boundarymorph.web import pages
 from boundarymorph.web.pages import STATIC
 from tests.fakes.service import fake_service, problem, starting
 from tests.web import pictures
@@ -77,14 +76,3 @@ def test_playground_has_words_for_every_stop_reason() -> None:
     words = (STATIC / "playground" / "summary.js").read_text()
     table = words[words.index("const STOPPED") : words.index("};", words.index("const STOPPED"))]
     assert set(re.findall(r"^  (\w+):", table, re.MULTILINE)) == {*map(str, (*StopReason, *Interruption))}
-
-
-@pytest.mark.parametrize(("name", "value"), [("SWAGGER_CARRIER", "not-installed"), ("SWAGGER_UI", ("removed.js",))])
-async def test_docs_without_swagger_ui_are_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
-) -> None:
-    """The service starts, and its description is where it was."""
-    monkeypatch.setattr(pages, name, value)
-    async with starting(Settings(data_directory=tmp_path), fake_service) as client:
-        assert "openapi.json" in problem(await client.get("/docs"), 501, "not-installed")
-        assert (await client.get("/openapi.json")).is_success

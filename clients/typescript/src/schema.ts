@@ -877,6 +877,11 @@ export interface components {
              */
             distinct?: string | null;
             /**
+             * Trust
+             * @description how far the scorer is trusted by the judgements of its calibration; null if that is unknown
+             */
+            trust?: ("none" | "weak" | "normal" | "strong") | null;
+            /**
              * Count
              * @description documents
              */
@@ -953,6 +958,11 @@ export interface components {
              * @description selections have one document for each value of this field unless a request says otherwise
              */
             distinct?: string | null;
+            /**
+             * Trust
+             * @description how far the scorer is trusted by the judgements of its calibration; null if that is unknown
+             */
+            trust?: ("none" | "weak" | "normal" | "strong") | null;
             /**
              * Count
              * @description documents

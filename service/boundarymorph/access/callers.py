@@ -64,7 +64,6 @@ class Key:
         return text.rstrip(":")
 
     def is_for(self, index: str) -> bool:
-        """Whether the key may use an index of this name, which need not exist."""
         return not self.indexes or any(
             index.startswith(pattern[:-1]) if pattern.endswith("*") else index == pattern for pattern in self.indexes
         )
@@ -92,11 +91,9 @@ class Caller:
 
     @property
     def sees_all(self) -> bool:
-        """Whether the caller may use every index."""
         return not self.keys or any(not key.indexes for key in self.keys)
 
     def sees(self, index: str) -> bool:
-        """Whether the caller may use an index of this name, which need not exist."""
         return not self.keys or any(key.is_for(index) for key in self.keys)
 
     def require(self, index: str) -> None:
@@ -151,7 +148,6 @@ class KeyRing:
 
     @property
     def callers(self) -> set[str]:
-        """All names that `caller` can return."""
         return {key.name for key in self._keys} or {ANONYMOUS}
 
     def caller(self, authorization: str | None) -> Caller:
@@ -205,8 +201,7 @@ class Origins:
         self._any = "*" in allowed or (with_keys and not allowed)
 
     def check(self, headers: Headers) -> None:
-        """Raises Forbidden for the wrong host or page, and UnsupportedMediaType for a body not in JSON, or
-        compressed."""
+        """Raises Forbidden for the wrong host or page, and UnsupportedMediaType for a compressed or non-JSON body."""
         origin = headers.get("origin")
         if not self._any:
             given = headers.get("host", HERE[0])  # browsers always send one, some probes do not
@@ -232,7 +227,6 @@ class Origins:
 
 
 def _name(url: str) -> str:
-    """Return the host of a URL; empty if it has none."""
     try:
         return (urlsplit(url).hostname or "").removesuffix(".")
     except ValueError:
@@ -290,8 +284,6 @@ class Policy:
 
 
 class Policies:
-    """The policies of a service: by name, and by key."""
-
     def __init__(self, settings: Settings, callers: Collection[str]) -> None:
         """callers: the names of all keys. Raises InvalidConfiguration for a policy of an unknown key."""
         self._named = {DEFAULT_POLICY: Policy()}
@@ -306,12 +298,11 @@ class Policies:
                 self._of_key[key] = self._named[name]
 
     def names(self, caller: str) -> list[str]:
-        """Return the names of the policies that are not for other keys, such as those of other customers."""
         return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy that the path names, else that of `model`, else that of the caller's key. `NAME@50`,
-        `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a path, and InvalidInput for what is no
+        `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a path, and InvalidInput for a bad
         budget."""
         if path is not None:
             if found := self._chosen(path):

@@ -42,8 +42,7 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, caller: str, *, deadline: float | None = None) -> AsyncIterator[None]:
-        """Wait for a turn and hold it within the block. deadline: on the clock. Raises Overloaded if the turn is
-        expected, or comes, too late."""
+        """Wait for a turn and hold it within the block. Raises Overloaded if it comes too late, or probably will."""
         wait = self._expected_wait(caller)
         left = math.inf if deadline is None else deadline - self._clock()
         if left <= 0:
@@ -86,9 +85,8 @@ PARSING_THREADS, READ_THREADS, WRITE_THREADS = 4, 4, 4
 
 
 class Work:
-    """The threads of a process for each kind of blocking work, but searches. parsing: large bodies of requests and
-    answers; read: descriptions and documents of indexes; write: uploads, with their parsing, and other changes to
-    indexes."""
+    """The threads of a process for kinds of blocking work. parsing: large bodies and answers; read: descriptions and
+    documents of indexes; write: uploads, with their parsing, and other changes to indexes."""
 
     def __init__(self, share: float) -> None:
         """share: of the threads that one caller gets, as in `Shares`."""
@@ -102,8 +100,6 @@ class Work:
 
 
 class Access:
-    """The limits on requests to one process, from its settings."""
-
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
         """behind_gateways: whether callers tell on whose behalf they call. Raises InvalidConfiguration for malformed
         keys, policies, rate limits and calibrations."""
@@ -121,8 +117,7 @@ class Access:
         self.work = Work(limits.key_share)
 
     def enter(self, caller: str, until_end: ExitStack) -> None:
-        """Count a request as in progress until its end. Raises Overloaded if this caller, or all together, have too
-        many."""
+        """Count a request as in progress until its end. Raises Overloaded if the caller, or all, have too many."""
         most, own = self.settings.limits.key_requests, self.requests.held(caller)
         if most is not None and own >= most:
             raise _refused("key", f"this key has {own} requests in progress (limits.key_requests); try again later")
@@ -137,7 +132,6 @@ class Access:
         return until_end.enter_context(self.bytes_in_flight.holding(CALLER.get()))
 
     def room(self, until_end: ExitStack) -> Room:
-        """Return the room for a selection of the present caller, until the end of its request."""
         return Room(self.charging(until_end), answer=self.settings.limits.body_bytes)
 
     async def close(self) -> None:
@@ -146,7 +140,6 @@ class Access:
 
 
 def _of_pools(path: Path | None) -> Calibration | None:
-    """Read the calibration of pools. Raises InvalidConfiguration."""
     if path is None:
         return None
     try:

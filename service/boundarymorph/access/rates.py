@@ -36,7 +36,6 @@ class SharedCounters(Guard):
         super().__init__(redis, timeout, asyncio.Semaphore(CONNECTIONS), self._tell, CircuitBreaker())
 
     async def ask(self, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:
-        """Return the result of a request to the storage, or None if Redis is not asked or does not answer."""
         try:
             return await self.call(request)
         except Unanswered:
@@ -73,13 +72,10 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result for one request. refused: the limit that refused it, if any."""
-
     limits: tuple[LimitState, ...] = ()
     refused: LimitState | None = None
 
     def check(self) -> None:
-        """Raises RateLimited if the request was refused."""
         if (limit := self.refused) is not None:
             used = f"this key has used up its {limit.quota:,} requests in {limit.window:,} s"
             raise RateLimited(f"{used}; try again later", retry_after=max(1.0, limit.reset))

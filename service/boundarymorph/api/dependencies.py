@@ -22,8 +22,9 @@ from boundarymorph.errors import (
 )
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
 from boundarymorph.scoring.scorer import BatchingScorer
+from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionResult, SelectionTask
+from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
 
 if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX

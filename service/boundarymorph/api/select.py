@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -27,11 +27,13 @@ from boundarymorph.api.dependencies import (
 )
 from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.api.select_answers import SelectResponse
+from boundarymorph.api.select_response import event_of, response_of
 from boundarymorph.api.select_schemas import SelectRequest
-from boundarymorph.api.translate import event_of, response_of, task_of
+from boundarymorph.api.select_task import task_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.selector.task import Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.result import Progress, SelectionResult
+from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
 
 Step = TypeVar("Step", Progress, SelectionResult)
@@ -70,18 +72,18 @@ async def _asked(request: Request, access: Access, service: Lifecycle, parts: Pa
         pool = data.get("pool") if isinstance(data, dict) else None
         documents = pool.get("documents") if isinstance(pool, dict) else pool
         wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-        return wanted, task_of(wanted, access.settings, arrival, access.calibration)
+        room = access.room(request.state.until_end)
+        return wanted, task_of(wanted, access.settings, arrival, access.calibration, tenant=key.tenant, room=room)
 
     with watch.stage("parse"):
         policy = access.policies.of(key.name, request.path_params.get("policy"))
         wanted, task = await access.work.parsing.run(parsed)
-        task = replace(task, tenant=key.tenant)
-    if task.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
+    if task.spending.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # else it needs no model
     if wanted.index is not None:
         key.require(wanted.index)
-    turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
-    return Asked(policy.name, wanted, replace(task, room=access.room(request.state.until_end)), turn)
+    turn = access.admission.turn(CALLER.get(), deadline=task.context.deadline.moment)
+    return Asked(policy.name, wanted, task, turn)
 
 
 @router.post("/p/{policy}/select", response_model=SelectResponse, include_in_schema=False)
@@ -107,7 +109,7 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
             steps = await held.enter_async_context(aclosing(selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
-            request.state.compressible = task.explain_pool
+            request.state.compressible = task.report.explain_pool
             return _Events(_events(request, access, asked, first, steps, kept), kept)
 
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))
@@ -165,7 +167,11 @@ async def _events(
 
 def _large(task: SelectionTask, result: SelectionResult) -> bool:
     """Whether making the answer would keep others waiting."""
-    return task.return_documents or task.explain_pool or max(len(result.selection.documents), result.calls) > FEW
+    return (
+        task.report.return_documents
+        or task.report.explain_pool
+        or max(len(result.selection.documents), result.calls) > FEW
+    )
 
 
 def _made(name: str, convert: Callable[[Step], BaseModel], step: Step) -> bytes:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, Relevance, ScorerInUse
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.task import Interruption, Status
+from boundarymorph.selector.result import Interruption, Status
 
 ExpectedGain = Annotated[
     dict[str, float],

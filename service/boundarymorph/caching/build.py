@@ -15,19 +15,16 @@ if TYPE_CHECKING:  # a standalone scorer loads neither Redis nor an encoder
 
 @dataclass(frozen=True)
 class Caches:
-    """A cache of scores, or None, and most bytes of the queries' vectors, 0 for none. link: to the Redis that holds the
-    scores; `close` closes it."""
+    """A cache of scores, and most bytes of the vectors of queries, if any. link: to Redis, closed by `close`."""
 
     scores: ScoreCache | None = None
     vector_bytes: int = 0
     link: RedisLink | None = None
 
     def before_encoder(self, encoder: Encoder) -> Encoder:
-        """Return an encoder that caches queries."""
         return CachingEncoder(encoder, self.vector_bytes) if self.vector_bytes else encoder
 
     async def close(self) -> None:
-        """Close the connections; what was cached in this process is lost."""
         if self.link is not None:
             await self.link.close()
 

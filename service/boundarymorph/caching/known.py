@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, ScorerUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
-from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked, model_changed
+from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:  # the library has none of these
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the library has none of these
     from boundarymorph.retrieval.encoders import Embeddings, Encoder
 
 DIGEST_BYTES = 16
+CHANGED = "the scorer's model has changed since this request began; try again"  # its scores are not comparable
 
 
 def digest(*texts: str) -> bytes:
@@ -57,7 +58,6 @@ class CachedScore:
 
 
 def kept_name(document: str | None) -> bytes | None:
-    """Return an id in UTF-8, or None if it is not stored."""
     if document is None:
         return None
     try:
@@ -68,8 +68,7 @@ def kept_name(document: str | None) -> bytes | None:
 
 
 class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: an error counts as a miss. A cache may lose
-    anything."""
+    """Scores of (query, text) pairs, by model. Calls never raise: errors are misses. A cache may lose anything."""
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
@@ -87,8 +86,6 @@ _SCORE_BYTES = 200
 
 @dataclass(slots=True)
 class _Query:
-    """The scores of one query in the order written, and when they expire."""
-
     expires: float
     scores: dict[bytes, CachedScore] = field(default_factory=dict)
 
@@ -212,7 +209,6 @@ class ReadThrough:
         return [found[key] for key in keys]
 
     async def drain(self) -> None:
-        """Wait for pending writes."""
         while self._writes:
             await asyncio.gather(*self._writes)
 
@@ -268,7 +264,6 @@ class ReadThrough:
         return {key: flight.landed.result() for key, flight in flights.items()}
 
     def _write_later(self, values: Mapping[_Key, CachedScore], flights: Mapping[_Key, _Flight], source: Source) -> None:
-        """Write in the background; the flights end when the write is done."""
         if len(self._writes) >= self._most_writes:
             metrics.cache_writes.labels("scores", "dropped").inc(len(values))
             self._land(flights, values)
@@ -304,30 +299,20 @@ class KnownScores:
         self.through = ReadThrough(writes, clock)
 
     def of_task(self, query: str, tenant: str = "", instruction: str | None = None) -> TaskScores:
-        """Return the scores of one task. tenant: whose scores are known, since a known score says that somebody has the
-        text. Raises TakesNoInstruction."""
+        """Return the scores of one task. tenant: the others with whom it shares them. Raises TakesNoInstruction."""
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, tenant, instruction)
-
-    def identity(self, tenant: str, instruction: str | None = None) -> str | None:
-        """Return the name under which scores of a tenant and an instruction are cached now; None if they are not."""
-        name = None if self.cache is None else identity_of(self.scorer)
-        if name is not None and instruction is not None:
-            return f"{name}\0{tenant}\0{digest(instruction).hex()}"
-        return f"{name}\0{tenant}" if name is not None and tenant else name
 
     async def close(self) -> None:
         await self.through.drain()
 
 
 class TaskScores:
-    """The scores of one task.
-
-    reused: by position, scores from earlier requests, which replace calls. calls: scores computed for this task;
-    cached: scores from the cache or computed for another task. truncated: pairs of all three. requests: to the scorer.
-    tokens: that a language model read and wrote for this task. failure: see `Scores`; that of the last call.
-    """
+    """The scores of one task. reused: by position, scores from earlier requests, which replace calls. calls: scores
+    computed for this task; cached: scores from the cache or computed for another task. truncated: pairs of all three.
+    requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of
+    the last call."""
 
     def __init__(self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None) -> None:
         self.reused: Mapping[int, float] = {}
@@ -347,11 +332,14 @@ class TaskScores:
 
     @property
     def _identity(self) -> str | None:
-        return self._known.identity(self._tenant, self._instruction)
+        """The name under which scores of the tenant and the instruction are cached now; None if they are not."""
+        name = None if self._known.cache is None else self.model
+        if name is not None and self._instruction is not None:
+            return f"{name}\0{self._tenant}\0{digest(self._instruction).hex()}"
+        return f"{name}\0{self._tenant}" if name is not None and self._tenant else name
 
     async def recall(self) -> set[str | None]:
-        """Look up all known scores of the query, so that no round waits for the cache. Returns the ids under which
-        their texts were scored."""
+        """Look up all known scores of the query at once. Returns the ids under which their texts were scored."""
         model, cache, name = self._identity, self._known.cache, self._known.scorer.name
         self._recalled = {}
         if cache is not None and model is not None:
@@ -360,7 +348,6 @@ class TaskScores:
         return {cached.document for cached in self._recalled.values()}
 
     def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
-        """Return the recalled scores of documents, by position, whose text has not changed since."""
         recalled = self._recalled or {}
         digests = {position: digest(document.content) for position, document in documents.items()}
         found = {position: recalled[text] for position, text in digests.items() if text in recalled}
@@ -375,7 +362,8 @@ class TaskScores:
         model, cache, scorer = self._identity, self._known.cache, self._known.scorer
         if model is None or cache is None or not texts:
             scores = await self._asked(texts, deadline)
-            self._count(len(texts), scores.cached, scores.truncated)
+            self.calls += len(texts)
+            self.truncated += scores.truncated
             self._check_model(scores.model)
             return scores.values
         self._check_model(scorer.name)
@@ -395,7 +383,7 @@ class TaskScores:
             asked = [texts[places[key]] for key in missing]
             ids = [None if documents is None else documents[places[key]] for key in missing]
             scores = await self._asked(asked, deadline)
-            computed_here += len(asked) - scores.cached
+            computed_here += len(asked)
             own.update(missing)
             self._check_model(scorer.name)
             longest_first = sorted(range(len(asked)), key=lambda place: -len(asked[place]))
@@ -412,7 +400,9 @@ class TaskScores:
         if unsettled := {key for key, score in zip(keys, found, strict=True) if np.isnan(score.score)} - own:
             settled = dict(zip(unsettled, await compute(list(unsettled)), strict=True))
             found = [settled.get(key, score) for key, score in zip(keys, found, strict=True)]
-        self._count(len(texts), len(texts) - computed_here, sum(score.truncated for score in found))
+        self.calls += computed_here
+        self.cached += len(texts) - computed_here
+        self.truncated += sum(score.truncated for score in found)
         return np.array([score.score for score in found], dtype=np.float64)
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
@@ -427,15 +417,10 @@ class TaskScores:
             metrics.scorer_trips.inc()
         return scores
 
-    def _count(self, scored: int, cached: int, truncated: int) -> None:
-        self.calls += scored - cached
-        self.cached += cached
-        self.truncated += truncated
-
     def _check_model(self, name: str | None) -> None:
         before, self._model = self._model, name or self._model
         if before not in (None, self._model):
-            raise model_changed()
+            raise ScorerUnavailable(CHANGED, public=CHANGED)
 
 
 Vector = NDArray[np.float32]
@@ -444,8 +429,7 @@ _ENTRY_BYTES = 600  # of a vector besides its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on documents, and queries that are neither cached nor being encoded for another
-    request."""
+    """An `Encoder` that passes on documents, and queries that are neither cached nor being encoded."""
 
     def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
         from cachetools import LRUCache

@@ -44,8 +44,7 @@ class State(IntEnum):
 
 
 class CircuitBreaker:
-    """Opens after `failures` failures in a row, of which concurrent ones count as one; after a pause, which doubles
-    each time, one trial call decides."""
+    """Opens after `failures` failures in a row, concurrent ones counted once; after a growing pause a trial decides."""
 
     def __init__(self, *, failures: int = FAILURES, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed, self._clock = failures, clock
@@ -173,8 +172,7 @@ class RedisLink:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """url: redis:// or rediss:// (TLS) or unix://; its query holds options of redis-py. timeout: seconds for an
-        answer. connections: most at a time. Does not connect yet. Raises InvalidConfiguration if the url is
-        malformed."""
+        answer. connections: most. Does not connect yet. Raises InvalidConfiguration if the url is malformed."""
         self._redis: Any = connected(url, timeout, connections)
         places = asyncio.Semaphore(connections)
         self._guards: dict[Operation, Guard] = {}
@@ -199,7 +197,6 @@ class RedisLink:
         return await self._guards[operation].call(ask)
 
     async def close(self) -> None:
-        """Close the connections; later calls raise Unanswered."""
         self._closed = True
         with suppress(Exception):
             await self._redis.aclose()
@@ -280,7 +277,6 @@ def encoded(cached: CachedScore) -> bytes:
 
 
 def decoded(value: object) -> CachedScore | None:
-    """Return the score of a value, or None if it is none of ours."""
     if not isinstance(value, bytes) or len(value) < _VALUE.size:
         return None
     flags, score = _VALUE.unpack_from(value)

@@ -18,7 +18,7 @@ from rich.table import Table
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.calibration.judgments import Judgments, judgments_of, queries_of
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, console, new_console, parts
+from boundarymorph.cli.common import DataDirectory, console, new_console, option, parts
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
@@ -42,15 +42,13 @@ def calibrate(
     pools: Annotated[
         Path | None, sources.existing("Instead of an index: NDJSON with query and documents, as for /select.")
     ] = None,
-    suggest: Annotated[
-        int | None, typer.Option(min=1, help="Write this many pairs to judge, and learn nothing.")
-    ] = None,
+    suggest: Annotated[int | None, option("Write this many pairs to judge, and learn nothing.", min=1)] = None,
     out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="File for the suggested pairs, or for the calibration of pools.")
+        Path | None, option("File for the suggested pairs, or for the calibration of pools.", dir_okay=False)
     ] = None,
-    budget: Annotated[int, typer.Option("--budget", "-B", min=1, help="Calls to find the best of a query.")] = 400,
-    depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the calibration.")] = False,
+    budget: Annotated[int, option("Calls to find the best of a query.", "--budget", "-B", min=1)] = 400,
+    depth: Annotated[int | None, option("Candidates.", "--depth", "-N", default="10000")] = None,
+    as_json: Annotated[bool, option("Print the calibration.", "--json")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
     """Learn from a few judgements how likely a person agrees that a document is relevant.
@@ -124,10 +122,7 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge to a file, or to stdout.
-
-    Raises InvalidInput if the file has something, as that may be a person's grades, and StorageUnavailable.
-    """
+    """Write pairs to judge to a file, or to stdout. Raises InvalidInput for a file that may have a person's grades."""
     if out is not None:
         with storage_errors("the pairs cannot be written"):
             if out.is_file() and out.stat().st_size:
@@ -147,7 +142,7 @@ def _suggest(requests: Requests, settings: Settings, budget: int, count: int, ou
 async def _pairs(requests: Requests, settings: Settings, budget: int, count: int) -> list[dict[str, str | None]]:
     """Return pairs that are worth judging, at most `count` of each query, with title and text."""
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
     from boundarymorph.selector.judging import Judging
 
@@ -165,9 +160,8 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
 
 
 async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tuple[Calibration, Sequence[str]]:
-    """Return a calibration, and the ids of judged documents that were in no pool."""
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.calibration.learning import learn
     from boundarymorph.selector.judging import Judging
     from boundarymorph.selector.scores import WORDS

@@ -30,10 +30,15 @@ def new_console(**options: Any) -> Console:
     return Console(emoji=False, highlight=False, soft_wrap=True, **options)
 
 
+def option(help: str, *names: str, default: str | bool = True, **more: Any) -> Any:
+    """Return an option of a command. default: what its description shows as the default."""
+    return typer.Option(*names, help=help, show_default=default, **more)
+
+
 console = new_console()
-DataDirectory = Annotated[Path | None, typer.Option(help="Where the indexes live.", show_default="data")]
-Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
-LogLevel = Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.", show_default="info")]
+DataDirectory = Annotated[Path | None, option("Where the indexes live.", default="data")]
+Host = Annotated[str | None, option("Address to listen on.", default="127.0.0.1")]
+LogLevel = Annotated[str | None, option("critical, error, warning, info or debug.", default="info")]
 Stores = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,7 +78,6 @@ def stores_of(given: list[str] | None) -> dict[str, dict[str, str]] | None:
 
 
 def fail(message: str) -> NoReturn:
-    """Print a message on stderr and exit with 1."""
     new_console(stderr=True).print(f"[red]error:[/red] {escape(message)}")
     sys.exit(1)
 
@@ -93,7 +97,6 @@ async def parts(settings: Settings) -> AsyncIterator[Parts]:
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
-    """Parse the text of an option as a JSON object. Raises InvalidInput."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:

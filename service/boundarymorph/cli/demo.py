@@ -39,7 +39,6 @@ class DemoFailed(BoundaryMorphError):
 
 
 def run(console: Console, settings: Settings, query: str, budget: int, k: int) -> None:
-    """Start the service, index the corpus, select, and print. Raises DemoFailed."""
     console.print("[dim]starting the service, with an encoder and a cross-encoder on the CPU[/dim]")
     with service(settings.data_directory) as client:
         console.print(f"[dim]{_upload(console, client)}[/dim]")

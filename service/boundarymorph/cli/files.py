@@ -38,10 +38,8 @@ Entry = ParsedDocument | BadLine
 def opened(
     source: Path, columns: Columns, dimension: int, most: int, whole: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
-    """Open a source. Yields its documents and its size in bytes, if that is known.
-
-    most: bytes of a document; whole: of a JSON array. Raises InvalidInput, and LimitExceeded for a larger array.
-    """
+    """Open a source. Yields its documents and its size in bytes, if that is known. most: bytes of a document; whole: of
+    a JSON array. Raises InvalidInput, and LimitExceeded for a larger array."""
     if is_texts(source):
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
         inside = source.resolve() if source.is_dir() else None
@@ -50,23 +48,18 @@ def opened(
     with sources.opened(source) as (stream, length):
         if is_table(source):
             yield of_table(stream, source, columns, most), length
-        elif is_array(source):
+        elif source.name.lower().removesuffix(".gz").endswith(".json"):
             yield of_array(stream, source, dimension, most, whole), length
         else:
             yield parse_ndjson(sources.chunks(stream, source), dimension, max_line_bytes=most), length
 
 
 def is_texts(source: Path) -> bool:
-    """Whether it is a folder or Markdown."""
     return source.is_dir() or source.suffix.lower() in MARKDOWN
 
 
 def is_table(source: Path) -> bool:
     return source.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
-
-
-def is_array(source: Path) -> bool:
-    return source.name.lower().removesuffix(".gz").endswith(".json")
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -86,11 +79,9 @@ def files_in(folder: Path) -> list[Path]:
 async def of_folder(
     folder: Path, files: Iterable[Path], most: int, *, inside: Path | None = None, strict: bool = False
 ) -> AsyncIterator[Entry]:
-    """Yield a document of each file, whose id is its path within the folder.
-
-    What is no text of UTF-8, has nothing to read or more than `most` bytes is a bad line, and so is a link to a file
-    outside of the folder `inside`; strict: raises InvalidInput instead.
-    """
+    """Yield a document of each file, whose id is its path within the folder. What is no text of UTF-8, has nothing to
+    read or more than `most` bytes is a bad line, and so is a link to a file outside of the folder `inside`; strict:
+    raises InvalidInput instead."""
     position = 0
     for number, path in enumerate(files, start=1):
         id = path.relative_to(folder).as_posix()
@@ -122,8 +113,7 @@ def _record(id: str, path: Path, content: bytes, most: int) -> dict[str, str]:
 
 
 def titled(text: str) -> tuple[str | None, str]:
-    """Return the title of a Markdown text, by its front matter or else its first heading, and the text without front
-    matter."""
+    """Return the title of a Markdown text, of its front matter or first heading, and the text without the former."""
     if (front := FRONT_MATTER.match(text)) is not None:
         text = text[front.end() :]
         if (given := _TITLE.search(front[1])) is not None:
@@ -152,19 +142,15 @@ async def of_array(stream: Stream, source: Path, dimension: int, most: int, whol
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the columns of a table; None for the usual ones."""
-
     id: str | None = None
     text: str | None = None
     title: str | None = None
 
 
 async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
-    """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs.
-
-    Other columns are metadata, without empty cells. Without a column of ids, a row's id is its number. most: bytes of a
-    row. Raises InvalidInput, with the line.
-    """
+    """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs. Other
+    columns are metadata, without empty cells. Without a column of ids, a row's id is its number. most: bytes of a row.
+    Raises InvalidInput, with the line."""
     position, begin, name = 0, 0, sources.named(source)  # begin: of the row
 
     def decoded() -> Iterator[str]:
@@ -210,7 +196,6 @@ async def of_table(stream: Stream, source: Path, columns: Columns, most: int) ->
 
 
 def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None, int, int | None]:
-    """Return the places of the columns with ids, texts and titles. Raises InvalidInput."""
     names = [cell.strip().lower() for cell in header]
 
     def place(given: str | None, *usual: str) -> int | None:
@@ -238,11 +223,9 @@ def _blocks(text: str, most: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Passages:
-    """Cuts documents into passages of at most `characters`, at headings, paragraphs and sentences.
-
-    A passage has the title of its document and the metadata `document`, the document's id, and `passage`, its number
-    from 1. The first has the document's id; others have `#` and their number behind it.
-    """
+    """Cuts documents into passages of at most `characters`, at headings, paragraphs and sentences. A passage has the
+    title of its document and the metadata `document`, the document's id, and `passage`, its number from 1. The first
+    has the document's id; others have `#` and their number behind it."""
 
     characters: int
     _counts: dict[str, int] = field(default_factory=dict)  # of passages, by document

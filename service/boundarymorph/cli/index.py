@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object
+from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object, option
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration
 from boundarymorph.reading import counted
 from boundarymorph.settings import Settings
@@ -31,7 +31,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 LONGEST_PASSAGE = 100_000  # characters
 Name = Annotated[str, typer.Argument(help="Name of the index.")]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print what the route of the API answers.")]
+AsJson = Annotated[bool, option("Print what the route of the API answers.", "--json")]
 
 app = typer.Typer(
     help="Build, list and delete indexes: those of this machine and in stores. A running service sees every change.",
@@ -54,46 +54,33 @@ class Build:
             folders=True,
         ),
     ]
-    strict: Annotated[bool, typer.Option(help="Write nothing if any line is invalid.")] = False
+    strict: Annotated[bool, option("Write nothing if any line is invalid.")] = False
     kind: Annotated[
-        str | None,
-        typer.Option(
-            help="How to search a new index: flat or ivf; in a store flat or hnsw.",
-            show_default="flat",
-        ),
+        str | None, option("How to search a new index: flat or ivf; in a store flat or hnsw.", default="flat")
     ] = None
-    words: Annotated[bool, typer.Option(help="Keep the words of a new index too, for BM25 and hybrid search.")] = True
+    words: Annotated[bool, option("Keep the words of a new index too, for BM25 and hybrid search.")] = True
     dimension: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Dimension of your own vectors: every line has an embedding.",
-            show_default="the encoder's vectors",
-        ),
+        option("Dimension of your own vectors: every line has an embedding.", default="the encoder's vectors", min=1),
     ] = None
     encoder: Annotated[
-        Literal["none"] | None,
-        typer.Option(help="none: an index without vectors, searched by BM25.", show_default="the service's"),
+        Literal["none"] | None, option("none: an index without vectors, searched by BM25.", default="the service's")
     ] = None
     passages: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Cut texts into passages of so many characters at most; selections then have one of each document. "
+            "0: leave them whole.",
+            default="1200 for folders and tables, else 0",
             min=0,
             max=LONGEST_PASSAGE,
-            help="Cut texts into passages of so many characters at most; selections then have one of each document. "
-            "0: leave them whole.",
-            show_default="1200 for folders and tables, else 0",
         ),
     ] = None
     id_column: Annotated[
-        str | None, typer.Option(help="Column of a table that has the ids.", show_default="id, or the row's number")
+        str | None, option("Column of a table that has the ids.", default="id, or the row's number")
     ] = None
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of a table that has the texts.", show_default="text")
-    ] = None
-    title_column: Annotated[
-        str | None, typer.Option(help="Column of a table that has the titles.", show_default="title")
-    ] = None
+    text_column: Annotated[str | None, option("Column of a table that has the texts.", default="text")] = None
+    title_column: Annotated[str | None, option("Column of a table that has the titles.", default="title")] = None
     data_directory: DataDirectory = None
 
 
@@ -178,6 +165,7 @@ def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDire
     rows = {
         "description": info.description or None,
         "distinct by": info.distinct or None,
+        "scorer trust": info.trust,
         "documents": f"{info.count:,}",
         "dimension": info.dimension,
         "kind": info.kind,
@@ -225,9 +213,7 @@ def index_words(name: Name, data_directory: DataDirectory = None) -> None:
 
 @app.command("snapshot")
 def snapshot_index(
-    name: Name,
-    target: Annotated[Path, typer.Option("--to", help="A new folder.")],
-    data_directory: DataDirectory = None,
+    name: Name, target: Annotated[Path, option("A new folder.", "--to")], data_directory: DataDirectory = None
 ) -> None:
     """Copy an index, as of one moment, into a folder with checksums, for `index restore`. Services can read and write
     meanwhile."""
@@ -241,8 +227,8 @@ def snapshot_index(
 @app.command("restore")
 def restore_index(
     name: Annotated[str, typer.Argument(help="Name for the restored index.")],
-    source: Annotated[Path, typer.Option("--from", exists=True, file_okay=False, help="Folder of `index snapshot`.")],
-    replace: Annotated[bool, typer.Option(help="Replace the index of this name.")] = False,
+    source: Annotated[Path, option("Folder of `index snapshot`.", "--from", exists=True, file_okay=False)],
+    replace: Annotated[bool, option("Replace the index of this name.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
     """Restore an index from a snapshot, after checking all of it. A running service sees it at once."""
@@ -255,8 +241,7 @@ def restore_index(
 def delete_index(
     name: Name,
     filter: Annotated[
-        str | None,
-        typer.Option(help="Delete only documents whose metadata match it, as JSON.", show_default="the whole index"),
+        str | None, option("Delete only documents whose metadata match it, as JSON.", default="the whole index")
     ] = None,
     data_directory: DataDirectory = None,
 ) -> None:
@@ -280,7 +265,6 @@ def _encoder_of(info: IndexDescription) -> str:
 
 
 async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> None:
-    """Fill an index from a source. report: is filled, too."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS
@@ -335,7 +319,6 @@ def _indexes(data_directory: Path | None) -> Iterator[Catalog]:
 
 @contextmanager
 def _local_indexes(data_directory: Path | None, command: str) -> Iterator[LocalCatalog]:
-    """Open the indexes of this machine. Raises InvalidConfiguration if the settings put indexes elsewhere."""
     from boundarymorph.retrieval.build import build_catalog
 
     settings = _settings(data_directory)

@@ -14,7 +14,7 @@ from boundarymorph import __version__
 from boundarymorph.cli import index as index_commands
 from boundarymorph.cli import serve
 from boundarymorph.cli.calibrate import calibrate
-from boundarymorph.cli.common import DataDirectory, console, fail
+from boundarymorph.cli.common import DataDirectory, console, fail, option
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
 from boundarymorph.errors import BoundaryMorphError, missing_package
@@ -34,17 +34,11 @@ app.command()(serve.retriever)
 @app.command()
 def key(
     name: Annotated[str, typer.Argument(help="Who it is for.")],
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(help="select, write, admin or metrics; repeatable.", show_default="select"),
-    ] = None,
+    scope: Annotated[list[str] | None, option("select, write, admin or metrics; repeatable.", default="select")] = None,
     index: Annotated[
-        list[str] | None,
-        typer.Option(help="Index that the key may use, or a prefix and *; repeatable.", show_default="all"),
+        list[str] | None, option("Index that the key may use, or a prefix and *; repeatable.", default="all")
     ] = None,
-    tenant: Annotated[
-        str, typer.Option(help="Share known scores only with the keys of this tenant.", show_default="none")
-    ] = "",
+    tenant: Annotated[str, option("Share known scores only with the keys of this tenant.", default="none")] = "",
 ) -> None:
     """Make an API key: prints the secret, once, and the line for the setting `keys`."""
     from boundarymorph.access import callers
@@ -83,11 +77,9 @@ def openapi() -> None:
 
 @app.command()
 def demo(
-    query: Annotated[
-        str | None, typer.Option(help="What to look for.", show_default="work with dates, times and time zones")
-    ] = None,
-    budget: Annotated[int, typer.Option("--budget", "-B", min=0, help="Cross-encoder calls.")] = 50,
-    k: Annotated[int, typer.Option("-k", min=1, help="Documents to return.")] = 50,
+    query: Annotated[str | None, option("What to look for.", default="work with dates, times and time zones")] = None,
+    budget: Annotated[int, option("Cross-encoder calls.", "--budget", "-B", min=0)] = 50,
+    k: Annotated[int, option("Documents to return.", "-k", min=1)] = 50,
     data_directory: DataDirectory = None,
 ) -> None:
     """Start a service, index the docstrings of Python's standard library, and select from them over HTTP."""
@@ -117,7 +109,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, option("Print the version and exit.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     pass

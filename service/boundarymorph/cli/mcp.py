@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boundarymorph.cli.common import DataDirectory, LogLevel, fail
+from boundarymorph.cli.common import DataDirectory, LogLevel, fail, option
 from boundarymorph.errors import InvalidConfiguration, missing_package
 from boundarymorph.settings import RateLimitSettings, Settings, header_key
 
@@ -24,10 +24,10 @@ GRACE_SECONDS = 10.0  # to wait for an answer beyond its longest deadline
 def mcp(
     url: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "URL of a service, called with the key in BOUNDARYMORPH_API_KEY if it is set.",
+            default="this process, on the indexes of this machine",
             envvar="BOUNDARYMORPH_URL",
-            help="URL of a service, called with the key in BOUNDARYMORPH_API_KEY if it is set.",
-            show_default="this process, on the indexes of this machine",
         ),
     ] = None,
     data_directory: DataDirectory = None,
@@ -53,7 +53,7 @@ def mcp(
 
 @asynccontextmanager
 async def _here(settings: Settings) -> AsyncIterator[Service]:
-    """Run a service in this process and yield it. It needs no key, as only the parent process can call it."""
+    # It needs no key, as only the parent process can call it.
     from boundarymorph.agents.rest import within
     from boundarymorph.server.app import create_app
 
@@ -64,7 +64,6 @@ async def _here(settings: Settings) -> AsyncIterator[Service]:
 
 @asynccontextmanager
 async def _at(url: str, settings: Settings) -> AsyncIterator[Service]:
-    """Yield a running service."""
     import httpx2
 
     from boundarymorph.agents.rest import Service

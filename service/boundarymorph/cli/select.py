@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +14,12 @@ import orjson
 import typer
 
 from boundarymorph.cli import source as sources
-from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object, new_console, parts
+from boundarymorph.cli.common import DataDirectory, command_of, console, fail, json_object, new_console, option, parts
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import has_content
 from boundarymorph.settings import Settings
+
+OWN = ("query", "queries", "also", "url", "as_json", "data_directory")  # options that are no fields of all requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,65 +39,49 @@ class SelectOptions:
     ] = None
     url: Annotated[
         str | None,
-        typer.Option(
-            envvar="BOUNDARYMORPH_URL",
-            help="URL of the service that makes the selections.",
-            show_default="one that is started",
+        option(
+            "URL of the service that makes the selections.", default="one that is started", envvar="BOUNDARYMORPH_URL"
         ),
     ] = None
-    also: Annotated[list[str] | None, typer.Option(help="A further query for the same set and budget.")] = None
-    budget: Annotated[str | None, typer.Option("--budget", "-B", help='Calls, or "auto".', show_default="50")] = None
-    k: Annotated[int | None, typer.Option("-k", help="Documents to return.", show_default="50")] = None
-    max_tokens: Annotated[int | None, typer.Option(help="Return up to this many tokens, instead of k.")] = None
-    min_relevance: Annotated[float | None, typer.Option(help="Only what likely scores at least this, up to k.")] = None
-    distinct: Annotated[str | None, typer.Option(help='Few of one text or field: "text", "page", or JSON.')] = None
-    diversity: Annotated[float, typer.Option(help="0 to 1: how much documents should differ.")] = 0.0
-    depth: Annotated[int | None, typer.Option("--depth", "-N", help="Candidates.", show_default="10000")] = None
-    rounds: Annotated[str | None, typer.Option(help='Trips to the scorer, or "auto".', show_default="auto")] = None
+    also: Annotated[list[str] | None, option("A further query for the same set and budget.")] = None
+    budget: Annotated[str | None, option('Calls, or "auto".', "--budget", "-B", default="50")] = None
+    k: Annotated[int | None, option("Documents to return.", "-k", default="50")] = None
+    max_tokens: Annotated[int | None, option("Return up to this many tokens, instead of k.")] = None
+    min_relevance: Annotated[float | None, option("Only what likely scores at least this, up to k.")] = None
+    distinct: Annotated[str | None, option('Few of one text or field: "text", "page", or JSON.')] = None
+    diversity: Annotated[float, option("0 to 1: how much documents should differ.")] = 0.0
+    depth: Annotated[int | None, option("Candidates.", "--depth", "-N", default="10000")] = None
+    rounds: Annotated[str | None, option('Trips to the scorer, or "auto".', default="auto")] = None
     relevance: Annotated[
         str | None,
-        typer.Option(
-            help="What relevance is: people: what people are expected to find; scorer: the score alone.",
-            show_default="people",
+        option(
+            "What relevance is: people: what people are expected to find; scorer: the score alone.", default="people"
         ),
     ] = None
-    method: Annotated[str | None, typer.Option(help="trend, or boundarymorph: the paper's.", show_default="trend")] = (
-        None
+    method: Annotated[str | None, option("trend, or boundarymorph: the paper's.", default="trend")] = None
+    spend: Annotated[str, option("If every document fits: order makes calls for their order, set makes none.")] = (
+        "order"
     )
-    spend: Annotated[
-        str, typer.Option(help="If every document fits: order makes calls for their order, set makes none.")
-    ] = "order"
     filter: Annotated[
-        str | None, typer.Option(help='Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
+        str | None, option('Only documents whose metadata match it, as JSON: {"year": {"gte": 2020}}.')
     ] = None
-    hybrid: Annotated[bool, typer.Option("--hybrid", help="Rank candidates by vectors and by words together.")] = False
-    instruction: Annotated[str | None, typer.Option(help="What counts, for a scorer that takes one.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer of POST /select.")] = False
+    hybrid: Annotated[bool, option("Rank candidates by vectors and by words together.", "--hybrid")] = False
+    instruction: Annotated[str | None, option("What counts, for a scorer that takes one.")] = None
+    as_json: Annotated[bool, option("Print the answer of POST /select.", "--json")] = False
     data_directory: DataDirectory = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """The body of the request without the query. Raises InvalidInput for an option that is no JSON."""
         distinct, filter = self.distinct, self.filter
-        given = {
-            "index": self.index,
+        given = asdict(self) | {
             "budget": _number(self.budget),
-            "k": self.k,
-            "max_tokens": self.max_tokens,
-            "min_relevance": self.min_relevance,
             "distinct": json_object("--distinct", distinct) if distinct and distinct.startswith("{") else distinct,
-            "diversity": self.diversity,
-            "depth": self.depth,
             "rounds": _number(self.rounds),
-            "method": self.method,
-            "relevance": self.relevance,
-            "spend": self.spend,
             "filter": None if filter is None else json_object("--filter", filter),
-            "hybrid": self.hybrid,
-            "instruction": self.instruction,
             "return_documents": not (self.as_json or self.queries),
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in given.items() if value is not None and name not in OWN}
 
 
 @command_of(SelectOptions)
@@ -109,8 +95,9 @@ def select(options: SelectOptions) -> None:
         select_many(options.queries, options.fields, options.url, options.data_directory)
         return
     from boundarymorph.api.select_answers import SelectResponse
+    from boundarymorph.api.select_response import response_of
     from boundarymorph.api.select_schemas import SelectRequest
-    from boundarymorph.api.translate import response_of, task_of
+    from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
 
     settings = Settings.load(data_directory=options.data_directory)
@@ -131,15 +118,11 @@ def select(options: SelectOptions) -> None:
 
 
 def _number(text: str | None) -> int | str | None:
-    """Return the text as an int if it is a whole number; otherwise the request validates it."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
 def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_directory: Path | None) -> None:
-    """Print an answer for each query in a file. Exits with 1 for a file with a mistake, and if a selection failed.
-
-    fields: of all requests. url: of the service, None to start one.
-    """
+    """Print an answer for each query in a file. fields: of all requests. url: of the service, None to start one."""
     from boundarymorph.cli import demo, terminal
 
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, command_of, stores_of
+from boundarymorph.cli.common import DataDirectory, Host, LogLevel, Stores, command_of, option, stores_of
 from boundarymorph.scoring.rerankers import RERANKERS
 from boundarymorph.settings import Settings
 
@@ -15,17 +15,13 @@ if TYPE_CHECKING:
     from boundarymorph.server.process import Create
 
 SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
-IndexStore = Annotated[
-    str | None, typer.Option(help="Name of the --store in which indexes are made.", show_default="this machine")
-]
+IndexStore = Annotated[str | None, option("Name of the --store in which indexes are made.", default="this machine")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverOptions:
-    """Options of the retriever."""
-
     host: Host = None
-    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8082")] = None
+    port: Annotated[int | None, option("Port to listen on.", default="8082")] = None
     data_directory: DataDirectory = None
     store: Stores = None
     index_store: IndexStore = None
@@ -34,32 +30,30 @@ class RetrieverOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(RetrieverOptions):
-    """Options of a service."""
-
-    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8080")] = None
+    port: Annotated[int | None, option("Port to listen on.", default="8080")] = None
     scorer: Annotated[
         str | None,
-        typer.Option(
-            help=f"The cross-encoder in this process: {', '.join(RERANKERS)}, or the Hugging Face name or folder of "
+        option(
+            f"The cross-encoder in this process: {', '.join(RERANKERS)}, or the Hugging Face name or folder of "
             "another.",
-            show_default="the embedded one",
+            default="the embedded one",
         ),
     ] = None
     scorer_url: Annotated[
         list[str] | None,
-        typer.Option(
-            help="URL of a remote cross-encoder: http:// for `boundarymorph scorer`, tei://, vllm://, infinity://, "
+        option(
+            "URL of a remote cross-encoder: http:// for `boundarymorph scorer`, tei://, vllm://, infinity://, "
             "llamacpp://, cohere://, jina://, voyage://, systemone:// or decisions://, if needed with ?model=NAME, or "
             "?activation=sigmoid for logits; repeatable for replicas of one model.",
-            show_default="the embedded one",
+            default="the embedded one",
         ),
     ] = None
     retriever_url: Annotated[
         list[str] | None,
-        typer.Option(
-            help="URL of a remote retriever: http:// for `boundarymorph retriever`; repeatable for several with the "
+        option(
+            "URL of a remote retriever: http:// for `boundarymorph retriever`; repeatable for several with the "
             "same documents.",
-            show_default="this machine",
+            default="this machine",
         ),
     ] = None
 
@@ -93,29 +87,18 @@ def _run(create: Create, name: str, default_port: int | None = None, **given: An
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerOptions:
-    """Options of the scorer."""
-
-    model: Annotated[
-        str | None,
-        typer.Option(help="Hugging Face name, short name or folder.", show_default="the embedded one"),
-    ] = None
-    revision: Annotated[
-        str | None, typer.Option(help="Commit, branch or tag of --model.", show_default="its main branch")
-    ] = None
+    model: Annotated[str | None, option("Hugging Face name, short name or folder.", default="the embedded one")] = None
+    revision: Annotated[str | None, option("Commit, branch or tag of --model.", default="its main branch")] = None
     host: Host = None
-    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8081")] = None
-    precision: Annotated[
-        str | None, typer.Option(help="fp32, bf16 or fp16.", show_default="bf16 on a GPU, else fp32")
-    ] = None
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")] = None
-    max_length: Annotated[int | None, typer.Option(help="Most tokens of a pair.", show_default="the model's own")] = (
+    port: Annotated[int | None, option("Port to listen on.", default="8081")] = None
+    precision: Annotated[str | None, option("fp32, bf16 or fp16.", default="bf16 on a GPU, else fp32")] = None
+    device: Annotated[str | None, option("cpu, cuda or cuda:N.", default="cuda if there is one")] = None
+    max_length: Annotated[int | None, option("Most tokens of a pair.", default="the model's own")] = None
+    prompt: Annotated[str | None, option("Prompt template of a causal reranker, if its name does not imply one.")] = (
         None
     )
-    prompt: Annotated[
-        str | None, typer.Option(help="Prompt template of a causal reranker, if its name does not imply one.")
-    ] = None
-    instruction: Annotated[str | None, typer.Option(help="Instruction by which a causal reranker judges.")] = None
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens per batch.", show_default="by the device")] = None
+    instruction: Annotated[str | None, option("Instruction by which a causal reranker judges.")] = None
+    batch_tokens: Annotated[int | None, option("Tokens per batch.", default="by the device")] = None
     log_level: LogLevel = None
 
 

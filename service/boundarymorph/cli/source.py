@@ -20,8 +20,6 @@ WRITTEN = "; what came before the damage is written, unless --strict"
 
 
 def existing(help: str, *names: str, folders: bool = False) -> Any:
-    """Return an option for an existing file or pipe, or - for standard input."""
-
     def check(path: Path | None) -> Path | None:
         if path is not None and str(path) != "-" and not (path.exists() and (folders or not path.is_dir())):
             raise typer.BadParameter(f"{str(path)!r} does not exist{'' if folders else ', or is a directory'}")

@@ -7,17 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich import progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from boundarymorph.reading import counted
@@ -33,10 +25,15 @@ class Stages:
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock, self._told = console, clock, clock()
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        bars = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console)
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+        )
+        bars = progress.Progress(*columns, progress.TextColumn("left"), progress.TimeRemainingColumn(), console=console)
         self._bars = bars if console.is_terminal else None
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, progress.TaskID] = {}
 
     def __enter__(self) -> Stages:
         if self._bars is not None:
@@ -55,7 +52,7 @@ class Stages:
                 self._tasks[stage] = self._bars.add_task(stage, total=total)
             self._bars.update(self._tasks[stage], completed=done, total=total, description=stage + note)
         elif begins or self._clock() - self._told >= LINE_SECONDS:
-            self._tasks[stage], self._told = TaskID(0), self._clock()
+            self._tasks[stage], self._told = progress.TaskID(0), self._clock()
             steps = "" if total is None else f": {done:,} of {total:,}"
             self._console.print(f"{stage}{steps}{note}", markup=False, highlight=False)
 
@@ -78,7 +75,6 @@ def steps(
 
 
 def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float, unit: str = "line") -> None:
-    """Print the result of an upload, the lines (or other units) that were skipped, and the unknown fields."""
     console.print(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
@@ -109,7 +105,6 @@ def print_whole(console: Console, table: Table) -> None:
 
 
 def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> None:
-    """Print the answer of POST /select."""
     usage, documents = answer["usage"], answer["documents"]
     k, scored = len(documents), sum(document["source"] == "cross_encoder" for document in documents)
     ranks = [document["retrieval_rank"] for document in documents]

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
 from boundarymorph.inference.concurrency import CALLER, FairExecutor, room
-from boundarymorph.inference.models import DeviceLost, Item, Model, ModelRole, OutOfMemory, Results
+from boundarymorph.inference.models import DeviceLost, Model, ModelRole, OutOfMemory, Results, TokenSequence
 
 Owner = TypeVar("Owner")
-ModelType = TypeVar("ModelType", bound=Model[Any])
+ModelType = TypeVar("ModelType", bound=Model)
+Tokenize = Callable[[], Sequence[TokenSequence]]
 
 LOOK_AHEAD = 8  # how many batches' worth of sequences are searched for one of similar lengths
 TOKENIZER_THREADS = 4
@@ -37,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry(Generic[Item, Owner]):
+class Entry(Generic[Owner]):
     """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent."""
 
-    item: Item
+    item: TokenSequence
     owner: Owner
     position: int
     due: float
@@ -48,23 +49,22 @@ class Entry(Generic[Item, Owner]):
 
 
 @dataclass(slots=True)
-class TokenQueue(Generic[Item, Owner]):
+class TokenQueue(Generic[Owner]):
     """Waiting sequences, most urgent first, then in order of arrival. Callers share each batch evenly."""
 
     callers: Counter[str] = field(default_factory=Counter)  # tokens that wait, by caller
     _led: dict[str, int] = field(default_factory=dict)
-    _waiting: list[Entry[Item, Owner]] = field(default_factory=list)
+    _waiting: list[Entry[Owner]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, entries: Iterable[Entry[Item, Owner]]) -> None:
+    def add(self, entries: Iterable[Entry[Owner]]) -> None:
         for entry in entries:
             insort(self._waiting, entry, key=_due)
             self.callers[entry.caller] += len(entry.item)
 
     def discard(self, owners: Collection[Owner]) -> int:
-        """Remove the sequences of these owners; return how many there were."""
         dropped = [entry for entry in self._waiting if entry.owner in owners]
         self._remove(dropped)
         return len(dropped)
@@ -85,7 +85,7 @@ class TokenQueue(Generic[Item, Owner]):
         own = due.pop(caller, 0)
         return own + sum(min(count, own + tokens) for count in due.values())
 
-    def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Item, Owner]]:
+    def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Owner]]:
         """Remove and return the next batch, which contains the most urgent sequence; empty if nothing waits.
         batch_tokens: largest cost of more than one sequence. pads: each costs as much as the longest; the batch then
         has similar lengths, chosen from the most urgent `LOOK_AHEAD` times batch_tokens."""
@@ -98,23 +98,21 @@ class TokenQueue(Generic[Item, Owner]):
         self._remove(batch)
         return batch
 
-    def _remove(self, entries: Sequence[Entry[Item, Owner]]) -> None:
+    def _remove(self, entries: Sequence[Entry[Owner]]) -> None:
         gone = set(map(id, entries))
         self._waiting = [entry for entry in self._waiting if id(entry) not in gone]
         for entry in entries:
             self.callers[entry.caller] -= len(entry.item)
         self.callers = +self.callers
 
-    def _front(self, tokens: int) -> list[Entry[Item, Owner]]:
-        """Return the most urgent sequences with at most this many tokens in total, but at least one; of several callers
-        about as many tokens each."""
+    def _front(self, tokens: int) -> list[Entry[Owner]]:
+        """Return the most urgent sequences with at most this many tokens, but at least one, evenly of all callers."""
         entries = self._waiting if len(self.callers) <= 1 else self._by_turns()
         sums = accumulate(len(entry.item) for entry in entries)
         return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
 
-    def _by_turns(self) -> list[Entry[Item, Owner]]:
-        """Return all that wait in the order of callers that take turns by tokens; of equals, the caller goes first that
-        was first the longest ago."""
+    def _by_turns(self) -> list[Entry[Owner]]:
+        """Return all in the order of callers that take turns by tokens, of equals by whose first turn is oldest."""
         before: Counter[str] = Counter()
         places, led = [], []
         for entry in self._waiting:
@@ -127,7 +125,7 @@ class TokenQueue(Generic[Item, Owner]):
         return [entry for *_, entry in order]
 
 
-def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[Entry[Item, Owner]]:
+def _like_lengths(entries: list[Entry[Owner]], batch_tokens: int) -> list[Entry[Owner]]:
     """Return the batch with the most tokens among all runs of neighbours by length that contain the first entry."""
     by_length = sorted(entries, key=lambda entry: len(entry.item))
     sums = [0, *accumulate(len(entry.item) for entry in by_length)]
@@ -143,10 +141,8 @@ def _like_lengths(entries: list[Entry[Item, Owner]], batch_tokens: int) -> list[
     return by_length[slice(*best)]
 
 
-class _Job(Generic[Item]):
-    """One request under way: its results so far, and how many are missing."""
-
-    def __init__(self, items: Sequence[Item], role: ModelRole, arrival: float) -> None:
+class _Job:
+    def __init__(self, items: Sequence[TokenSequence], role: ModelRole, arrival: float) -> None:
         self.items = items
         self.arrival = arrival
         self.values: NDArray[Any] = np.empty((len(items), *role.shape), dtype=role.dtype)
@@ -162,7 +158,7 @@ class _Job(Generic[Item]):
                 self.done.set_exception(error)
 
 
-class Batcher(Generic[ModelType, Item]):
+class Batcher(Generic[ModelType]):
     """Runs the requests of many callers on one model in this process; scorers and encoders derive from it.
 
     Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens; idle
@@ -198,7 +194,7 @@ class Batcher(Generic[ModelType, Item]):
         self._clock = clock
         self.batch_tokens = model.batch_tokens  # current size limit of a batch
         self._good_batches = 0  # since `batch_tokens` last changed
-        self._queue: TokenQueue[Item, _Job[Item]] = TokenQueue()
+        self._queue: TokenQueue[_Job] = TokenQueue()
         self._tokenizing: list[tuple[float, int, str]] = []  # when requests are due, estimated tokens, callers
         self.idle = 0  # workers that wait for a batch
         self._lost: str | None = None
@@ -218,22 +214,19 @@ class Batcher(Generic[ModelType, Item]):
         return self.model.name
 
     def waiting(self) -> tuple[int, int]:
-        """Number of waiting items, and of their tokens."""
         with self._changed:
             return len(self._queue), self._queue.tokens
 
     def full_batch(self) -> int:
-        """Return how many items of the greatest length fill a batch."""
         return max(1, self.batch_tokens // self.model.max_length)
 
     def check_open(self) -> None:
-        """Raise RuntimeError after `close`."""
         if self._closed:
             raise RuntimeError(f"this {self.role.name} is closed")
 
     async def run(
         self,
-        tokenize: Callable[[], Sequence[Item]],
+        tokenize: Tokenize,
         characters: Iterable[int],
         *,
         deadline: float | None = None,
@@ -241,12 +234,10 @@ class Batcher(Generic[ModelType, Item]):
         truncate: bool = True,
         admitted: bool = False,
     ) -> Results:
-        """Return the results of all items of a request.
-
-        tokenize: returns the items, and may block; characters: of each item; deadline: on the clock; patience: replaces
-        the batcher's own; admitted: whether `enter` has admitted this work. Raises Overloaded, LimitExceeded or, with
-        truncate=False, TextTooLong before any work is done; DeadlineExceeded; or an error of the role.
-        """
+        """Return the results of all items of a request. tokenize: returns the items, and may block; characters: of each
+        item; deadline: on the clock; patience: replaces the batcher's own; admitted: whether `enter` has admitted this
+        work. Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work is done;
+        DeadlineExceeded; or an error of the role."""
         self.check_open()
         arrival = self._clock()
         lengths = list(characters)
@@ -299,8 +290,8 @@ class Batcher(Generic[ModelType, Item]):
         self._metrics.close()
 
     async def _tokenize(
-        self, tokenize: Callable[[], Sequence[Item]], guess: int, due: float, deadline: float | None, admitted: bool
-    ) -> Sequence[Item]:
+        self, tokenize: Tokenize, guess: int, due: float, deadline: float | None, admitted: bool
+    ) -> Sequence[TokenSequence]:
         expected = (due, guess, CALLER.get())
         with self._changed:
             self._admit(guess, due, deadline, admitted)
@@ -354,7 +345,7 @@ class Batcher(Generic[ModelType, Item]):
             )
 
     def _work(self) -> None:
-        batch: list[Entry[Item, _Job[Item]]] = []
+        batch: list[Entry[_Job]] = []
         try:
             while batch := self._next():
                 now = self._clock()
@@ -366,7 +357,7 @@ class Batcher(Generic[ModelType, Item]):
             log.critical("a thread of the %s has ended", self.role.name, exc_info=error)
             self._lose(f"a thread of the {self.role.name} has ended ({type(error).__name__})", batch)
 
-    def _next(self) -> list[Entry[Item, _Job[Item]]]:
+    def _next(self) -> list[Entry[_Job]]:
         """Wait for the next batch; returns an empty one after `close`."""
         with self._changed:
             self.idle += 1
@@ -379,7 +370,7 @@ class Batcher(Generic[ModelType, Item]):
             self.idle -= 1
         return batch
 
-    def _run(self, batch: list[Entry[Item, _Job[Item]]]) -> None:
+    def _run(self, batch: list[Entry[_Job]]) -> None:
         start = self._clock()
         try:
             values = self._checked(self.model.run([entry.item for entry in batch]), len(batch))
@@ -410,7 +401,7 @@ class Batcher(Generic[ModelType, Item]):
             raise role.failed(f"{self.model.name} gave nan or inf for a {role.item}; another precision may help")
         return values
 
-    def _note(self, error: Exception, batch: list[Entry[Item, _Job[Item]]]) -> None:
+    def _note(self, error: Exception, batch: list[Entry[_Job]]) -> None:
         if not isinstance(error, OutOfMemory):
             log.error("a batch of %d %ss failed", len(batch), self.role.item, exc_info=error)
             return
@@ -422,7 +413,7 @@ class Batcher(Generic[ModelType, Item]):
             self.batch_tokens = min(smaller, self.model.batch_tokens)
             self._good_batches = 0
 
-    def _measure(self, batch: list[Entry[Item, _Job[Item]]], seconds: float) -> None:
+    def _measure(self, batch: list[Entry[_Job]], seconds: float) -> None:
         lengths = [len(entry.item) for entry in batch]
         tokens = sum(lengths)
         last = seconds / tokens / len(self._workers)
@@ -437,7 +428,7 @@ class Batcher(Generic[ModelType, Item]):
         self._metrics.batch_tokens.observe(tokens)
         self._metrics.padding.observe(1 - tokens / (max(lengths) * len(lengths)) if self.model.pads else 0.0)
 
-    def _deliver(self, batch: list[Entry[Item, _Job[Item]]], values: NDArray[Any]) -> None:
+    def _deliver(self, batch: list[Entry[_Job]], values: NDArray[Any]) -> None:
         finished = []
         with self._changed:
             for entry, value in zip(batch, values, strict=True):
@@ -449,7 +440,7 @@ class Batcher(Generic[ModelType, Item]):
         for job in finished:
             job.finish()
 
-    def _fail(self, job: _Job[Item], error: Exception) -> None:
+    def _fail(self, job: _Job, error: Exception) -> None:
         item = self.role.item
         if isinstance(error, OutOfMemory):
             longest = max(map(len, job.items))
@@ -462,8 +453,7 @@ class Batcher(Generic[ModelType, Item]):
         self._drop(job, "failed")
         job.finish(error)
 
-    def _lose(self, reason: str, batch: list[Entry[Item, _Job[Item]]]) -> None:
-        """Fail all present and future requests."""
+    def _lose(self, reason: str, batch: list[Entry[_Job]]) -> None:
         with self._changed:
             first, self._lost = self._lost is None, reason
             jobs = self._queue.owners() | {entry.owner for entry in batch}
@@ -476,7 +466,7 @@ class Batcher(Generic[ModelType, Item]):
                 job.finish(self.role.unavailable(reason))
         self._metrics.dropped("failed", dropped)
 
-    def _drop(self, job: _Job[Item], reason: str) -> None:
+    def _drop(self, job: _Job, reason: str) -> None:
         with self._changed:
             dropped = self._queue.discard([job])
         self._metrics.dropped(reason, dropped)

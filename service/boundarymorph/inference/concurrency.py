@@ -146,21 +146,17 @@ def room(held: int, total: int, most: int, share: float) -> int:
 
 
 def descriptors() -> int:
-    """Return the number of descriptors that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
 class Shares:
-    """A bounded amount of something, shared between callers by the dynamic thresholds of Choudhury and Hahne (1998).
-
-    A caller may hold up to share / (1 - share) times what is left: alone its `share` of the bound; several get equal
-    parts, and something is left for the next. A caller without any may take all that is left. Not thread-safe.
-    """
+    """A bounded amount of something, shared between callers by the dynamic thresholds of Choudhury and Hahne (1998). A
+    caller may hold up to share / (1 - share) times what is left: alone its `share` of the bound; several get equal
+    parts, and something is left for the next. A caller without any may take all that is left. Not thread-safe."""
 
     def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
-        """share: in (0, 1], of a caller that is alone; 1 for no limit but the bound. what: for messages, with the
-        setting."""
+        """share: in (0, 1], of a caller that is alone; 1: no limit but the bound. what: for messages."""
         self.most = most
         self._share = share
         self._what = what
@@ -179,7 +175,6 @@ class Shares:
         return self._held.get(caller, 0)
 
     def allows(self, caller: str, amount: int = 1) -> bool:
-        """Whether a caller may take so much more."""
         return not amount or amount <= room(self.held(caller), self.total, self.most, self._share)
 
     def check(self, caller: str, amount: int = 1) -> None:
@@ -256,12 +251,10 @@ class Turns:
             self._last.popitem(last=False)
 
     def give_back(self, caller: str) -> None:
-        """End a turn."""
         self.shares.give_back(caller)
         self._call()
 
     def waiting(self) -> Counter[str]:
-        """Return how many turns each caller waits for."""
         return Counter(waiter.caller for waiter in self._waiters)
 
     def close(self) -> None:
@@ -287,8 +280,6 @@ Result = TypeVar("Result")
 
 
 class Run(Protocol):
-    """Calls a function, most often in another thread, and awaits its result."""
-
     async def __call__(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result: ...
 
 
@@ -297,7 +288,6 @@ class Abandoned(Exception):
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -350,15 +340,6 @@ async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -
     return function(*args)
 
 
-def at_once_if(short: Callable[[], bool], run: Run) -> Run:
-    """A `Run` that is `at_once` whenever `short`, and `run` otherwise."""
-
-    async def chosen(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        return await (at_once if short() else run)(function, *args)
-
-    return chosen
-
-
 async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
     """A `Run` in the event loop's own threads, without a bound, for programs that do one thing at a time."""
     return await asyncio.to_thread(function, *args)
@@ -366,8 +347,7 @@ async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Ar
 
 class FairExecutor:
     """Runs blocking calls in threads, in which callers take turns (`Turns`). Waiting calls are not bounded here, but
-    requests are (`Access.requests`). A cancelled call keeps its thread until it has ended. For use on one event
-    loop."""
+    requests are. A cancelled call keeps its thread until it has ended. For use on one event loop."""
 
     def __init__(self, name: str, *, threads: int, share: float = 1.0) -> None:
         """name: of the threads; share: of one caller, as in `Shares`."""

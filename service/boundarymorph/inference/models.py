@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -10,11 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.database import checksum
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.concurrency import available_cores, check_awaited
 from boundarymorph.reading import has_words
@@ -42,11 +42,12 @@ class DeviceLost(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
     """A text or pair as a model reads it. ids: (n,) token ids, special ones included; truncated: whether anything was
-    cut off; type_ids: (n,) segments, if the model distinguishes them."""
+    cut; type_ids: (n,) segments, if the model distinguishes them; unknown: whether it knows no word of the document."""
 
     ids: NDArray[np.int64]
     truncated: bool
     type_ids: NDArray[np.int64] | None = None
+    unknown: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,11 +77,7 @@ class Results:
     truncated: int
 
 
-Item = TypeVar("Item", bound=TokenSequence)
-Contra = TypeVar("Contra", bound=TokenSequence, contravariant=True)
-
-
-class Model(Protocol[Contra]):
+class Model(Protocol):
     """Blocking and thread-safe. The result for a sequence does not depend on its batch, up to rounding.
 
     name: models of the same name give the same results; backend: in the metrics; max_length: most tokens of a sequence,
@@ -97,7 +94,7 @@ class Model(Protocol[Contra]):
     batch_tokens: int
     pads: bool
 
-    def run(self, items: Sequence[Contra], /) -> NDArray[Any]:
+    def run(self, items: Sequence[TokenSequence], /) -> NDArray[Any]:
         """Return (n, ...), one result per sequence, in order. Raises OutOfMemory or DeviceLost."""
 
     def close(self) -> None:
@@ -133,16 +130,6 @@ class Head(NamedTuple):
     truncated: bool
 
 
-class Tokens(NamedTuple):
-    """One or two texts with their special tokens. type_ids: of which text a token is; truncated: whether anything was
-    cut off; unknown: whether the vocabulary has no word of the second text."""
-
-    ids: NDArray[np.int64]
-    type_ids: NDArray[np.int64]
-    truncated: bool
-    unknown: bool = False
-
-
 def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Return which tokens of the vocabulary have a letter or digit; unknown and special tokens have none."""
     special = tokenizer.get_added_tokens_decoder()
@@ -156,7 +143,7 @@ def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 
 def encode_pairs(
     tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str], words: NDArray[np.bool_] | None = None
-) -> list[Tokens]:
+) -> list[TokenSequence]:
     """Tokenize n pairs with their special tokens, truncated to max_length. The query is kept whole as long as the
     document has half of the room, or all that it needs. words: of `with_words`; without them no text is unknown."""
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
@@ -167,19 +154,19 @@ def encode_pairs(
         second = document.ids[: room - len(first)]
         cut = len(first) < len(asked.ids) or len(second) < len(document.ids)
         unknown = words is not None and not words[document.ids].any()
-        pairs.append(Tokens(*around(first, second), cut or asked.truncated or document.truncated, unknown))
+        ids, types = around(first, second)
+        pairs.append(TokenSequence(ids, cut or asked.truncated or document.truncated, types, unknown))
     return pairs
 
 
-def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[Tokens]:
-    """Tokenize n texts with their special tokens, truncated to max_length."""
+def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) -> list[TokenSequence]:
     room, around = max(0, max_length - tokenizer.num_special_tokens_to_add(False)), _framing(tokenizer, 1)
-    return [Tokens(*around(head.ids), head.truncated) for head in encode_heads(tokenizer, texts, room)]
+    framed = [(*around(head.ids), head.truncated) for head in encode_heads(tokenizer, texts, room)]
+    return [TokenSequence(ids, truncated, types) for ids, types, truncated in framed]
 
 
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
-    """Tokenize the prefixes of n texts, at most `tokens` tokens of each, so that the work is bounded. Raises
-    Abandoned."""
+    """Tokenize prefixes of n texts, at most `tokens` tokens of each, so that the work is bounded. Raises Abandoned."""
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     heads: list[Head] = []
@@ -192,7 +179,6 @@ def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> lis
 
 
 def _heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int, characters: int) -> list[Head]:
-    """Return at most `tokens` tokens of so many characters of each text."""
     check_awaited()
     encodings = tokenizer.encode_batch_fast([text[:characters] for text in texts], add_special_tokens=False)
     return [
@@ -231,8 +217,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """An ONNX model in a directory with model.onnx and tokenizer.json. sha256: of the former; positions: most
-    tokens."""
+    """An ONNX model in a directory with model.onnx and tokenizer.json. sha256: of the former; positions: tokens."""
 
     model: str
     precision: str
@@ -286,8 +271,7 @@ def _embedded(model: str, sha256: str) -> Weights:
 @lru_cache(maxsize=32)
 def _sha256(path: Path, size: int, modified_ns: int) -> str:
     """Return the hash of a file; size and modification time are part of the key of the cache."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return checksum(path)
 
 
 class OnnxTextModel:
@@ -323,8 +307,7 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """Return the model's first output for (n,) token ids and segments (0 if None), without a batch axis.
-        Thread-safe."""
+        """Return the first output for (n,) token ids and segments (0 if None), without a batch axis. Thread-safe."""
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}
@@ -332,10 +315,10 @@ class OnnxTextModel:
         first: NDArray[np.float32] = np.asarray(output, dtype=np.float32)[0]
         return first
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Tokens]:
+    def encode_texts(self, texts: Sequence[str]) -> list[TokenSequence]:
         return encode_texts(self._tokenizer, self.max_length, texts)
 
-    def encode_pairs(self, query: str, texts: Sequence[str]) -> list[Tokens]:
+    def encode_pairs(self, query: str, texts: Sequence[str]) -> list[TokenSequence]:
         return encode_pairs(self._tokenizer, self.max_length, query, texts, self._words)
 
     def close(self) -> None:

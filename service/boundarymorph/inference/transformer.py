@@ -9,29 +9,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+import transformers
 from huggingface_hub.errors import HFValidationError
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from boundarymorph.errors import BoundaryMorphError, InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.concurrency import available_cores
-from boundarymorph.inference.models import DeviceLost, Item, OutOfMemory, TokenSequence
+from boundarymorph.inference.models import DeviceLost, OutOfMemory, TokenSequence
 from boundarymorph.settings import ModelSettings
 
 # The first is what most models have; a tokenizer can also be built from the others.
@@ -53,7 +46,6 @@ class Repository:
 
     @property
     def model(self) -> str:
-        """The name of the model on the hub, or of its folder."""
         return self.location if self.folder is None else self.folder.resolve().name
 
     @cached_property
@@ -71,18 +63,20 @@ class Repository:
         return digest.hexdigest()
 
     @cached_property
-    def config(self) -> PreTrainedConfig:
+    def config(self) -> transformers.PreTrainedConfig:
         self._require(("config.json",))
         with self._opening("configuration"):
             # Nothing follows the tokens of an input, so keys and values need not be kept.
-            config: PreTrainedConfig = AutoConfig.from_pretrained(self.location, use_cache=False, **self._options)
+            config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
+                self.location, use_cache=False, **self._options
+            )
             return config
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
+    def tokenizer(self) -> transformers.PreTrainedTokenizerBase:
         self._require(_VOCABULARIES)
         with self._opening("tokenizer"):
-            return AutoTokenizer.from_pretrained(self.location, **self._options)
+            return transformers.AutoTokenizer.from_pretrained(self.location, **self._options)
 
     @cached_property
     def backend_tokenizer(self) -> Tokenizer:
@@ -91,9 +85,8 @@ class Repository:
             raise InvalidConfiguration(f"{self.location} has no tokenizer.json, which is required")
         return backend
 
-    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> PreTrainedModel:
-        """Load the model with its weights on the CPU. kind: the class that loads it; spare: prefixes of weights that
-        may be missing."""
+    def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> transformers.PreTrainedModel:
+        """Load the model on the CPU. kind: the class that loads it; spare: prefixes of weights that may be missing."""
         with self._opening("weights"):
             chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
             model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
@@ -101,11 +94,10 @@ class Repository:
             raise InvalidConfiguration(
                 f"the weights in {self.location} are not those of a {type(model).__name__}: {missing[0]} is missing"
             )
-        opened: PreTrainedModel = model.eval()
+        opened: transformers.PreTrainedModel = model.eval()
         return opened
 
     def read_json(self, name: str) -> Any:
-        """Return the content of a file, or None if it does not exist."""
         try:
             found = cached_file(
                 self.location,
@@ -119,7 +111,6 @@ class Repository:
             raise ModelUnavailable(f"{name} of {self.location} cannot be read: {error}") from error
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the tensors of an additional safetensors file."""
         with self._opening("weights"):
             found = cached_file(self.location, name, **self._where)
             assert found is not None, "a missing file raises OSError"
@@ -168,7 +159,6 @@ def chosen_length(repository: Repository, max_length: int | None, usual: int | N
 
 
 def padding_token(repository: Repository) -> int:
-    """Return the token for padding: any will do, since it is masked."""
     return int(repository.tokenizer.pad_token_id or 0)
 
 
@@ -187,27 +177,17 @@ _FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _LOST = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS")
 
 
-class LoadOptions(TypedDict, total=False):
-    """Options for loading any model.
-
-    revision: on the hub, by default its main branch. precision: auto is bf16 on a GPU and fp32 elsewhere. device: auto
-    is a GPU if there is one. batch_tokens: by default by the device. trust_remote_code: whether to run code that comes
-    with the repository. threads: batches that a CPU computes at a time, by default one per core; PyTorch is limited to
-    one thread per operation in the whole process, which is faster than splitting each batch.
-    """
-
-    revision: str | None
-    precision: Precision
-    device: str
-    batch_tokens: int | None
-    trust_remote_code: bool
-    threads: int | None
-
-
-def load_options(chosen: ModelSettings, threads: int | None) -> LoadOptions:
-    """Convert the settings."""
+def load_options(chosen: ModelSettings, threads: int | None) -> dict[str, Any]:
     fields = {"revision", "precision", "device", "batch_tokens", "trust_remote_code"}
-    return cast(LoadOptions, {**chosen.model_dump(include=fields), "threads": threads})
+    return {**chosen.model_dump(include=fields), "threads": threads}
+
+
+def located(
+    name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False, **placement: Any
+) -> tuple[Repository, Placement]:
+    """Return where a model is, and where it runs. placement: see `Placement.of`."""
+    repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
+    return repository, Placement.of(**placement)
 
 
 class Placement(NamedTuple):
@@ -224,21 +204,27 @@ class Placement(NamedTuple):
         return _TYPES[self.precision]
 
     @classmethod
-    def of(cls, options: LoadOptions) -> Placement:
-        """Raises InvalidConfiguration for a device that does not exist."""
-        device = _chosen_device(options.get("device", "auto"))
-        precision = options.get("precision", "auto")
+    def of(
+        cls,
+        device: str = "auto",
+        precision: Precision = "auto",
+        batch_tokens: int | None = None,
+        threads: int | None = None,
+    ) -> Placement:
+        """threads: batches that a CPU computes at a time, by default one per core, which is faster than splitting each;
+        so PyTorch is limited to one thread per operation. Raises InvalidConfiguration for a device that does not
+        exist."""
+        chosen = _chosen_device(device)
         if precision == "auto":
-            precision = "bf16" if device.type == "cuda" else "fp32"
-        batch_tokens = options.get("batch_tokens") or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cpu"])
-        if device.type != "cpu":
-            return cls(device, precision, batch_tokens, _WORKERS_OF_A_GPU)
+            precision = "bf16" if chosen.type == "cuda" else "fp32"
+        batch_tokens = batch_tokens or _BATCH_TOKENS.get(chosen.type, _BATCH_TOKENS["cpu"])
+        if chosen.type != "cpu":
+            return cls(chosen, precision, batch_tokens, _WORKERS_OF_A_GPU)
         torch.set_num_threads(1)
-        return cls(device, precision, batch_tokens, options.get("threads") or available_cores())
+        return cls(chosen, precision, batch_tokens, threads or available_cores())
 
 
 def _chosen_device(device: str) -> torch.device:
-    """Return the device; auto is a GPU if there is one. Raises InvalidConfiguration if it does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -271,14 +257,14 @@ def on_device(work: Callable[[], Result]) -> Result:
 
 Pooling = Literal["first", "last", "mean"]
 Head = Callable[[torch.Tensor], torch.Tensor]
-Forward: TypeAlias = Callable[[Sequence[Item]], torch.Tensor]  # (n, ...) in float32 of a batch, on the model's device
+Forward: TypeAlias = Callable[[Sequence[TokenSequence]], torch.Tensor]  # (n, ...) float32, on the device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledBody:
     """A model whose head makes its results of (n, d) pooled states. padding: a token, which is masked."""
 
-    body: PreTrainedModel
+    body: transformers.PreTrainedModel
     pooling: Pooling
     padding: int
     head: Head
@@ -309,12 +295,12 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
     return {name: torch.from_numpy(values).to(device) for name, values in features.items()}
 
 
-class DeviceModel(Generic[Item]):
+class DeviceModel:
     """One model on one device. failed: the error of what is asked of it once it is closed."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 
-    def __init__(self, name: str, forward: Forward[Item], placement: Placement, max_length: int) -> None:
+    def __init__(self, name: str, forward: Forward, placement: Placement, max_length: int) -> None:
         self.name = name
         self.max_length = max_length
         self.batch_tokens = placement.batch_tokens
@@ -322,9 +308,9 @@ class DeviceModel(Generic[Item]):
         self.backend = f"torch-{placement.device.type}"
         self.parallel = placement.device.type == "cpu"
         self.pads = True
-        self._forward: Forward[Item] | None = forward
+        self._forward: Forward | None = forward
 
-    def compute(self, items: Sequence[Item]) -> NDArray[np.float32]:
+    def compute(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
         """Return what `forward` gives for a batch. Raises OutOfMemory, DeviceLost, or `failed` after `close`."""
         forward = self._forward
         if forward is None:
@@ -333,7 +319,6 @@ class DeviceModel(Generic[Item]):
             return on_device(lambda: forward(items).cpu().numpy())
 
     def close(self) -> None:
-        """Release the memory."""
         self._forward = None
         torch.cuda.empty_cache()
 
@@ -377,9 +362,8 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
-    """Load the body of a model, and return the width of its results, too. dense: folders of layers after the
-    pooling."""
-    model = repository.open(AutoModel, dtype=placement.weight_type, spare=("pooler.",))
+    """Load the body of a model; return the width of its results, too. dense: folders of layers after the pooling."""
+    model = repository.open(transformers.AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here
     model.to(device=placement.device)  # type: ignore[call-arg]

@@ -69,11 +69,9 @@ class Replica(Generic[P]):
 
     @property
     def works(self) -> bool:
-        """Whether it answers; one that is busy does."""
         return self.fault is None or isinstance(self.fault, Busy)
 
     def is_free(self, texts: int, requests: int, now: float) -> bool:
-        """Whether it may get so many texts now. requests: most at a time."""
         if self.fault is not None:
             return now >= self.free_at and not self.on_trial
         fits = self.most_texts is None or self.texts + texts <= self.most_texts
@@ -91,11 +89,9 @@ class Replica(Generic[P]):
 
 
 class Balancer(Generic[P]):
-    """Sends each call to the server with the fewest requests under way, and to another one if that fails.
-
-    A server that has failed, or has another model than the one in use, is left alone for 1, 2, 4 ... 30 seconds, then
-    tried with one call. The model changes only once no server that works has it any more.
-    """
+    """Sends each call to the server with the fewest requests under way, and to another one if that fails. A server that
+    has failed, or has another model than the one in use, is left alone for 1, 2, 4 ... 30 seconds, then tried with one
+    call. The model changes only once no server that works has it any more."""
 
     def __init__(
         self,
@@ -126,7 +122,6 @@ class Balancer(Generic[P]):
         return any(replica.works for replica in self.replicas.values())
 
     def check_open(self) -> None:
-        """Raises RuntimeError after `close`."""
         if self._closed:
             raise RuntimeError(f"the {self._role.name} is closed")
 
@@ -230,8 +225,8 @@ class Balancer(Generic[P]):
         self, texts: int, tried: Collection[Replica[P]], deadline: Deadline | None, *, again: bool
     ) -> Replica[P] | None:
         """Wait until a server can be called, now or after a request or a pause ends; None if there is none. again:
-        whether one has failed, so that the call should be no trial. Without a deadline, a single server is called in
-        any case."""
+        whether one failed, so that the call should be no trial. Without a deadline, a single server is called
+        always."""
         while True:
             remaining = math.inf if deadline is None else deadline.remaining()
             now = self._clock()
@@ -285,7 +280,6 @@ class Balancer(Generic[P]):
             ended.set()
 
     def _answered(self, replica: Replica[P], number: int) -> None:
-        """Note that the request of this number was answered."""
         if number >= replica.newest:
             replica.newest, replica.failures, replica.free_at = number, 0, 0.0
             self._change(replica, None)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import TypedDict, Unpack
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -39,19 +39,6 @@ class ModelChanged(Mismatch):
     """The server answered with another model than it had named."""
 
 
-class Options(TypedDict, total=False):
-    """Options for calling servers. api_key: sent as a Bearer token; timeout: seconds for a call without a deadline
-    (30); attempt_timeout: seconds for one request (10); connections: to all servers together (64); clock: seconds;
-    seed: for the choice among equals."""
-
-    api_key: str | None
-    timeout: float
-    attempt_timeout: float
-    connections: int
-    clock: Callable[[], float]
-    seed: int
-
-
 class _Server(Peer):
     """description: None if it must be fetched; asked_at: the value of `opened` when it was fetched."""
 
@@ -80,45 +67,42 @@ class RemoteModel:
 
     partial = False
 
-    def __init__(self, endpoints: Sequence[Endpoint], role: Role, **options: Unpack[Options]) -> None:
-        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
-        connections = options.get("connections", 64)
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        role: Role,
+        *,
+        api_key: str | None = None,
+        timeout: float = 30.0,
+        attempt_timeout: float = 10.0,
+        connections: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+        seed: int = 0,
+    ) -> None:
+        """timeout, attempt_timeout: seconds for a call without a deadline, and for one request; connections: to all
+        servers; seed: for the choice among equals. Raises InvalidConfiguration if the endpoints do not fit together."""
         self._servers = [
-            _Server(endpoint, role.name, api_key=options.get("api_key"), connections=connections)
-            for endpoint in endpoints
+            _Server(endpoint, role.name, api_key=api_key, connections=connections) for endpoint in endpoints
         ]
-        self._role = role
-        self._timeout, self._attempt_timeout = options.get("timeout", 30.0), options.get("attempt_timeout", 10.0)
+        self._role, self._clock = role, clock
+        self._timeout, self._attempt_timeout = timeout, attempt_timeout
         one_by_one = all(endpoint.dialect.most_texts == 1 for endpoint in endpoints)
         self._concurrency = max(1, connections // (1 if one_by_one else SHARE))
         limits = (endpoint.dialect.most_bytes for endpoint in endpoints)
         self._most_bytes = min((limit for limit in limits if limit is not None), default=None)
-        self._clock = options.get("clock", time.monotonic)
-        self._balancer = Balancer(
-            self._servers,
-            role,
-            requests=max(1, connections // max(1, len(endpoints))),
-            clock=self._clock,
-            seed=options.get("seed", 0),
-        )
+        requests = max(1, connections // max(1, len(endpoints)))
+        self._balancer = Balancer(self._servers, role, requests=requests, clock=clock, seed=seed)
         self._connected = False
         for server in self._servers:
-            if server.dialect.description_path is None:
-                self._configure(server)
-
-    def _configure(self, server: _Server) -> None:
-        """Set the description of a server that does not describe itself."""
-        dialect, model = server.dialect, server.endpoint.model
-        if model is None:
-            raise InvalidConfiguration(f"{dialect.name} needs the name of a model: {dialect.name}://...?model=NAME")
-        server.description = identified(dialect.configured(model), server.endpoint, self._servers[0].base)
-        try:
-            self._balancer.serves(server, server.description.name)
-        except Mismatch as other:
-            raise InvalidConfiguration(str(other)) from other
+            if server.dialect.description_path is None:  # its model is named by its URL
+                configured = server.dialect.configured(str(server.endpoint.model))
+                server.description = identified(configured, server.endpoint, self._servers[0].base)
+                try:
+                    self._balancer.serves(server, server.description.name)
+                except Mismatch as other:
+                    raise InvalidConfiguration(str(other)) from other
 
     def check_open(self) -> None:
-        """Raises RuntimeError after `close`."""
         self._balancer.check_open()
 
     async def close(self) -> None:
@@ -142,12 +126,11 @@ class RemoteModel:
 
     @property
     def descriptions(self) -> list[Description]:
-        """Those of the servers that have one."""
         return [server.description for server in self._servers if server.description is not None]
 
     async def connect(self, deadline: Deadline | None = None) -> None:
-        """Fetch the descriptions of all servers concurrently; one that fits is enough. Raises Overloaded, or an error
-        of the role."""
+        """Fetch the descriptions of all servers; one that fits is enough. Raises Overloaded, or an error of the
+        role."""
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
         await self._balancer.ask_all(lambda server: self._describe(server, moment))
@@ -244,7 +227,6 @@ class RemoteModel:
 
     @contextmanager
     def _observed(self, server: Peer) -> Iterator[None]:
-        """Count the block, one request to a server, with its outcome."""
         started, outcome = self._clock(), "ok"
         try:
             yield
@@ -258,7 +240,6 @@ class RemoteModel:
     async def _attempt(
         self, server: _Server, description: Description, context: Context, texts: Sequence[str], deadline: Deadline
     ) -> Answer:
-        """Send one request."""
         with self._observed(server):
             budget, dialect = deadline.within(self._attempt_timeout), server.dialect
             request = dialect.request(description.model, context, texts, budget.seconds)
@@ -298,8 +279,7 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, failure)
 
 
-def remote_options(chosen: ModelSettings) -> Options:
-    """Convert the settings."""
+def remote_options(chosen: ModelSettings) -> dict[str, Any]:
     return {
         "api_key": secret(chosen.api_key),
         "timeout": chosen.timeout_seconds,

@@ -100,8 +100,7 @@ class Unreadable(Exception):
 
 
 class Response:
-    """An answer. Its body is `content` once it has been read, else in `chunks`. Reading may raise
-    aiohttp.ClientError."""
+    """An answer. Its body is `content` once it has been read, else in `chunks`. Raises aiohttp.ClientError."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
@@ -118,8 +117,7 @@ class Response:
         return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the whole body, which frees the connection. Closes it, and raises Unreadable, if the body has over
-        `most` bytes or is compressed."""
+        """Read the body, which frees the connection. Raises Unreadable for over `most` bytes, or if compressed."""
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
@@ -144,7 +142,6 @@ class Response:
             yield chunk
 
     def close(self) -> None:
-        """Close the connection unless the body has been read."""
         self._answer.close()
 
 
@@ -176,8 +173,7 @@ class _Protocol(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections, and reuses them unless something has arrived that the next request would take for its
-    answer."""
+    """Makes connections, and reuses them unless something came that the next request would take for its answer."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -192,8 +188,6 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class ConnectionPool:
-    """Keeps connections to one server, at most `most`. opened: the number of connections made so far."""
-
     def __init__(self, base: str, most: int) -> None:
         self.opened = 0
         self._base, self._most = base, most
@@ -258,7 +252,6 @@ def _proxy(base: str) -> str | None:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Load the trusted certificates."""
     return httpx.create_ssl_context()
 
 
@@ -447,7 +440,6 @@ def _message(response: Response) -> str:
 
 
 def _located(mistake: dict[str, Any]) -> str:
-    """Format an entry of FastAPI's `detail`: where the error is, and what it is."""
     place, message = mistake.get("loc"), mistake.get("msg")
     where = ".".join(map(str, place)) if isinstance(place, list) else ""
     return ": ".join(filter(None, [where, message if isinstance(message, str) else ""]))

@@ -31,12 +31,10 @@ class Endpoint:
 
 
 def identified(description: Description, endpoint: Endpoint, address: str) -> Description:
-    """Return the description with a name that identifies the model and how its results are read, for caches.
-
-    Unless the server names a revision, or its model belongs to the hub or to a hosted service, the operator's revision
-    is appended or, without one, a hash of `address`, the base URL of the first server of the model. Raises Unusable if
-    the server has another revision than the operator's.
-    """
+    """Return the description with a name that identifies the model and how its results are read, for caches. Unless the
+    server names a revision, or its model belongs to the hub or to a hosted service, the operator's revision is appended
+    or, without one, a hash of `address`, the base URL of the first server of the model. Raises Unusable if the server
+    has another revision than the operator's."""
     if endpoint.activation not in (None, "none"):
         description = replace(description, name=f"{description.name}/{endpoint.activation}")
     named, wanted = description.revision, endpoint.revision
@@ -53,7 +51,6 @@ def identified(description: Description, endpoint: Endpoint, address: str) -> De
 
 
 def own_url(host: str, port: int) -> str:
-    """The address at which a server of this machine is reached that listens there."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listening is not done here
     return f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
 
@@ -98,8 +95,7 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
 
 
 def parse_plain(url: str, noun: str) -> str:
-    """Return `http(s)://HOST:PORT/PREFIX` without a trailing slash. Raises InvalidConfiguration without the
-    password."""
+    """Return `http(s)://HOST:PORT/PREFIX` without the last slash. Raises InvalidConfiguration without the password."""
     parts = _split(url, noun)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise InvalidConfiguration(f"the URL of {noun} must be http://HOST:PORT or https://HOST:PORT")

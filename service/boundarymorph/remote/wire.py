@@ -40,8 +40,6 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens that a language model read and wrote."""
-
     read: int = 0
     written: int = 0
 
@@ -51,9 +49,8 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Results of n texts. values: (n, ...) in their order; truncated: how many texts the server says it truncated;
-    served: the model that answered; usage: tokens; None if not given. failure: why values are missing, which are
-    NaN."""
+    """Results of n texts. values: (n, ...) in their order; truncated: how many texts were; served: the model; usage:
+    tokens; None if not given. failure: why values are NaN."""
 
     values: NDArray[Any]
     truncated: int = 0
@@ -64,12 +61,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A server's description of itself. None: the server does not say.
-
-    name: model and precision, as far as known; model: how requests name it; texts: most per request; concurrent_texts:
-    most at a time; revision: of the model; weights: their name on the hub or their folder; length: tokens that it reads
-    of a text, with its context; instructed: whether it takes an instruction.
-    """
+    """A server's description of itself. None: the server does not say. name: model and precision, as far as known;
+    model: how requests name it; texts: most per request; concurrent_texts: most at a time; revision: of the model;
+    weights: their name on the hub or their folder; length: tokens that it reads of a text, with its context;
+    instructed: whether it takes an instruction."""
 
     name: str
     model: str
@@ -127,11 +122,9 @@ class Dialect(ABC):
         """Read the results of `count` texts."""
 
     def describe(self, body: bytes, model: str | None) -> Description:
-        """Read the server's own description. model: the configured one, if any."""
         raise Unusable("it does not describe itself")
 
     def configured(self, model: str) -> Description:
-        """Return the description of a server that does not describe itself. model: the configured one."""
         return Description(f"{self.name}:{model}", model, self.most_texts)
 
 
@@ -168,7 +161,6 @@ class TextEmbeddingsInference(Dialect):
 
 
 def vllm_description(body: bytes, model: str | None, most_texts: int) -> Description:
-    """Read vLLM's description of itself, for any kind of model."""
     card = chosen([card for card in cards(body) if not card.get("parent")], model)
     served, root = word(card, "id"), optional_word(card.get("root"))
     name = served if root in (None, served) else f"{served}={root}"  # it may be served under another name
@@ -182,12 +174,10 @@ def vllm_description(body: bytes, model: str | None, most_texts: int) -> Descrip
 
 
 def cards(body: bytes) -> list[dict[str, Any]]:
-    """Return the models that an OpenAI-compatible API lists."""
     return [mapping(card) for card in array(mapping(parsed(body)), "data")]
 
 
 def chosen(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
-    """Return the entry of the wanted model, or of the only one."""
     served = [word(card, "id") for card in cards]
     if not served:
         raise Unusable("it serves no model of this kind")
@@ -247,7 +237,6 @@ def word(value: dict[str, Any], key: str) -> str:
 
 
 def limit(value: dict[str, Any], key: str, default: int) -> int:
-    """Return the positive number at a key, or the default."""
     number = value.get(key)
     return number if is_count(number) and number > 0 else default
 
@@ -258,7 +247,6 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def shown(value: object) -> str:
-    """Format a value briefly, for a message."""
     return "missing" if value is None else repr(value)[:60]
 
 

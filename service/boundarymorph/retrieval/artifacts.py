@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from uuid import uuid4
 import orjson
 
 from boundarymorph.calibration.calibration import Calibration
-from boundarymorph.database import storage_errors, sync
+from boundarymorph.database import locked, storage_errors, sync
 from boundarymorph.errors import CorruptIndex, InvalidInput, UnknownIndex
 
 FILE = "artifacts.json"
@@ -24,11 +23,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Data that belong to an index and are not documents.
-
-    description: of its documents, for those who choose among indexes. distinct: the field of the metadata by which
-    selections are distinct, unless a request says otherwise. calibration: turns relevance into a probability.
-    """
+    """Data that belong to an index and are not documents. description: of its documents, for those who choose among
+    indexes. distinct: the field of the metadata by which selections are distinct, unless a request says otherwise.
+    calibration: turns relevance into a probability."""
 
     description: str | None = None
     distinct: str | None = None
@@ -36,7 +33,6 @@ class Artifacts:
 
     @classmethod
     def of_json(cls, values: Any) -> Artifacts:
-        """Raises InvalidInput for anything else."""
         match values:
             case {"description": str() | None, "distinct": str() | None, "calibration": calibration, **others} if (
                 not others
@@ -90,18 +86,13 @@ class ArtifactFile:
         if self._create:
             self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX)
+            with locked(self._folder, fcntl.LOCK_EX):
                 yield
-            finally:
-                os.close(folder)
         except FileNotFoundError:  # the index is deleted, or was meanwhile
             raise UnknownIndex(f"there is no index {self.index!r}") from None
 
 
 def _write(path: Path, artifacts: Artifacts) -> None:
-    """Write a file whole or not at all."""
     scratch = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         scratch.write_bytes(orjson.dumps(artifacts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

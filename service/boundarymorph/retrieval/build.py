@@ -28,10 +28,7 @@ STORES = "boundarymorph.stores"  # the entry points of stores, named by the sche
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
-    """Load the dual encoder. Its `name` is valid after `check`. on_lost: called if its device is lost for good.
-
-    Raises ModelUnavailable or InvalidConfiguration; blocks while the weights load.
-    """
+    """Load the dual encoder, whose `name` is valid after `check`. Raises ModelUnavailable or InvalidConfiguration."""
     chosen = settings.encoder
     if chosen.url:
         from boundarymorph.remote.model import remote_options
@@ -39,9 +36,7 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
         return RemoteEncoder(
             [replace(parse(url), revision=chosen.revision) for url in chosen.url],
-            query_prompt=chosen.query_prompt,
-            document_prompt=chosen.document_prompt,
-            dimension=chosen.dimension,
+            **chosen.model_dump(include={"query_prompt", "document_prompt", "dimension"}),
             **remote_options(chosen),
         )
     from boundarymorph.retrieval.encoders.encoder import BatchingEncoder
@@ -56,35 +51,25 @@ def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None
         from boundarymorph.retrieval.encoders.transformer import TransformerDualEncoder
     except ModuleNotFoundError as error:
         raise InvalidConfiguration(missing_package("encoder.model", error.name, "torch")) from None
-    model = TransformerDualEncoder.load(
-        chosen.model,
-        max_length=chosen.max_length,
-        pooling=chosen.pooling,
-        query_prompt=chosen.query_prompt,
-        document_prompt=chosen.document_prompt,
-        instruction=chosen.instruction,
-        dimension=chosen.dimension,
-        **load_options(chosen, settings.threads),
-    )
+    own = {"max_length", "pooling", "query_prompt", "document_prompt", "instruction", "dimension"}
+    options = chosen.model_dump(include=own) | load_options(chosen, settings.threads)
+    model = TransformerDualEncoder.load(chosen.model, **options)
     return BatchingEncoder(model, patience=chosen.timeout_seconds, on_lost=on_lost)
 
 
 def encoder_is_paid(settings: EncoderSettings) -> bool:
-    """Whether a request costs money."""
     from boundarymorph.retrieval.encoders.remote import parse
 
     return any(parse(url).dialect.paid for url in settings.url)
 
 
 def most_open(chosen: int) -> int:
-    """Return how many indexes are kept open: half of the descriptors are left for connections of callers."""
     return max(1, min(chosen, (descriptors() // 2 - OF_PROCESS) // OF_INDEX))
 
 
 def build_catalog(
     settings: Settings, make_mirror: Callable[[int], Mirror] | None = None, warnings: Sequence[Notice] = ()
 ) -> LocalCatalog:
-    """Return the indexes on this machine. Raises InvalidConfiguration if the settings rule them out."""
     from boundarymorph.retrieval.local.catalog import LocalCatalog
 
     try:
@@ -135,7 +120,6 @@ def _searched_catalog(settings: Settings) -> LocalCatalog:
 
 
 def build_remote_retriever(settings: Settings) -> RemoteRetriever:
-    """Return a client of the retrievers at `retriever.url`. Raises InvalidConfiguration if it is not set."""
     from boundarymorph.retrieval.remote import RemoteRetriever
 
     chosen = settings.retriever

@@ -1,27 +1,23 @@
-"""Documents, as they are stored, encoded, scored and returned; their retrieval, and the candidates of a request."""
+"""Documents, as they are stored, encoded, scored and returned, and their retrieval."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import orjson
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.errors import InvalidEmbeddings, InvalidInput
-from boundarymorph.inference.concurrency import Run
+from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
-from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.artifacts import Artifacts
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.filters import Filter
-from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool, unit_rows
 
 VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
@@ -30,9 +26,6 @@ STOP = 2**24  # bytes of documents after which a read stops
 FULL = STOP // 2  # bytes from which a read may have stopped: less, as two sides may measure differently
 FEW, MANY = 4, 16  # documents that are read at once, before they are measured: large ones, small ones
 WIDEST = 4  # bytes of a character in memory, unless all are ASCII
-RANK_CONSTANT = 60.0
-NO_TEXT = "."  # encoded in place of a text without content, which some servers refuse
-CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +122,10 @@ async def in_awaited_pieces(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A search for the `depth` documents nearest to a query, or all if there are fewer.
-
-    embedding: (d,), in place of encoding the query. filter: of the metadata (`filters`). hybrid: fuse the nearest with
-    the best by words. documents: how many of those likely to be read come with the pool. directions: whether the main
-    directions of the vectors are enough, if the index has them and words; scores are those of the whole vectors.
-    """
+    """A search for the `depth` documents nearest to a query, or all if there are fewer. embedding: (d,), in place of
+    encoding the query. filter: of the metadata (`filters`). hybrid: fuse the nearest with the best by words. documents:
+    how many of those likely to be read come with the pool. directions: whether the main directions of the vectors are
+    enough, if the index has them and words; scores are those of the whole vectors."""
 
     query: str
     depth: int
@@ -193,182 +184,3 @@ class Retriever(Protocol):
 
     async def close(self) -> None:
         """Release threads, files and connections; later calls fail."""
-
-
-def scores_by_rank(count: int) -> NDArray[np.float64]:
-    """Return (count,) scores for a ranking known only by its order: those of fusing it with no other."""
-    return np.asarray(1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64)))
-
-
-class Ordered(NamedTuple):
-    """Candidates in an order, and what determines it, in words."""
-
-    pool: Pool
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedCandidates:
-    """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
-    came with the request, so that ids have no meaning beyond it. distant: whether each read is a request to a
-    server."""
-
-    texts_at_hand: ClassVar[bool] = False
-    retriever: Retriever
-    index: str
-    search: Search
-    distant: bool = True
-
-    async def retrieve(self, run: Run) -> Retrieved:
-        """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
-        return await self.retriever.retrieve(self.index, self.search)
-
-    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Return the first of the candidates with these ids, as `Index.documents` does."""
-        return await self.retriever.documents(self.index, ids)
-
-    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Do the same, for metadata alone."""
-        found = await self.retriever.documents(self.index, ids, texts=False)
-        return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
-
-    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return (n,) lengths of n candidates in tokens, given or estimated, at least 1; NaN for those deleted."""
-        characters = await self.retriever.characters(self.index, ids)
-        return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
-
-    def ordered(self) -> Ordered | None:
-        """Return the candidates in the order known so far, without vectors; None if no order is known."""
-        return None
-
-
-@dataclass
-class GivenCandidates:
-    """Documents that came with the request, with the methods of `IndexedCandidates`.
-
-    embeddings: (N, d), or one (d,) or None per document; missing ones are encoded, and so is the query. If there are
-    none and `vectors` is "lexical", they are made from the words.
-    scores: (N,) of retrieval. Without them, `ranked` documents get those of a fused ranking, which say more than ranks
-    (docs/evaluation.md); others are ordered by BM25 if their vectors are lexical, else by inner product.
-    features: (N,) signals. words: whether to compute which documents have which words of the query, and bm25 if no
-    feature. tokens: (N,) lengths, None where unknown. listed: whether to make no vectors.
-    """
-
-    texts_at_hand: ClassVar[bool] = True
-    distant: ClassVar[bool] = False
-    retriever: Retriever
-    query: str
-    given: Sequence[Document]
-    embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
-    query_embedding: ArrayLike | None = None
-    scores: ArrayLike | None = None
-    features: Mapping[str, ArrayLike] = field(default_factory=dict)
-    tokens: Sequence[int | None] | None = None
-    words: bool = False
-    vectors: Literal["lexical", "encoder"] = "lexical"
-    ranked: bool = False
-    listed: bool = False
-
-    def __post_init__(self) -> None:
-        self._features = dict(self.features)
-
-    async def retrieve(self, run: Run) -> Retrieved:
-        ids = [document.id for document in self.given]
-        if self.listed:
-            return Retrieved(Pool.listed(ids), vectors="none")
-        made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
-        lexical = self.vectors == "lexical" and self.embeddings is None and self.query_embedding is None
-        by_words = lexical and self.scores is None and not self.ranked
-        features, words, terms = self._features, None, None
-        if lexical or self.words:
-            words = await run(PoolWords.of, [document.content for document in self.given])
-            if (by_words or self.words) and "bm25" not in features:
-                features["bm25"] = await run(words.bm25, self.query)  # an answer if there is no time for more
-            if self.words:
-                terms = await run(words.terms, self.query)
-        if lexical and words is not None:
-            made = (*await run(lexical_vectors, words, self.query), "lexical", [])
-        else:
-            made = await self._embedded(run)
-        documents, query, source, warnings = made
-        scores = features["bm25"] if by_words else self._order
-        pool = await run(Pool.of, ids, documents, query, scores, features, terms)
-        if by_words:  # the scores are BM25, so the inner products become the feature
-            similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
-            pool = replace(pool, features={**pool.features, "similarity": similarity})
-        return Retrieved(pool, warnings, source)
-
-    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return {id: self._by_id[id] for id in ids}
-
-    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        return await self.documents(ids)
-
-    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        tokens = _tokens(np.array([len(document.content) for document in self.given])).tolist()
-        for place, given in enumerate(self.tokens or ()):
-            if given is not None:
-                tokens[place] = given
-        lengths = dict(zip(self._by_id, tokens, strict=True))
-        return np.array([lengths[id] for id in ids], dtype=np.float64)
-
-    def ordered(self) -> Ordered | None:
-        ids = [document.id for document in self.given]
-        if self._order is not None:
-            return Ordered(Pool.listed(ids, self._order), "the one given")
-        bm25 = self._features.get("bm25")
-        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "that of BM25")
-
-    @cached_property
-    def _order(self) -> ArrayLike | None:
-        """(N,) scores that express the caller's order; None if there is none."""
-        if self.scores is None and self.ranked:
-            return scores_by_rank(len(self.given))
-        return self.scores
-
-    @cached_property
-    def _by_id(self) -> dict[str, Document]:
-        return {document.id: document for document in self.given}
-
-    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
-        """Return the given vectors of documents and query, completed by the encoder, their source, and warnings."""
-        source: VectorSource = "given"
-        warnings = []
-        if isinstance(self.embeddings, np.ndarray):
-            embeddings = self.embeddings
-        else:
-            rows = await run(_rows, self.embeddings or [])
-            missing = [position for position in range(len(self.given)) if position not in rows]
-            if missing:
-                texts = [self.given[position].content for position in missing]
-                texts = [text if has_content(text) else NO_TEXT for text in texts]
-                encoded = await self.retriever.embed_documents(texts)
-                rows.update(zip(missing, encoded.vectors, strict=True))
-                if encoded.truncated:
-                    cut = counted(encoded.truncated, "document was", "documents were")
-                    said = f"{cut} cut to the encoder's maximum length to be embedded"
-                    warnings.append(Notice("embedding-truncated", said))
-            if len({row.shape for row in rows.values()}) > 1:
-                raise InvalidEmbeddings(
-                    "the embeddings have different dimensions"
-                    + (", some given and some of this service's encoder; give all of them or none" if missing else "")
-                )
-            embeddings = await run(np.stack, [rows[position] for position in range(len(self.given))])
-            source = "encoder" if missing else "given"
-        query = self.query_embedding
-        if query is None:
-            query = await self.retriever.embed_query(self.query)
-        return embeddings, query, source, warnings
-
-
-Candidates = IndexedCandidates | GivenCandidates
-
-
-def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:
-    return np.maximum(np.ceil(characters / CHARACTERS_PER_TOKEN), 1.0)
-
-
-def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:
-    """Return the given vectors by position. Values too large for float32 become infinite, and the pool rejects them."""
-    with np.errstate(over="ignore"):
-        return {row: np.asarray(vector, np.float32) for row, vector in enumerate(partial) if vector is not None}

@@ -46,21 +46,15 @@ _BRIEFLY.maxstring = _BRIEFLY.maxother = _BRIEFLY.maxlong = 60
 E = TypeVar("E")
 
 
+@dataclass(init=False, unsafe_hash=True)
 class Filter:
-    """A validated filter. Filters that differ only in the order of their fields are equal.
+    """A validated filter. Filters that differ only in the order of their fields are equal."""
 
-    condition: the parsed expression.
-    """
+    condition: Condition
 
     def __init__(self, filter: object) -> None:
         """Parse a decoded JSON value. Raises InvalidInput, or LimitExceeded if it is too large, naming the place."""
         self.condition = _read(filter, "filter", 1, _Count())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Filter) and self.condition == other.condition
-
-    def __hash__(self) -> int:
-        return hash(self.condition)
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return self.condition.matches(metadata)
@@ -97,8 +91,6 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """Whether a field is present, null or not."""
-
     path: tuple[str, ...]
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
@@ -107,10 +99,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Whether a field, or an element of it, is of one type and compares to one of the values.
-
-    type: as of `type_of`; comparison: "in", or one of _ORDER with one value.
-    """
+    """Whether a field, or an element of it, is of one `type_of` and compares to a value ("in": several)."""
 
     path: tuple[str, ...]
     type: str
@@ -220,7 +209,6 @@ def _read_field(path: tuple[str, ...], value: object, place: str, count: _Count)
 
 
 def _among(path: tuple[str, ...], values: Sequence[Scalar]) -> Condition:
-    """Return a condition that a field is one of several values."""
     by_type: dict[str, list[Scalar]] = {}
     for value in values:
         by_type.setdefault(type_of(value), []).append(value)
@@ -278,7 +266,6 @@ def type_of(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Format the beginning of a value for a message."""
     shown = _BRIEFLY.repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
@@ -318,10 +305,7 @@ def by_spelling(leaf: Exists | Compare) -> Condition:
 
 
 class Bounds(NamedTuple, Generic[E]):
-    """possible: matches all documents that the condition matches, and perhaps others; certain: only such documents.
-
-    True matches every document, False none.
-    """
+    """possible: matches what the condition matches, and perhaps more; certain: only that. True: all, False: none."""
 
     possible: E | bool
     certain: E | bool
@@ -348,8 +332,6 @@ def whole(comparison: str, values: Sequence[Scalar]) -> tuple[Literal["in", "gte
 
 
 class Language(Protocol[E]):
-    """The expressions of a store."""
-
     def leaf(self, condition: Exists | Compare) -> Bounds[E]:
         """Translate the condition of the field at a path, whose names may have dots."""
 

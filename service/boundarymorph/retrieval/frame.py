@@ -36,10 +36,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and what comes with it, for `decode_pool` to restore bit for bit.
-
-    Raises InvalidInput for ids that are not valid Unicode.
-    """
+    """Encode a pool and what comes with it for `decode_pool`. Raises InvalidInput for ids that are not Unicode."""
     pool = retrieved.pool
     tensors = {
         "vectors": _rows(pool.embeddings) if retrieved.halves is None else retrieved.halves,
@@ -66,7 +63,7 @@ def decode_pool(frame: bytes) -> Retrieved:
     scores = _column(tensors, "scores", count)
     if (scores[1:] > scores[:-1]).any():
         raise MalformedFrame("its scores are not in descending order")
-    ids = _texts(_bytes(tensors, "ids"), "ids")
+    ids = _list(_bytes(tensors, "ids"), "ids", str)
     if len(ids) != count or len(set(ids)) < count:
         raise MalformedFrame(f"it has {len(set(ids))} different ids for {count} documents")
     of_features = [name for name in tensors if name.startswith(_FEATURE)]
@@ -141,7 +138,6 @@ def _frame(tensors: Mapping[str, NDArray[Any]], kind: str, **metadata: str) -> b
 
 
 def _rows(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the rows as float16 if that restores them, else unchanged."""
     if vectors.dtype != np.float32:
         return vectors
     vectors = np.ascontiguousarray(vectors)
@@ -169,13 +165,11 @@ def _vectors(tensors: Tensors) -> NDArray[Any]:
 
 
 def _blocks(vectors: NDArray[Any]) -> Iterator[slice]:
-    """Yield the rows in parts."""
     step = max(1, _BLOCK // vectors.shape[1])
     yield from (slice(start, start + step) for start in range(0, len(vectors), step))
 
 
 def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
-    """Parse a frame of this kind into tensors and metadata."""
     header = int.from_bytes(frame[:8], "little")
     if header > HEADER_BYTES:
         raise MalformedFrame(f"its header is over {HEADER_BYTES:,} bytes")
@@ -228,20 +222,13 @@ def _check_lengths(lengths: NDArray[np.float64], what: str) -> None:
         raise MalformedFrame(f"{what} is not of unit length")
 
 
-def _texts(array: str | bytes, what: str) -> list[str]:
-    texts = _list(array, what)
-    if not set(map(type, texts)) <= {str}:
-        raise MalformedFrame(f"its {what} are not texts")
-    return texts
-
-
-def _list(array: str | bytes, what: str) -> list[Any]:
+def _list(array: str | bytes, what: str, kind: type = dict) -> list[Any]:
     try:
         values = orjson.loads(array)
     except orjson.JSONDecodeError as error:
         raise MalformedFrame(f"its {what} are not JSON: {error}") from error
-    if not isinstance(values, list):
-        raise MalformedFrame(f"its {what} are not a list")
+    if not isinstance(values, list) or not set(map(type, values)) <= {kind}:
+        raise MalformedFrame(f"its {what} are not a list of {'texts' if kind is str else 'objects'}")
     return values
 
 

@@ -127,7 +127,6 @@ class IndexRetriever:
 
 
 def _found(index: Index, search: Search) -> Retrieved:
-    """Return what a search finds, with the documents that are likely to be read."""
     retrieved = index.retrieve(search)
     documents = dict(retrieved.documents)
     ids = [id for id in _likely(retrieved.pool, search.documents) if id not in documents]
@@ -151,8 +150,7 @@ def _likely(pool: Pool, count: int) -> list[str]:
 
 
 def _mismatches(index: Index, search: Search, filter: Filter) -> list[Notice]:
-    """Return a warning for each of the first fields that a filter compares with a string or a number, if no document
-    has one there."""
+    """Return warnings for fields that a filter compares with a string or number, where no document has one."""
     compared = sorted({(".".join(part.path), part.type) for part in _comparisons(filter.condition)})
     warnings = []
     for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_CHECKS]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from boundarymorph.calibration.trust import Choice
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidIndexName, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.artifacts import ArtifactFile, Artifacts
 from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search
@@ -29,7 +30,6 @@ UNREADABLE = "unreadable"  # in place of a kind that cannot be read
 
 
 def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
-    """Make each call of a retriever's method a span and an observation."""
     name = method.__name__
 
     @wraps(method)
@@ -53,11 +53,8 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
 
 @dataclass(frozen=True, slots=True)
 class IndexConfiguration:
-    """What an index was created with.
-
-    encoder: None for vectors of the users' own, or none; dimension: 0 without vectors; created: UTC, ISO 8601;
-    kind: of its search structure; lexical: whether it had its words when it was opened.
-    """
+    """What an index was created with. encoder: None for vectors of the users' own, or none; dimension: 0 without
+    vectors; created: UTC, ISO 8601; kind: of its search structure; lexical: whether it had words when opened."""
 
     encoder: str | None
     dimension: int
@@ -69,12 +66,12 @@ class IndexConfiguration:
         """Return the description of an index with what its artifacts say. others: further fields."""
         artifacts = file.read_if_sound() or Artifacts()
         given = asdict(self) | {"created": self.created or None, "bytes": None} | others
-        given |= {"description": artifacts.description, "distinct": artifacts.distinct}
+        measured = None if artifacts.calibration is None else artifacts.calibration.trust
+        given |= {"description": artifacts.description, "distinct": artifacts.distinct, "trust": measured}
         return IndexDescription(name=name, count=count, **given)
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidIndexName unless this is a valid name of an index."""
     if not NAME.fullmatch(name):
         raise InvalidIndexName(
             f"{name!r} cannot name an index; use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first"
@@ -99,7 +96,6 @@ def _with(encoder: str | None, dimension: int) -> str:
 
 
 def unknown(name: str) -> UnknownIndex:
-    """Return the error for an index that does not exist."""
     return UnknownIndex(f"there is no index {name!r}")
 
 
@@ -119,6 +115,9 @@ class IndexDescription(BaseModel):
     description: str | None = Field(None, description="what its documents are, if somebody has said it")
     distinct: str | None = Field(
         None, description="selections have one document for each value of this field unless a request says otherwise"
+    )
+    trust: Choice | None = Field(
+        None, description="how far the scorer is trusted by the judgements of its calibration; null if that is unknown"
     )
     count: int = Field(description="documents")
     dimension: int = Field(description="of its vectors; 0 if it has none")
@@ -151,9 +150,10 @@ class UnreadableIndex:
     error: BoundaryMorphError
 
 
-def listed(
-    names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False
-) -> list[IndexDescription | UnreadableIndex]:
+Listed = Sequence[IndexDescription | UnreadableIndex]
+
+
+def listed(names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False) -> Listed:
     """Describe indexes. One that cannot be read is logged. named: whether to list those that are gone."""
     found: list[IndexDescription | UnreadableIndex] = []
     for name in names:
@@ -190,9 +190,7 @@ class Index(Protocol):
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
         """Write n documents with (n, d) embeddings, durably and visibly to later searches; the last one of an id wins.
-
-        digests: by default fingerprints of both. Raises InvalidEmbeddings or InvalidInput before anything is written.
-        """
+        digests: fingerprints of both by default. Raises InvalidEmbeddings or InvalidInput before any write."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents, durably and at once; return how many of the ids existed."""
@@ -214,8 +212,7 @@ class Index(Protocol):
         """Return the characters and the metadata of at most so many documents, fewer if they are large."""
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
-        """Return at most so many documents after an id, in the order of ids, until they take `size` bytes. Raises
-        InvalidInput if they have no order there."""
+        """Return documents after an id, by id, until they take `size` bytes. Raises InvalidInput without an order."""
 
 
 class Catalog(Protocol):
@@ -230,12 +227,10 @@ class Catalog(Protocol):
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """Create an index unless one with the same configuration exists; return whether it was created.
-
-        encoder: None for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of
-        an existing index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible.
-        Raises InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration.
-        """
+        """Create an index unless one with the same configuration exists; return whether it was created. encoder: None
+        for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of an existing
+        index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible. Raises
+        InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration."""
 
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
@@ -250,7 +245,7 @@ class Catalog(Protocol):
     def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
-    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
+    def list(self, wanted: Callable[[str], bool] = every) -> Listed:
         """Return summaries of the indexes whose names are wanted, by name."""
 
     def totals(self) -> Mapping[str, IndexTotals]:

@@ -53,7 +53,6 @@ class _Sparse(NamedTuple):
 
     @classmethod
     def counted(cls, numbers: NDArray[np.intp], lengths: NDArray[np.int64], vocabulary: int) -> _Sparse:
-        """Return (n, vocabulary) how often each text has each word. numbers: the words of all texts, concatenated."""
         texts = np.repeat(np.arange(len(lengths)), lengths)
         entries, counts = np.unique(texts * vocabulary + numbers, return_counts=True)
         texts, columns = np.divmod(entries, max(vocabulary, 1))
@@ -61,11 +60,9 @@ class _Sparse(NamedTuple):
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """The row of each entry."""
         return np.repeat(np.arange(self.shape[0]), np.diff(self.starts))
 
     def row(self, number: int) -> NDArray[np.float32]:
-        """Return (m,) a row."""
         entries = slice(*self.starts[number : number + 2])
         row = np.zeros(self.shape[1], dtype=np.float32)
         row[self.columns[entries]] = self.values[entries]
@@ -98,8 +95,7 @@ def _weighted(counts: _Sparse, weights: NDArray[np.float32]) -> _Sparse:
 
 
 def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return (N, d) and (d,) coordinates along the leading right singular vectors, with the query folded in. The left
-    ones and inner products suffice for that."""
+    """Return (N, d) and (d,) coordinates along the leading right singular vectors, with the query folded in."""
     count, vocabulary = documents.shape
     components = DIMENSIONS - 1
     if vocabulary <= components:
@@ -143,7 +139,6 @@ def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[
 
 
 def _without(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a vector without its parts along orthonormal rows."""
     remaining = vector.copy()
     for _ in range(2):  # the second time against rounding errors
         remaining -= (basis @ remaining) @ basis
@@ -168,8 +163,7 @@ def _directions(
 
 
 def _warm_up() -> None:
-    """Make BLAS allocate its working memory. If it cannot do that when it is needed, OpenBLAS tries again for ever, and
-    holds the interpreter meanwhile, so that not even a signal gets through."""
+    """Let BLAS allocate its memory: later OpenBLAS might try that for ever, with the interpreter held."""
     lexical_vectors(PoolWords.of(f"{number} {number % 7}" for number in range(2 * DIMENSIONS)), "1")
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
-from boundarymorph.retrieval.document import RANK_CONSTANT, Document
+from boundarymorph.retrieval.candidates import RANK_CONSTANT
+from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import Pool, unit_rows
 
 TOLERANCE = 1e-3  # how far the length of a stored or sent vector may be from 1
@@ -75,16 +76,12 @@ def to_unit_length(floats: NDArray[np.float32]) -> UnitRows:
 
 
 def unit_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return the vectors of `unit_rows_of`."""
     return unit_rows_of(halves).vectors
 
 
 def floats_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Convert finite numbers to float32; NumPy's own conversion takes seven times as long.
-
-    Exponent and fraction are moved to where float32 has them; the result is too small by 2^112, the difference of the
-    exponents' biases.
-    """
+    """Convert finite numbers to float32; NumPy's own conversion takes seven times as long. Exponent and fraction are
+    moved to where float32 has them; the result is too small by 2^112, the difference of the exponents' biases."""
     words = halves.view(np.int16).astype(np.int32)
     words <<= 13
     words &= np.int32(-0x80000000 | 0x0FFFE000)
@@ -94,10 +91,7 @@ def floats_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 def halves_from_floats(floats: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Round numbers of magnitude at most 1 to the nearest float16, ties to even, in half of NumPy's time.
-
-    Below 2**-14 the multiplication rounds too, and a tie that it creates may be rounded the other way.
-    """
+    """Round numbers of magnitude at most 1 to float16 in half of NumPy's time, ties to even but below 2**-14."""
     words = (floats * np.float32(2.0**-112)).view(np.int32)
     signs = (words >> 16) & np.int32(0x8000)
     words &= np.int32(0x7FFFFFFF)
@@ -136,10 +130,7 @@ def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
 def fused(
     near: Pool, best: Sequence[str], depth: int, vectors: Callable[[list[str]], Mapping[str, NDArray[np.floating]]]
 ) -> Pool:
-    """Return a pool of the nearest and the best by words, fused by reciprocal rank; the similarity becomes a feature.
-
-    vectors: returns the (d,) unit vectors of ids that are not among the nearest.
-    """
+    """Return a pool of the nearest and the best by words, fused. vectors: returns (d,) unit vectors of further ids."""
     ranked = fuse([near.ids[:depth], best[:depth]])
     ids, scores = ranked.ids[:depth], ranked.scores[:depth]
     rows: dict[str, NDArray[np.floating]] = dict(zip(near.ids, near.embeddings, strict=True))

@@ -54,10 +54,8 @@ Answer = TypeVar("Answer")
 
 class RemoteRetriever:
     """A `Retriever` over HTTP: one or more `boundarymorph retriever` servers with the same documents and encoder.
-
     Errors for the caller are passed on. Every call also raises Overloaded, RetrieverUnavailable if no retriever can be
-    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first.
-    """
+    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first."""
 
     def __init__(
         self,
@@ -117,7 +115,6 @@ class RemoteRetriever:
         return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
 
     async def set_calibration(self, index: str, made: Calibration) -> None:
-        """Replace the calibration of an index. Raises UnknownIndex."""
         content, target = encoded({"calibration": made.to_json()}), f"/indexes/{segment(index)}/artifacts"
 
         async def write(peer: Peer) -> None:
@@ -154,12 +151,10 @@ class RemoteRetriever:
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
     ) -> Response:
-        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it.
-
-        target: path, made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises
-        an answer of 429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could
-        not be reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key.
-        """
+        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it. target: path,
+        made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises an answer of
+        429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could not be
+        reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key."""
 
         async def read(peer: Peer) -> Response:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None)
@@ -183,7 +178,6 @@ class RemoteRetriever:
         return await self._balancer.call(write, repeatable=False)
 
     async def check(self) -> None:
-        """Have a query encoded, which also checks the key, and check the readiness of the retriever."""
         await self._balancer.call(self._probe)
 
     async def close(self) -> None:
@@ -256,7 +250,6 @@ def _vector(query_embedding: ArrayLike) -> dict[str, object]:
 
 
 def _problem(response: Response) -> dict[str, Any]:
-    """Return the problem details of an answer; empty if it has none."""
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:
@@ -266,6 +259,5 @@ def _problem(response: Response) -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, type[BoundaryMorphError]]:
-    """Return the errors that a retriever raises for its caller, by slug."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BoundaryMorphError)]
     return {kind.slug: kind for kind in kinds if kind is not BoundaryMorphError and not issubclass(kind, OWN)}

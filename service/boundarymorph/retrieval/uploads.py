@@ -52,8 +52,7 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload. line: or position in an array, from 1; embedding: (d,) float32 unit; end: in bytes;
-    unknown: names of its unknown fields."""
+    """A document of an upload, by line from 1. embedding: (d,) float32 unit; end: in bytes; unknown: its fields."""
 
     line: int
     document: Document
@@ -79,11 +78,7 @@ class Line(NamedTuple):
 
 
 async def parse_ndjson(
-    chunks: AsyncIterable[bytes],
-    dimension: int,
-    *,
-    max_line_bytes: int = MAX_LINE_BYTES,
-    run: Run = in_default_thread,
+    chunks: AsyncIterable[bytes], dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
     """Parse an `UploadedDocument` per line by `run`, keeping no more than a chunk and a document in memory."""
 
@@ -98,8 +93,7 @@ async def parse_ndjson(
 async def parse_array(
     body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse a JSON array of `UploadedDocument`s, by `run`. Raises InvalidInput if it is none, and as `reading.parse`
-    does."""
+    """Parse a JSON array of `UploadedDocument`s, by `run`. Raises InvalidInput, and as `reading.parse` does."""
     end = 0
 
     def parsed(start: int) -> list[ParsedDocument | BadLine]:
@@ -152,7 +146,6 @@ async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[
 
 
 def parse_record(record: Any, line: int, dimension: int, end: int = 0) -> ParsedDocument | BadLine:
-    """Convert a decoded JSON value to a document, or say what is wrong with it."""
     try:
         given = UploadedDocument.model_validate(record)
         if not has_content(given.text) and not has_content(given.title or ""):
@@ -224,9 +217,8 @@ def _embedding(value: Sequence[float], dimension: int) -> NDArray[np.float32]:
 
 @dataclass(slots=True)
 class IngestReport:
-    """The outcome of the documents of an upload so far. superseded: by one with the same id in the same batch;
-    truncated: to be encoded; problems: the first MAX_PROBLEMS skipped; unknown_fields: documents with each; position:
-    bytes processed."""
+    """The outcome of an upload so far. superseded: by one with the same id in the same batch; truncated: to be encoded;
+    problems: the first MAX_PROBLEMS skipped; unknown_fields: documents with each; position: bytes."""
 
     added: int = 0
     updated: int = 0
@@ -240,23 +232,16 @@ class IngestReport:
 
     @property
     def stored(self) -> int:
-        """Number of documents that are in the index."""
         return self.added + self.updated + self.unchanged
 
     @property
     def documents(self) -> int:
-        """Number of documents processed, whatever their outcome."""
         return self.stored + self.superseded + self.skipped
 
     def skip(self, bad: BadLine) -> None:
         self.skipped += 1
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(bad)
-
-    def count_unknown(self, names: Sequence[str]) -> None:
-        for name in names:
-            if name in self.unknown_fields or len(self.unknown_fields) < MAX_FIELD_NAMES:
-                self.unknown_fields[name] = self.unknown_fields.get(name, 0) + 1
 
 
 async def ingesting(
@@ -290,7 +275,9 @@ async def ingesting(
             if isinstance(entry, BadLine):
                 report.skip(entry)
                 continue
-            report.count_unknown(entry.unknown)
+            for name in entry.unknown:
+                if name in report.unknown_fields or len(report.unknown_fields) < MAX_FIELD_NAMES:
+                    report.unknown_fields[name] = report.unknown_fields.get(name, 0) + 1
             batch.append(entry)
             if len(batch) >= size or entry.end - report.position >= BATCH_BYTES:
                 await _write(index, encoder, batch, report, run)
@@ -331,7 +318,6 @@ async def _write(
 async def _embed(
     entries: Sequence[ParsedDocument], encoder: Encoder | None, index: Index
 ) -> tuple[NDArray[np.float32], int]:
-    """Return (n, d) vectors, given or encoded, and how many texts were truncated."""
     vectors = np.empty((len(entries), index.info.dimension), dtype=np.float32)
     for row, entry in enumerate(entries):
         if entry.embedding is not None:

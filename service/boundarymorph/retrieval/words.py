@@ -99,8 +99,7 @@ def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArra
 
 @dataclass(frozen=True, eq=False)
 class PoolWords:
-    """The words of n texts. content: all texts, folded, as bytes with spaces between words; starts: (T,) where words
-    begin; ends: (n,) where texts end."""
+    """The words of n texts. content: all, folded, with spaces; starts: (T,) of words; ends: (n,) of texts."""
 
     content: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -134,8 +133,7 @@ class PoolWords:
         return hashes
 
     def index_terms(self) -> NDArray[np.uint64]:
-        """Return (T,) all words as numbers: the upper half is that of the stem (`stem_numbers`), the lower that of the
-        word."""
+        """Return (T,) all words as numbers: the upper half is of the stem (`stem_numbers`), the lower of the word."""
         return self._stems << np.uint64(32) | self.hashes.astype(np.uint64)
 
     def bm25(self, query: str) -> NDArray[np.float64]:
@@ -210,7 +208,6 @@ def _spaced(folded: bytes) -> bytes:
 
 
 def _fold_run(error: UnicodeError, query: bool = False) -> tuple[bytes, int]:
-    """Replace a run of non-ASCII characters, for the ASCII codec; returns the replacement and where to continue."""
     assert isinstance(error, UnicodeEncodeError)
     run = error.object[error.start : error.end]
     return (_fold_short if len(run) <= _SHORT else _fold)(run, query), error.end
@@ -230,8 +227,6 @@ _fold_short = lru_cache(maxsize=65_536)(_fold)
 
 
 class _FoldedCharacters(dict[int, str]):
-    """The replacement of each character, computed at its first use."""
-
     def __missing__(self, code: int) -> str:
         parts = _DROPPED.sub("", unicodedata.normalize("NFKD", chr(code)).casefold()).translate(_SAME_LETTERS)
         kept = (part if part == "_" or unicodedata.category(part)[0] in "LMN" else " " for part in parts)
@@ -298,7 +293,6 @@ class Columns:
         return int(start), int(np.searchsorted(self.terms, np.uint64(last), side="right"))
 
     def between(self, first: int, last: int) -> slice:
-        """Return where the pairs of these words are."""
         start, end = self.span(first, last)
         return slice(int(self.ends[start - 1]) if start else 0, int(self.ends[end - 1]) if end else 0)
 
@@ -329,7 +323,6 @@ class ColumnWriter:
         self.count = 0
 
     def add(self, texts: Iterable[str]) -> None:
-        """Add the next rows."""
         words = PoolWords.of(texts)
         number, page = len(self._pages), Columns.of(words, self.count)
         for name in _FILES:
@@ -365,8 +358,7 @@ def read_columns(folder: Path) -> tuple[Columns, NDArray[np.uint32]]:
 
 @dataclass(frozen=True)
 class RowWords:
-    """The words of all rows at one moment: BM25 with exact statistics of the living, and the query's words they have.
-    parts: of consecutive rows; lengths: (n,) words of each row; alive: (n,)."""
+    """BM25 of all rows at one moment, with statistics of the living. parts: of consecutive rows; the rest: (n,)."""
 
     parts: tuple[Columns, ...]
     lengths: NDArray[np.uint32]
@@ -447,7 +439,6 @@ def _part(page: Columns, first: int, last: int) -> Columns:
 
 
 def _file(path: Path, kind: str) -> Any:
-    """Map a file, which may be empty."""
     return np.memmap(path, kind, "r") if path.stat().st_size else np.empty(0, kind)
 
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
-    """Return a client of remote cross-encoders or language models if there is a url, else a local cross-encoder. Raises
-    as `build_local_scorer` does."""
+    """Return a client of remote models if there is a url, else a local cross-encoder."""
     if not settings.scorer.url:
         return build_local_scorer(settings, on_lost)
     from boundarymorph.remote.model import remote_options
@@ -39,7 +38,6 @@ def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda:
 
 
 def scorer_is_paid(settings: ScorerSettings) -> bool:
-    """Whether a request costs money, so that none is sent unnecessarily."""
     return any(endpoint.dialect.paid for endpoint in _endpoints(settings))
 
 
@@ -70,9 +68,7 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
         raise InvalidConfiguration(missing_package("scorer.model", error.name, "torch")) from None
     return TransformerCrossEncoder.load(
         repository_of(chosen.model),
-        max_length=chosen.max_length,
-        prompt=chosen.prompt,
-        instruction=chosen.instruction,
+        **chosen.model_dump(include={"max_length", "prompt", "instruction"}),
         **load_options(chosen, settings.threads),
     )
 

@@ -47,8 +47,7 @@ SEVERAL = (
 
 
 def messages(context: Context, passages: Sequence[str], prompt: str | None = None) -> list[dict[str, str]]:
-    """Return a conversation that asks for a grade of each passage. The marker around passages is a hash of them all, so
-    that none can contain it."""
+    """Return a request for grades of passages, between markers that hash them all, so that none can contain one."""
     joined = SEPARATOR.join(passage.encode("utf-8", "surrogatepass") for passage in passages)
     marker = f"=== {blake2b(joined, digest_size=8).hexdigest()} ==="
     quoted = [f"{marker} passage {number}\n{text}\n{marker}" for number, text in enumerate(passages, 1)]
@@ -202,7 +201,6 @@ class Completion:
 
 
 def completion(body: bytes) -> Completion:
-    """Read an answer. Raises Unusable if it is not a chat completion."""
     answer = wire.mapping(wire.parsed(body))
     choices = wire.array(answer, "choices")
     if not choices:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Literal, Self, Unpack, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
-from boundarymorph.remote.model import Options, RemoteModel
+from boundarymorph.remote.model import RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, Unusable
 from boundarymorph.scoring.chat import Chat
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 
 class BoundaryMorph(Dialect):
-    """The scorer that comes with this service."""
-
     name, path, description_path = "boundarymorph", "/score", "/info"
     most_texts, honours_deadlines = 512, True
 
@@ -83,7 +81,6 @@ class RerankServer(Dialect):
     activation: Activation | None = None
 
     def activated(self, activation: Activation) -> Self:
-        """Return this dialect for a server whose results are logits or cosines, or neither."""
         activated = copy(self)
         activated.activation = activation
         return activated
@@ -186,12 +183,10 @@ class LlamaCpp(Jina):
 
 
 class SystemOne(Dialect):
-    """A decision model, which answers questions about a state, each with the calibrated probability of a yes.
-
-    The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks
-    (read in November 2026). The state is the query, and each document is a question of its own, so that its score does
-    not depend on the others. Ollama takes 64 questions and 64 KiB.
-    """
+    """A decision model, which answers questions about a state, each with the calibrated probability of a yes. The form
+    is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks (read in
+    November 2026). The state is the query, and each document is a question of its own, so that its score does not
+    depend on the others. Ollama takes 64 questions and 64 KiB."""
 
     name, path, home = "systemone", "/v1/systemone", "https://api.typesafe.ai"
     most_texts, most_bytes, in_one_pass = 30, 60_000, True
@@ -210,8 +205,7 @@ class SystemOne(Dialect):
 
 
 class Decisions(SystemOne):
-    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions); not that of
-    OpenAI."""
+    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions), not OpenAI."""
 
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 
@@ -279,13 +273,11 @@ class RemoteScorer(RemoteModel):
 
     partial = True
 
-    def __init__(self, endpoints: Sequence[Endpoint], **options: Unpack[Options]) -> None:
-        """Raises InvalidConfiguration if the endpoints do not fit together or lack the name of a model."""
+    def __init__(self, endpoints: Sequence[Endpoint], **options: Any) -> None:
         super().__init__(endpoints, _ROLE, **options)
         self._declines = all(endpoint.dialect.declines for endpoint in endpoints)
 
     async def check(self) -> None:
-        """Score a short pair. Raises as `score` does."""
         scores = await self.score("probe", ["probe"])
         if np.isnan(scores.values).any():
             raise scores.failure or ScorerFailed(f"{self.name} gave no score for a probe; the log says why")
@@ -314,4 +306,4 @@ class RemoteScorer(RemoteModel):
             failure = None
         if missing and failure is None and not self._declines:
             failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")
-        return Scores(answer.values, answer.truncated, 0, answer.served, failure, answer.usage)
+        return Scores(answer.values, answer.truncated, answer.served, failure, answer.usage)

@@ -23,16 +23,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A scorer's answer for n texts.
-
-    values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score. truncated: number of pairs. cached:
-    number of values that cost no call. model: that gave them, None if it cannot change. failure: why the scorer could
-    not give the missing values now; the others are valid. tokens: that a language model read and wrote for them.
-    """
+    """A scorer's answer for n texts. values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score.
+    truncated: number of pairs. model: that gave them, None if it cannot change. failure: why the scorer could not give
+    the missing values now; the others are valid. tokens: that a language model read and wrote for them."""
 
     values: NDArray[np.float64]
     truncated: int = 0
-    cached: int = 0
     model: str | None = None
     failure: BoundaryMorphError | None = None
     tokens: TokenCounts | None = None
@@ -48,8 +44,8 @@ def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def checked(scores: Scores, count: int, scorer: str) -> Scores:
-    """Return the scores for `count` texts, with NaN for those outside [0, 1]. Raises ScorerFailed for another number of
-    them, or if all are outside."""
+    """Return scores for `count` texts, with NaN for those outside [0, 1]; raise ScorerFailed if all are, or none
+    fit."""
     values = rounded_into_range(scores.values)
     if values.shape != (count,):
         raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")
@@ -65,10 +61,8 @@ def checked(scores: Scores, count: int, scorer: str) -> Scores:
 
 
 async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
-    """Return what `score` gives for the texts with words, and 0 for the others, which it is not asked for.
-
-    Cross-encoders are often sure of a pair without words, and some servers refuse the whole request for a blank text.
-    """
+    """Return what `score` gives for the texts with words, and 0 for the others, of which cross-encoders are often sure,
+    and which some servers refuse."""
     without = blank(texts)
     if not without:
         return await score(texts)
@@ -80,12 +74,6 @@ async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awai
     scores = await score([text for text, has in zip(texts, there, strict=True) if has])
     values[there] = scores.values
     return replace(scores, values=values)
-
-
-def model_changed() -> ScorerUnavailable:
-    """Return the error of a request whose scores would come from two models, and so not be comparable."""
-    message = "the scorer's model has changed since this request began; try again"
-    return ScorerUnavailable(message, public=message)
 
 
 class TakesNoInstruction(InvalidInput):
@@ -114,36 +102,26 @@ class Scorer(Protocol):
     async def score(
         self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
     ) -> Scores:
-        """Score n texts against one query, or raise an error if none can be scored.
-
-        deadline: on `time.monotonic()`. instruction: in place of the operator's or, of a language model, beside it.
-        Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed.
-        """
+        """Score n texts against one query, or raise an error if none can be scored. deadline: on `time.monotonic()`.
+        instruction: in place of the operator's or, of a language model, beside it. Raises Overloaded before any work
+        was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed."""
 
     async def close(self) -> None:
         """Release threads and connections; later calls fail."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pair(TokenSequence):
-    """A query and a document. unknown: whether the model knows no word of the document, so that its score is 0."""
-
-    query: str
-    unknown: bool = False
-
-
-class CrossEncoder(Model[Pair], Protocol):
+class CrossEncoder(Model, Protocol):
     """A `Model` that returns relevances: two with the same name, which includes the prompt, return the same."""
 
     @property
     def takes_instruction(self) -> bool:
         """Whether its prompt has a place for an instruction."""
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         """Tokenize the pairs of n texts with one query. Raises InvalidInput for an instruction that fills the prompt;
         without a place for one it is ignored."""
 
-    def run(self, pairs: Sequence[Pair], /) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[TokenSequence], /) -> NDArray[np.float64]:
         """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
 
 
@@ -159,7 +137,7 @@ SCORER = ModelRole(
 )
 
 
-class BatchingScorer(Batcher[CrossEncoder, Pair]):
+class BatchingScorer(Batcher[CrossEncoder]):
     """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits."""
 
     role = SCORER
@@ -188,9 +166,9 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
             return Scores(np.empty(0))
         if instruction is not None and not self.takes_instruction:
             raise TakesNoInstruction(self.name)
-        pairs: list[Pair] = []
+        pairs: list[TokenSequence] = []
 
-        def tokenize() -> list[Pair]:
+        def tokenize() -> list[TokenSequence]:
             pairs.extend(self.model.tokenize(query, texts, instruction))
             return pairs
 
@@ -201,20 +179,14 @@ class BatchingScorer(Batcher[CrossEncoder, Pair]):
 
 
 class OnnxCrossEncoder(OnnxTextModel):
-    """A `CrossEncoder` with one logit per pair; the score is its sigmoid."""
-
     takes_instruction = False
 
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxCrossEncoder:
-        """Load the cross-encoder that comes with the service. Raises ModelUnavailable."""
         return cls(embedded_cross_encoder(), max_length=max_length, threads=threads)
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
-        return [
-            Pair(tokens.ids, tokens.truncated, tokens.type_ids, query=query, unknown=tokens.unknown)
-            for tokens in self.encode_pairs(query, texts)
-        ]
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
+        return self.encode_pairs(query, texts)
 
-    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
         return sigmoid(np.array([self.infer(pair.ids, pair.type_ids)[0] for pair in pairs], dtype=np.float64))

@@ -34,8 +34,6 @@ Score = Callable[[str, Sequence[str]], Awaitable[NDArray[np.float64]]]
 
 
 class Unfit(ScorerFailed):
-    """The scorer answers, but what it answers is no relevance."""
-
     slug = "scorer-failed"
 
 

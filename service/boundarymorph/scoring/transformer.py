@@ -6,9 +6,9 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,23 +19,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, ScorerFailed
-from boundarymorph.inference.models import encode_heads, encode_pairs, plain, with_words
-from boundarymorph.inference.transformer import (
-    CAUSAL_MAX_LENGTH,
-    DeviceModel,
-    Forward,
-    Head,
-    LoadOptions,
-    Placement,
-    PooledBody,
-    Repository,
-    chosen_length,
-    on_device,
-    padded,
-    padding_token,
-    typed,
-)
-from boundarymorph.scoring.scorer import Pair
+from boundarymorph.inference import transformer
+from boundarymorph.inference.models import TokenSequence, encode_heads, encode_pairs, plain, with_words
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _APART = "\0"
@@ -47,12 +32,9 @@ _SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suff
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The prompt of a chat model, and which of its answers are weighed.
-
-    text: with {instruction}, {query} and {document}, and a NUL between parts that are tokenized separately. yes, no:
-    next tokens for and against, by text or id, `no` if it is weighed; temperature: divides the logit; instruction: the
-    default.
-    """
+    """The prompt of a chat model, and which of its answers are weighed. text: with {instruction}, {query} and
+    {document}, and a NUL between parts that are tokenized separately. yes, no: next tokens for and against, by text or
+    id, `no` if it is weighed; temperature: divides the logit; instruction: the default."""
 
     name: str
     text: str
@@ -102,7 +84,6 @@ _FAMILIES = {"zerank": ZERANK, "qwen3-reranker": QWEN3, "mxbai-rerank-base-v2": 
 
 
 def template_of_name(name: str) -> Template | None:
-    """Return the template of a well-known family if a model's name or path implies one."""
     return next((template for family, template in _FAMILIES.items() if family in name.lower()), None)
 
 
@@ -120,12 +101,9 @@ class SequencePairs:
         if max_length - self._tokenizer.num_special_tokens_to_add(True) < _LEAST_ROOM:
             raise InvalidConfiguration(f"a max_length of {max_length} leaves no room for a query and a document")
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         encoded = encode_pairs(self._tokenizer, self._max_length, query, texts, self._words)
-        return [
-            Pair(pair.ids, pair.truncated, pair.type_ids if self._types else None, query=query, unknown=pair.unknown)
-            for pair in encoded
-        ]
+        return encoded if self._types else [replace(pair, type_ids=None) for pair in encoded]
 
 
 class ChatPrompt:
@@ -164,7 +142,7 @@ class ChatPrompt:
     def takes_instruction(self) -> bool:
         return self.template.instructed
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         """Tokenize the pairs of n texts with one query. instruction: in place of the operator's; it is ignored without
         a place. Raises InvalidInput if it leaves no room."""
         room = self._room
@@ -181,28 +159,26 @@ class ChatPrompt:
         return [
             self._cut(query, whole, text, instruction, room)
             if body.truncated and len(whole) > room // 2
-            else Pair(_array(before, body.ids, self._tail), query=query, truncated=body.truncated)
+            else TokenSequence(_array(before, body.ids, self._tail), body.truncated)
             for text, body in zip(texts, bodies, strict=True)
         ]
 
     def token(self, answer: str | int) -> int:
-        """Return the id of one of the template's answers."""
         number = answer if isinstance(answer, int) else self._tokenizer.token_to_id(answer)
         if number is None:
             raise InvalidConfiguration(f"the {self.template.name} prompt's answer {answer!r} is no token of this model")
         return number
 
-    def _cut(self, query: str, whole: Encoding, text: str, instruction: str | None, room: int) -> Pair:
+    def _cut(self, query: str, whole: Encoding, text: str, instruction: str | None, room: int) -> TokenSequence:
         [document] = encode_heads(self._tokenizer, [text], room)
         kept = max(room // 2, room - len(document.ids))
         short = query if len(whole) <= kept else query[: whole.offsets[kept - 1][1]]
         before = self._ids(self._before, short, instruction)
         spare = max(self._max_length - len(self._tail) - len(before), 0)
         [body] = encode_heads(self._tokenizer, [_fill(self._lead, short, instruction) + text], spare)
-        return Pair(_array(before, body.ids, self._tail), query=query, truncated=True)
+        return TokenSequence(_array(before, body.ids, self._tail), truncated=True)
 
     def _room_beside(self, instruction: str | None) -> int:
-        """Return the tokens that are left for a query and a document."""
         taken = len(self._ids(self._before, "", instruction)) + len(self._ids([self._lead], "", instruction))
         return self._max_length - taken - len(self._tail)
 
@@ -304,7 +280,7 @@ def label_logits(labels: torch.Tensor) -> torch.Tensor:
     return labels[:, 0] if labels.shape[-1] == 1 else labels[:, 1] - labels[:, 0]
 
 
-def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
+def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> transformer.Head:
     """Return a head made of the rows of a causal model's output layer that belong to its answers, in float32. Raises
     InvalidConfiguration for answers that are not tokens."""
     output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
@@ -316,7 +292,7 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> Head:
     return lambda states: label_logits(nn.functional.linear(states, weight, bias))
 
 
-class TransformerCrossEncoder(DeviceModel[Pair]):
+class TransformerCrossEncoder(transformer.DeviceModel):
     """A `CrossEncoder` on one device: the relevance is the sigmoid of the logit by the temperature of the prompt."""
 
     failed = ScorerFailed
@@ -324,8 +300,8 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
     def __init__(
         self,
         name: str,
-        forward: Forward[Pair],
-        placement: Placement,
+        forward: transformer.Forward,
+        placement: transformer.Placement,
         max_length: int,
         *,
         prompt: SequencePairs | ChatPrompt,
@@ -343,26 +319,23 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         max_length: int | None = None,
         prompt: str | None = None,
         instruction: str | None = None,
-        **options: Unpack[LoadOptions],
+        **options: Any,
     ) -> TransformerCrossEncoder:
-        """Load a model from a folder or from the hub.
-
-        max_length: tokens per pair, by default what the model reads, of a causal one at most 8192; prompt: a template's
-        name or chat (the repository's own), by default by the model's name and files. Raises ModelUnavailable,
-        InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
-        """
-        placement = Placement.of(options)
-        repository = Repository(
-            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
-        )
+        """Load a model from a folder or from the hub. max_length: tokens per pair, by default what the model reads, of
+        a causal one at most 8192; prompt: a template's name or chat (the repository's own), by default by the model's
+        name and files. Raises ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory
+        and DeviceLost."""
+        repository, placement = transformer.located(name_or_path, **options)
         generates = _generates(repository)
-        length = chosen_length(repository, max_length, CAUSAL_MAX_LENGTH if generates else None)
+        length = transformer.chosen_length(repository, max_length, transformer.CAUSAL_MAX_LENGTH if generates else None)
         template = _template(repository, prompt, instruction, generates=generates)
         chat = None
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
-        reader = chat or SequencePairs(repository.backend_tokenizer, max_length=length, types=typed(repository))
-        forward = on_device(lambda: _open(repository, placement, chat, generates=generates))
+        reader = chat or SequencePairs(
+            repository.backend_tokenizer, max_length=length, types=transformer.typed(repository)
+        )
+        forward = transformer.on_device(lambda: _open(repository, placement, chat, generates=generates))
         return cls(
             _name(repository, placement.precision, length, chat),
             forward,
@@ -376,10 +349,10 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
     def takes_instruction(self) -> bool:
         return self._prompt.takes_instruction
 
-    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[Pair]:
+    def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         return self._prompt.tokenize(query, texts, instruction)
 
-    def run(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
         """Return (n,) relevances. Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number."""
         if not pairs:
             return np.empty(0)
@@ -389,7 +362,7 @@ class TransformerCrossEncoder(DeviceModel[Pair]):
         return sigmoid(logits / self._temperature)
 
 
-def _generates(repository: Repository) -> bool:
+def _generates(repository: transformer.Repository) -> bool:
     """Whether it is a causal model, not one of sequence classification. Raises InvalidConfiguration for others."""
     names = repository.config.architectures or []
     if any(name.endswith("ForCausalLM") for name in names):
@@ -402,7 +375,9 @@ def _generates(repository: Repository) -> bool:
     )
 
 
-def _open(repository: Repository, placement: Placement, chat: ChatPrompt | None, *, generates: bool) -> Forward[Pair]:
+def _open(
+    repository: transformer.Repository, placement: transformer.Placement, chat: ChatPrompt | None, *, generates: bool
+) -> transformer.Forward:
     kind = AutoModelForCausalLM if generates else AutoModelForSequenceClassification
     model = repository.open(kind, dtype=placement.weight_type)
     model.to(device=placement.device)  # type: ignore[call-arg]
@@ -411,19 +386,19 @@ def _open(repository: Repository, placement: Placement, chat: ChatPrompt | None,
         no = chat.template.no
         head = answer_head(model, chat.token(chat.template.yes), None if no is None else chat.token(no))
         body = cast(PreTrainedModel, model.base_model)
-        return PooledBody(body, "last", padding_token(repository), head)
+        return transformer.PooledBody(body, "last", transformer.padding_token(repository), head)
     if model.config.num_labels not in (1, 2):
         raise InvalidConfiguration(
             f"the model has {model.config.num_labels} labels: a reranker has one, or two of which the second is for"
         )
     if model.config.pad_token_id is None:
-        model.config.pad_token_id = padding_token(repository)
+        model.config.pad_token_id = transformer.padding_token(repository)
     padding = model.config.pad_token_id
-    return lambda pairs: label_logits(model(**padded(pairs, padding, model.device)).logits.float())
+    return lambda pairs: label_logits(model(**transformer.padded(pairs, padding, model.device)).logits.float())
 
 
 def _template(
-    repository: Repository, prompt: str | None, instruction: str | None, *, generates: bool
+    repository: transformer.Repository, prompt: str | None, instruction: str | None, *, generates: bool
 ) -> Template | None:
     """Return the template for a chat model, or None if the query and the document are simply joined."""
     if prompt is not None and prompt not in (*TEMPLATES, _OWN_PROMPT):
@@ -444,7 +419,7 @@ def _prompts() -> str:
     return ", ".join([*TEMPLATES, _OWN_PROMPT])
 
 
-def _name(repository: Repository, precision: str, max_length: int, chat: ChatPrompt | None) -> str:
+def _name(repository: transformer.Repository, precision: str, max_length: int, chat: ChatPrompt | None) -> str:
     name = f"{repository.model}@{repository.revision[:12]}/{precision}/{max_length}"
     if chat is None:
         return name

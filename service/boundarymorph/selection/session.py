@@ -123,7 +123,7 @@ class Session(BaseSession):
         )
         most = size if most is None else min(size, most)
         if rounds is None or rounds > HEADS or rounds >= self.budget or self.known >= size:
-            return self.ask(most)
+            return self._name(self._choices(most))
         return self._name([Choice(document, None, None) for document in head(self.pool, self.open, most).tolist()])
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:

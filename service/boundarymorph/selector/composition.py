@@ -1,9 +1,15 @@
-"""The boundary and the stopping rule of a task."""
+"""What a task becomes once its candidates are known: its defaults, boundary and stopping rule."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
+from boundarymorph.errors import InvalidInput
+from boundarymorph.retrieval.artifacts import Artifacts
+from boundarymorph.retrieval.candidates import IndexSource
+from boundarymorph.retrieval.filters import read_path
 from boundarymorph.selection import (
     Best,
     Boundary,
@@ -18,20 +24,41 @@ from boundarymorph.selection import (
     Tolerance,
 )
 from boundarymorph.selection.boundary import as_chosen
+from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import SelectionTask
+
+log = logging.getLogger(__name__)
+
+
+def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
+    """Return the task with the artifacts of its index: its calibration, and at most one document for each value of its
+    field `distinct`, as far as the request lets them apply."""
+    if not isinstance(task.source, IndexSource):
+        return task
+    defaults, wanted, relevance = task.source.defaults, task.wanted, task.relevance
+    if "calibration" in defaults:
+        relevance = replace(relevance, calibration=found.calibration)
+    if "distinct" in defaults and found.distinct is not None:
+        try:
+            wanted = replace(wanted, distinct=Grouping(read_path(found.distinct, "distinct")))
+        except InvalidInput as error:  # what is kept with the index is damaged
+            log.warning("the index %r is searched without its 'distinct': %s", task.source.index, error)
+    return replace(task, wanted=wanted, relevance=relevance)
 
 
 def boundary_of(task: SelectionTask, limit: Limit, method: Config, threshold: Callable[[float], float]) -> Boundary:
     """Return the boundary of a task. threshold: converts a minimum relevance to the scale of the session."""
-    best = Best(limit, method, task.negligible, Diverse(task.diversity) if task.diversity else as_chosen)
-    if task.min_relevance is None:
-        return best if task.goal == "set" else Ordered(best)
-    least = threshold(task.min_relevance)
-    return Threshold(best, least) if task.target is None else Find(best, least, task.target.share)
+    best = Best(
+        limit, method, task.wanted.negligible, Diverse(task.wanted.diversity) if task.wanted.diversity else as_chosen
+    )
+    if task.wanted.min_relevance is None:
+        return best if task.spending.goal == "set" else Ordered(best)
+    least = threshold(task.wanted.min_relevance)
+    return Threshold(best, least) if task.wanted.target is None else Find(best, least, task.wanted.target.share)
 
 
 def stop_of(task: SelectionTask, budget: int) -> Budget:
     """Return the stopping rule of a task."""
-    if task.target is not None:
-        return Found(budget, task.target.probability)
-    return Budget(budget) if task.settle is None else Tolerance(budget, task.settle)
+    if task.wanted.target is not None:
+        return Found(budget, task.wanted.target.probability)
+    return Budget(budget) if task.spending.settle is None else Tolerance(budget, task.spending.settle)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Run, at_once
 from boundarymorph.reading import has_words
-from boundarymorph.retrieval.document import Candidates, Document, in_awaited_pieces, size_of_all
+from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
 from boundarymorph.selection import Distinct, Limit, Pool
 from boundarymorph.selection.process import alike

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from boundarymorph.calibration.judgments import worth_judging
 from boundarymorph.calibration.learning import JudgedQuery
 from boundarymorph.calibration.trust import CHOICES, Choice
-from boundarymorph.inference.concurrency import NEVER
 from boundarymorph.retrieval.document import Document, Retriever, VectorSource, in_awaited_pieces
 from boundarymorph.scoring.scorer import Scorer, of_content
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selector.task import Context, SelectionTask, Spending, Wanted
+
+COMPLETE = Context(accepts="complete")  # without a deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,9 @@ class Judging:
     async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
         """Return at most `count` documents that are worth judging, in random order. The budget of the task is spent on
         finding those that the scorer finds best."""
-        wanted = replace(task, k=count, goal="set", accepts="complete", deadline=NEVER, to_people=False)
+        by_score = replace(task.relevance, to_people=False)
+        spending = replace(task.spending, goal="set")
+        wanted = replace(task, wanted=Wanted(count), spending=spending, relevance=by_score, context=COMPLETE)
         result = await self._selector.select(wanted)
         positions = worth_judging(result.selection.documents, len(result.pool), seed, count=count)
         ids = [result.pool.ids[position] for position in np.random.default_rng(seed).permutation(positions)]
@@ -52,7 +55,8 @@ class Judging:
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
         """Score the judged documents that are in the pool. grades: by id."""
-        bare = replace(task, budget=0, k=1, accepts="complete", deadline=NEVER, reuse=False, to_people=True)
+        people = replace(task.relevance, to_people=True)
+        bare = replace(task, wanted=Wanted(1), spending=Spending(0, reuse=False), relevance=people, context=COMPLETE)
         pool = (await self._selector.select(bare)).pool
         documents = await self._read(task, [id for id in pool.ids if id in grades])
         texts = [document.content for document in documents.values()]
@@ -64,7 +68,10 @@ class Judging:
         for choice in CHOICES:
             trust: Trust = "weak" if choice == "none" else choice
             known = {} if choice == "none" else scores
-            ranked = await self._selector.select(replace(bare, goal="ranking", known=known, trust=trust))
+            spending = Spending(0, goal="ranking", reuse=False, known=known)
+            ranked = await self._selector.select(
+                replace(bare, spending=spending, relevance=replace(people, trust=trust))
+            )
             ids = [ranked.pool.ids[place] for place in ranked.selection.documents.tolist()]
             orders[choice] = dict(zip(ids, ranked.selection.relevance.tolist(), strict=True))
         ids = [id for id in pool.ids if id in scores and all(id in order for order in orders.values())]
@@ -76,5 +83,5 @@ class Judging:
         return Judged(JudgedQuery(column(scores), relevance, column(grades)), ids, ranked.vectors)
 
     async def _read(self, task: SelectionTask, ids: Sequence[str]) -> dict[str, Document]:
-        pieces = in_awaited_pieces(task.candidates(self._retriever).documents, ids)
+        pieces = in_awaited_pieces(task.source.candidates(self._retriever).documents, ids)
         return {id: document async for piece in pieces for id, document in piece.items()}

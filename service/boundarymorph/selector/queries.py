@@ -15,23 +15,24 @@ from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.groups import best_of_each
 from boundarymorph.selector.documents import numbered
+from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.result import Answered, SelectionResult, Status
 from boundarymorph.selector.run import SelectionRun
-from boundarymorph.selector.task import Answered, Observer, SelectionResult, SelectionTask, Status
+from boundarymorph.selector.task import Report, SelectionTask
 
 
 def parts_of(task: SelectionTask) -> list[SelectionTask]:
     """Return a task for each query, with an equal share of the budget; the first ones get what is left over."""
-    share, more = divmod(task.budget, len(task.queries))
+    share, more = divmod(task.spending.budget, len(task.several))
     return [
         replace(
             task,
-            query=one.query,
-            candidates=one.candidates,
-            queries=(),
-            budget=share + (number < more),
-            return_documents=False,
+            source=one.source,
+            several=(),
+            spending=replace(task.spending, budget=share + (number < more)),
+            report=Report(),
         )
-        for number, one in enumerate(task.queries)
+        for number, one in enumerate(task.several)
     ]
 
 
@@ -46,7 +47,7 @@ async def select_for_all(
 
     runs: new ones, of `parts_of(task)`.
     """
-    k, weights = task.k, np.array([query.weight for query in task.queries])
+    k, weights = task.wanted.k, np.array([query.weight for query in task.several])
     assert k is not None
 
     async def spend(run: SelectionRun, share: int) -> None:
@@ -62,11 +63,11 @@ async def select_for_all(
     by_id = {id: place for place, id in enumerate(pool.ids)}
     places = [np.array([by_id[id] for id in run.pool.ids], dtype=np.intp) for run in runs]
     grouping = next((run.grouping for run in runs if run.grouping is not None), None)
-    task = replace(task, distinct=grouping)  # the default of the index, if it has one
+    task = replace(task, wanted=replace(task.wanted, distinct=grouping))  # the default of the index, if it has one
     share = k if k >= len(pool) else -(-k // len(runs))
     await together([spend(run, share) for run in runs])
     selection, answered = await in_thread(_best, task, pool, runs, places)
-    while task.return_documents:
+    while task.report.return_documents:
         leading = [selection.documents[answered.leading == number] for number in range(len(runs))]
         wanted = [np.flatnonzero(np.isin(own, chosen)) for own, chosen in zip(places, leading, strict=True)]
         if not any([await run.read_texts(positions) for run, positions in zip(runs, wanted, strict=True)]):
@@ -87,7 +88,7 @@ async def select_for_all(
     tokens = [part.tokens for part in parts if part.tokens is not None]
     result = replace(
         parts[0],
-        task=task,
+        task=replace(task, spending=replace(task.spending, budget=sum(part.task.spending.budget for part in parts))),
         pool=pool,
         selection=selection,
         history=[seen for _, seen in calls],
@@ -135,21 +136,21 @@ def _best(
     """
     shape = len(runs), len(pool)
     relevance, std, scored = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
-    left = np.array([id not in task.excluded for id in pool.ids], dtype=np.bool_)
+    left = np.array([id not in task.wanted.excluded for id in pool.ids], dtype=np.bool_)
     for row, (run, own) in enumerate(zip(runs, places, strict=True)):
         if run.session is not None:
             ranking = run.session.ranking()
             at = own[ranking.documents]
             relevance[row, at], std[row, at], scored[row, at] = ranking.relevance, ranking.std, ranking.scored
             left[np.setdiff1d(own, at)] = False
-    weights = np.array([query.weight for query in task.queries])
+    weights = np.array([query.weight for query in task.several])
     worth = np.nan_to_num(relevance) * weights[:, None]
     largest, there = worth.max(axis=0), np.flatnonzero(left)
-    if task.distinct is not None:
+    if task.wanted.distinct is not None:
         read = {id: document for run in runs for id, document in run.documents.read_so_far.items()}
-        groups = numbered(task.distinct, pool.ids, read)
-        there = there[best_of_each(largest[there], groups[there], task.distinct.at_most)]
-    chosen = there[np.argsort(-largest[there], kind="stable")[: task.k]]
+        groups = numbered(task.wanted.distinct, pool.ids, read)
+        there = there[best_of_each(largest[there], groups[there], task.wanted.distinct.at_most)]
+    chosen = there[np.argsort(-largest[there], kind="stable")[: task.wanted.k]]
     leading = worth[:, chosen].argmax(axis=0)
     best, spread = worth[leading, chosen], std[leading, chosen] * weights[leading]
     if np.isnan(relevance).all():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import FairExecutor, Run, at_once, at_once_if
+from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
 from boundarymorph.notices import Notice, Slug
-from boundarymorph.retrieval.document import Candidates, VectorSource
+from boundarymorph.retrieval.candidates import Candidates
+from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import (
     BaseSession,
@@ -32,24 +34,13 @@ from boundarymorph.selection import (
 from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
-from boundarymorph.selector.composition import boundary_of, stop_of
+from boundarymorph.selector.composition import boundary_of, completed, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
+from boundarymorph.selector.observer import Observer
+from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
+from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
-from boundarymorph.selector.task import (
-    INTERRUPTING,
-    Explained,
-    Interruption,
-    Observer,
-    Progress,
-    SelectionResult,
-    SelectionTask,
-    Status,
-    no_call,
-    none_reached,
-    nothing_found,
-    of_documents,
-    unfamiliar,
-)
+from boundarymorph.selector.task import SelectionTask
 
 log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
@@ -109,9 +100,10 @@ class SelectionRun:
         encoder: str | None = None,
     ) -> None:
         self._task, self._candidates, self.scores = task, candidates, scores
+        self._k = task.wanted.k
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._in_thread: Run = shared.executor.run
-        self._step: Run = shared.executor.run  # of the session
+        self._short = False  # whether steps of the session take a few milliseconds
         self.state: State = "new"
         self.pool: Pool
         self.documents: Documents
@@ -122,7 +114,7 @@ class SelectionRun:
         self.interruption: Interruption | None = None
         self.ungraded = 0
         self._rounds: int | None = None  # in all; None for rounds that grow
-        self._full = 1 if task.rounds != "auto" else shared.full
+        self._full = 1 if task.spending.rounds != "auto" else shared.full
         self._proposals: Selection | None = None
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
@@ -139,11 +131,11 @@ class SelectionRun:
 
     async def retrieve(self) -> None:
         """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
-        DeadlineExceeded, unless there is such an order and the task accepts it, and what the task's `complete` does."""
+        DeadlineExceeded, unless there is such an order and the task accepts it, ."""
         self._enter("retrieve")
         try:
             with self._observer.stage("retrieve"):
-                async with self._task.deadline.enforced():
+                async with self._task.context.deadline.enforced():
                     retrieved = await self._candidates.retrieve(self._in_thread)
         except INTERRUPTING as error:
             self._refuse(error)
@@ -155,13 +147,17 @@ class SelectionRun:
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
-            self._task = self._task.complete(self._task, retrieved.artifacts)
-        if self._task.goal != "scores":
-            self._task.room.charge(footprint(self.pool, self._task.budget + len(self._task.known)))
+            self._task = completed(self._task, retrieved.artifacts)
+        if self._task.spending.goal != "scores":
+            self._task.context.room.charge(
+                footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
+            )
         run = self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else at_once
-        self.documents = await run(Documents, self.pool, self._candidates, self._in_thread, documents, self._task.room)
-        if self._task.excluded:
-            self._excluded = np.flatnonzero([id in self._task.excluded for id in self.pool.ids])
+        self.documents = await run(
+            Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.room
+        )
+        if self._task.wanted.excluded:
+            self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in self.pool.ids])
 
     async def recall(self, k: int | None = None) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool. k: the number of
@@ -171,33 +167,42 @@ class SelectionRun:
         lengths or groups.
         """
         self._enter("recall")
-        task = self._task = self._task if k is None else replace(self._task, k=k)
+        task = self._task
+        if k is not None:
+            self._k = k
         if not len(self.pool) or self.interruption is not None:
             return
         lengths, groups, deleted = None, None, NOTHING
         with self._observer.stage("fetch"):
-            if task.max_tokens is not None:
-                async with task.deadline.enforced():
+            if task.wanted.max_tokens is not None:
+                async with task.context.deadline.enforced():
                     lengths = await self._candidates.lengths(self.pool.ids)
-            if task.distinct is not None:
-                async with task.deadline.enforced():
-                    groups = await self._distinct(task.distinct)
+            if task.wanted.distinct is not None:
+                async with task.context.deadline.enforced():
+                    groups = await self._distinct(task.wanted.distinct)
             try:
-                async with task.deadline.enforced():
+                async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
                 self._warn("known-scores-not-used", "scores known from earlier requests were not used", error)
-        scores = task.budget + len(self.scores.reused) + len(task.known)
+        scores = task.spending.budget + len(self.scores.reused) + len(task.spending.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
-        if small and not task.diversity:
-            self._step = at_once_if(lambda: self._shared.running <= FEW_RUNNING, self._in_thread)
+        self._short = small and not task.wanted.diversity
         with self._observer.stage("select"):
             self.session, self.batch = await self._step(self._begin, lengths, groups, deleted)
+
+    async def _step(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+        """Run a step of the session: after other tasks of the event loop if it is short and few selections run, else in
+        a thread."""
+        if self._short and self._shared.running <= FEW_RUNNING:
+            await asyncio.sleep(0)
+            return function(*args)
+        return await self._in_thread(function, *args)
 
     @property
     def grouping(self) -> Grouping | None:
         """The task's limit on groups or, from `retrieve` on, the default of its index."""
-        return self._task.distinct
+        return self._task.wanted.distinct
 
     async def _distinct(self, grouping: Grouping) -> Groups:
         """Read the groups of all candidates."""
@@ -210,13 +215,13 @@ class SelectionRun:
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
         are reused. Returns the positions of documents that turned out to be deleted."""
-        hinted = await self.scores.recall() if self._task.reuse else set()
+        hinted = await self.scores.recall() if self._task.spending.reuse else set()
         wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
             wanted = wanted[[id in hinted for id in self.pool.ids]] if hinted else NOTHING
         positions = await self.documents.read(wanted)
         if hinted:
-            brought, texts = self._task.known.keys(), self.documents.texts.tolist()
+            brought, texts = self._task.spending.known.keys(), self.documents.texts.tolist()
             settled = {texts[position] for position, id in enumerate(self.pool.ids) if id in brought}
             first = {texts[position]: position for position in reversed(positions.tolist())}
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
@@ -235,14 +240,14 @@ class SelectionRun:
         models = self.scores.model, self._encoder
         self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
         self.warnings += self.calibrated.warnings
-        if self.calibrated.harmful and self._task.budget and not self._task.ranks_all:
-            if self._task.explicit:
+        if self.calibrated.harmful and self._task.spending.budget and not self._task.ranks_all:
+            if self._task.spending.explicit:
                 self.warnings.append(HARMFUL)
             else:
-                self._task = replace(self._task, budget=0)
+                self._task = replace(self._task, spending=replace(self._task.spending, budget=0))
                 self.warnings.append(SPARED)
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
-        known, brought, blank = dict(self.scores.reused), self._task.known, set(self._blank.tolist())
+        known, brought, blank = dict(self.scores.reused), self._task.spending.known, set(self._blank.tolist())
         if brought:
             known |= {place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}
         known = {place: score for place, score in known.items() if place not in blank}
@@ -260,23 +265,27 @@ class SelectionRun:
         scores more often: after each full pass of the scorer, or in rounds that grow.
         """
         task = self._task
-        if task.rounds != "auto":
-            return task.rounds
-        if task.to_people and task.settle is None and task.target is None:
+        if task.spending.rounds != "auto":
+            return task.spending.rounds
+        if task.relevance.to_people and task.spending.settle is None and task.wanted.target is None:
             return ROUNDS
-        return None if self._full == 1 else -(-task.budget // self._full)
+        return None if self._full == 1 else -(-task.spending.budget // self._full)
 
     def _session(
         self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, groups: Groups | None
     ) -> BaseSession:
         """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
         task, scores = self._task, self.calibrated.add_known(known)
-        if task.goal == "scores":
+        if task.spending.goal == "scores":
             return ExhaustiveSession(self.pool, scores)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
-        budget = max(0, task.budget - replacing)
-        method = TO_FIND if task.target is not None and task.method == DEFAULT else self.calibrated.config(task.method)
-        limit: Limit = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
+        budget = max(0, task.spending.budget - replacing)
+        method = (
+            TO_FIND
+            if task.wanted.target is not None and task.relevance.method == DEFAULT
+            else self.calibrated.config(task.relevance.method)
+        )
+        limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
         limit = limit if groups is None else groups.limited(limit)
         boundary = boundary_of(task, limit, method, self.calibrated.threshold)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
@@ -288,7 +297,7 @@ class SelectionRun:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
         most = self._shared.pace.at_most(len(self.pool), self._seconds)
         batch = session.ask_round(self._rounds, most, self._full)
-        if self._task.explain_pool:
+        if self._task.report.explain_pool:
             if self._first is None:
                 self._first = session.ranking()
             self._sets[session.rounds] = session.selection().documents
@@ -297,8 +306,8 @@ class SelectionRun:
     @property
     def _seconds(self) -> float:
         """Return the seconds until scores are of no use; infinite if the task accepts only a complete result."""
-        deadline = self._task.deadline.of_scores
-        return deadline.at - deadline.clock() if self._task.accepts != "complete" else math.inf
+        deadline = self._task.context.deadline.of_scores
+        return deadline.at - deadline.clock() if self._task.context.accepts != "complete" else math.inf
 
     async def progress(self) -> Progress:
         """Return the current state."""
@@ -310,7 +319,7 @@ class SelectionRun:
             rounds=session.rounds,
             calls=scores.calls,
             cached=scores.cached,
-            budget=self._task.budget,
+            budget=self._task.spending.budget,
             reused=len(scores.reused),
             outlook=outlook,
             pool=self.pool,
@@ -329,7 +338,7 @@ class SelectionRun:
         assert session is not None
         try:
             with self._observer.stage("fetch"):
-                async with self._task.deadline.enforced():
+                async with self._task.context.deadline.enforced():
                     await self.read_for(session, self.batch, ahead=True)
             with self._observer.stage("score"):
                 asked, scores = await self._score(session.asked)
@@ -365,7 +374,7 @@ class SelectionRun:
 
     async def _score(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Score the first positions, as many as are likely to be scored in time. Returns them and their scores."""
-        deadline, pace = self._task.deadline.of_scores, self._shared.pace
+        deadline, pace = self._task.context.deadline.of_scores, self._shared.pace
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
@@ -451,16 +460,16 @@ class SelectionRun:
         while changed:
             with self._observer.stage("select"):
                 selection, outlook = await self._step(self._believed, session)
-                if self._task.target is not None:
-                    self._proposals = await self._step(session.proposals, self._task.proposals)
-            if not self._task.return_documents:
+                if self._task.wanted.target is not None:
+                    self._proposals = await self._step(session.proposals, self._task.report.proposals)
+            if not self._task.report.return_documents:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
             changed = await self.read_texts(np.union1d(selection.documents, proposed))
         return self._with_blank(selection), outlook
 
     def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
-        least = ENOUGH if self._task.min_relevance is None else self._task.min_relevance
+        least = ENOUGH if self._task.wanted.min_relevance is None else self._task.wanted.min_relevance
         outlook = session.outlook(self.calibrated.threshold(least))
         return session.ranking() if self._task.ranks_all else session.selection(), outlook
 
@@ -468,7 +477,7 @@ class SelectionRun:
         """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
         try:
             with self._observer.stage("fetch"):
-                async with self._task.deadline.of_texts.enforced():
+                async with self._task.context.deadline.of_texts.enforced():
                     if self.session is not None:
                         return await self.read_for(self.session, positions, answer=True)
                     await self.documents.read(positions, answer=True)
@@ -480,10 +489,12 @@ class SelectionRun:
         """Return a selection with the documents without content behind all others, if there is room for them."""
         task, blank = self._task, np.setdiff1d(self._blank, self._excluded)
         if not task.ranks_all:
-            limited = task.max_tokens is not None or task.distinct is not None or task.negligible > 0
-            room = 0 if limited or task.k is None else task.k - len(selection.documents)
+            limited = (
+                task.wanted.max_tokens is not None or task.wanted.distinct is not None or task.wanted.negligible > 0
+            )
+            room = 0 if limited or self._k is None else self._k - len(selection.documents)
             blank = blank[: max(0, room)]
-        if task.min_relevance or not blank.size:
+        if task.wanted.min_relevance or not blank.size:
             return selection
         nothing = np.zeros(len(blank))
         return Selection(
@@ -496,9 +507,9 @@ class SelectionRun:
     async def _as_given(self) -> Selection:
         """Return the first documents in the order of the pool, as many as fit."""
         task, ids = self._task, self.pool.ids
-        lengths = None if task.max_tokens is None else await self._candidates.lengths(ids)
-        capacity = capacity_of(k=task.k, lengths=lengths, max_tokens=task.max_tokens)
-        if task.min_relevance is not None:
+        lengths = None if task.wanted.max_tokens is None else await self._candidates.lengths(ids)
+        capacity = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
+        if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
         self._blank = self.documents.without_content(np.arange(len(ids)))
@@ -507,22 +518,22 @@ class SelectionRun:
             worth *= np.sqrt(lengths)
         worth[self._blank] = -1.0  # behind all others
         worth[self._excluded] = -2.0  # left out below
-        if task.distinct is None:
+        if task.wanted.distinct is None:
             fits = capacity.fill(worth)
         else:
-            groups = await self._distinct(task.distinct)
+            groups = await self._distinct(task.wanted.distinct)
             limited = groups.limited(capacity).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
             fits = limited.with_others(limited.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
-        if task.return_documents:
+        if task.report.return_documents:
             await self.documents.read(documents, answer=True)
         unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
     def interrupt(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
         """Record why the result is incomplete. Raises the error, or Overloaded, unless the task accepts that."""
-        if self._task.accepts == "complete":
+        if self._task.context.accepts == "complete":
             raise error
         self._refuse(error)
         self.interruption = self.interruption or Interruption.of(error)
@@ -535,7 +546,7 @@ class SelectionRun:
         have been in time.
         """
         scored = self.session is not None and self.session.scored.any()
-        if self._task.accepts != "scored" or scored:
+        if self._task.context.accepts != "scored" or scored:
             return
         if isinstance(error, Overloaded):
             raise error
@@ -557,8 +568,12 @@ class SelectionRun:
         task, found = self._task, list[Notice]()
         if not selection.documents.size:
             ranking = await self._step(session.ranking)
-            found += none_reached(task.min_relevance, ranking.relevance, bool(ranking.scored.any()))
-        if self.interruption is None and task.budget and not (session.history or self.ungraded or self.scores.reused):
+            found += none_reached(task.wanted.min_relevance, ranking.relevance, bool(ranking.scored.any()))
+        if (
+            self.interruption is None
+            and task.spending.budget
+            and not (session.history or self.ungraded or self.scores.reused)
+        ):
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 

@@ -65,8 +65,8 @@ class CalibratedScores:
 
         scorer, encoder: names of the models in use, None if they are not known. trust: that is declared for the scorer.
         """
-        calibration, trusted = task.calibration, task.trust or trust_of(scorer, trust)
-        ranking_only, to_people = task.goal == "scores", task.to_people
+        calibration, trusted = task.relevance.calibration, task.relevance.trust or trust_of(scorer, trust)
+        ranking_only, to_people = task.spending.goal == "scores", task.relevance.to_people
         if calibration is None:
             return cls(ranking_only=ranking_only, to_people=to_people, trust=trusted)
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
@@ -75,7 +75,7 @@ class CalibratedScores:
             return cls(warnings=[warning], ranking_only=ranking_only, to_people=to_people, trust=trusted)
         reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
         harmful = measured == "none" and to_people
-        if task.trust is None and measured is not None:
+        if task.relevance.trust is None and measured is not None:
             trusted = "weak" if measured == "none" else measured
         used = reading is not None or (measured is not None and to_people)
         return cls(reading, calibration.created if used else None, (), ranking_only, to_people, trusted, harmful)

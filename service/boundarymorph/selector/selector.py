@@ -12,9 +12,11 @@ from boundarymorph.retrieval.document import Retriever
 from boundarymorph.scoring.scorer import Scorer
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection.pool import Trust
+from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.queries import parts_of, select_for_all
+from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.run import SelectionRun, Shared
-from boundarymorph.selector.task import Observer, Progress, SelectionResult, SelectionTask
+from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
 
 
@@ -63,9 +65,10 @@ class Selector:
         Raises what the retriever raises, and DeadlineExceeded, before there is a pool (with the lengths of its
         documents if max_tokens is set), and what the scorer raises unless the task accepts an incomplete result.
         """
-        *_, result = [step async for step in self.steps(task, watch, progress=False)]
-        assert isinstance(result, SelectionResult)
-        return result
+        async for step in self.steps(task, watch, progress=False):
+            last = step
+        assert isinstance(last, SelectionResult)
+        return last
 
     async def steps(
         self, task: SelectionTask, watch: Stopwatch | None = None, *, progress: bool = True
@@ -75,8 +78,8 @@ class Selector:
         observer = Observer(watch or Stopwatch(self._clock))
         self._shared.running += 1
         try:
-            if task.queries:
-                quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.queries]
+            if task.several:
+                quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.several]
                 runs = [*map(self._run, parts_of(task), quiet)]
                 result = await select_for_all(task, runs, observer, self._shared.executor.run)
             else:
@@ -93,8 +96,8 @@ class Selector:
         yield result
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
-        known = self._known.of_task(task.query, task.tenant, task.instruction)
-        return SelectionRun(task, task.candidates(self.retriever), known, self._shared, observer, self.encoder())
+        known = self._known.of_task(task.query, task.context.tenant, task.relevance.instruction)
+        return SelectionRun(task, task.source.candidates(self.retriever), known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:
         """Wait for the threads, and for pending writes to the cache."""

@@ -26,9 +26,8 @@ from boundarymorph.web import pages
 def create_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create the service, which listens when `build` is done and is ready when every part has answered a probe. If the
-    settings name a remote retriever it is a gateway. on_failure: called if `build` fails or the service breaks for
-    good."""
+    """Create the service, which listens when `build` is done and is ready when each part has answered a probe. With a
+    remote retriever it is a gateway. on_failure: called if `build` fails or the service breaks for good."""
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
         indexes = forward.router
@@ -46,7 +45,6 @@ def create_app(
 def create_retriever_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create a retriever: the indexes of this machine behind HTTP, with the lifecycle of `create_app`."""
     description = "First-stage retrieval: pools of the documents that are nearest to a query."
     routers, build = (retrieval.router, _indexes(), operations.router), build or composition.build_retrieval
     return _application(settings, build, on_failure, routers, description, behind_gateways=True)
@@ -55,14 +53,12 @@ def create_retriever_app(
 def create_scorer_app(
     settings: Settings, *, build: Build = composition.build_scoring, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create a scorer: one cross-encoder behind HTTP, with the lifecycle of `create_app`."""
     description = "A cross-encoder: relevances of documents to a query, batched across requests."
     routers = (score.router, operations.router)
     return _application(settings, build, on_failure, routers, description, behind_gateways=True)
 
 
 def _indexes() -> APIRouter:
-    """Import the routes of indexes in this process. Raises InvalidConfiguration if FAISS is not installed."""
     try:
         from boundarymorph.api import indexes
     except ModuleNotFoundError as error:

@@ -32,7 +32,6 @@ MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they
 
 
 def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the parts of a scorer. Raises as `build_local_scorer` does."""
     scorer = build_local_scorer(settings, on_lost)
     return Parts(scorer=scorer, probes={"scorer": ScorerProbe(scorer, tests=settings.scorer.self_test)})
 
@@ -45,8 +44,7 @@ def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Par
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the indexes and their retriever. Raises ModelUnavailable or InvalidConfiguration; blocks while the weights
-    load. Limits BLAS as `build` does."""
+    """Build the indexes and their retriever, as `build` does. Raises ModelUnavailable or InvalidConfiguration."""
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
@@ -105,7 +103,9 @@ def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monoton
             measured = catalog.totals()
             due = clock() + MEASURING_PAUSE * (clock() - begun)
             for kind, totals in measured.items():
-                metrics.observe_indexes(kind, totals.indexes, totals.documents, totals.bytes)
+                metrics.indexes.labels(kind).set(totals.indexes)
+                metrics.index_documents.labels(kind).set(totals.documents)
+                metrics.index_bytes.labels(kind).set(totals.bytes)
 
     async def probe(deadline: float) -> None:
         nonlocal check, measuring

@@ -110,8 +110,6 @@ def _trace(settings: TraceSettings, name: str) -> Callable[[], None]:
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that drains before it stops listening: it is unready but still accepts requests."""
-
     def __init__(
         self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, end_traces: Callable[[], None]
     ) -> None:
@@ -149,7 +147,6 @@ class _DrainingServer(uvicorn.Server):
         self._exit_at = time.monotonic() + self._drain_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and log the URL of the playground."""
         try:
             await super().startup(sockets)
         except SystemExit:
@@ -165,7 +162,6 @@ class _DrainingServer(uvicorn.Server):
             log.info("to try it: %s%s", own_url(host, port), path)
 
     async def on_tick(self, counter: int) -> bool:
-        """Stop when draining is over. Called ten times a second."""
         if self._exit_at is not None and time.monotonic() >= self._exit_at:
             self.should_exit = True
         return await super().on_tick(counter)
@@ -188,7 +184,6 @@ def _exit_within(seconds: float) -> None:
 
 
 def _exit_although() -> None:
-    """End the process, with a log line about what still runs."""
     frames = sys._current_frames()
     running = [
         f"{thread.name} in {found.name} ({found.filename}:{found.lineno})"

@@ -39,11 +39,9 @@ class Connections:
 
     @property
     def full(self) -> bool:
-        """Whether only a probe may begin."""
         return len(self._open) - len(self._waiting) >= self.most
 
     def opened(self, connection: ProblemProtocol) -> None:
-        """Add a connection; if there are too many, another one makes room, or this one is closed."""
         self._open.add(connection)
         self.waits(connection)
         if len(self._open) > self.most + ROOM:
@@ -60,12 +58,10 @@ class Connections:
             self._waiting[connection] = None
 
     def works(self, connection: ProblemProtocol) -> None:
-        """Note that a request of a connection begins."""
         self._waiting.pop(connection, None)
 
 
 def most_connections(chosen: int | None) -> int:
-    """Return the limit in force: by default half of the descriptors that this process may open."""
     return chosen or max(1, min(LARGEST, descriptors() // 2 - ROOM))
 
 
@@ -161,7 +157,6 @@ TOO_MANY = "this process has as many requests as limits.connections allows; try 
 
 
 def configured(app: Any, settings: Settings, **options: Any) -> Config:
-    """Return uvicorn's configuration for an application and the limits in its settings."""
     most = most_connections(settings.limits.connections)
     protocol = partial(ProblemProtocol, settings=settings, connections=Connections(most))
     # What is accepted at once must leave descriptors for others.
@@ -203,7 +198,6 @@ class ProblemProtocol(H11Protocol):
         self._leave()
 
     def abort(self, reason: str) -> None:
-        """Close the connection at once."""
         metrics.connections_closed.labels(reason).inc()
         self._leave()
         self._end_request()
@@ -298,7 +292,6 @@ class ProblemProtocol(H11Protocol):
 
 
 def _problem(status: HTTPStatus, slug: str, detail: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return headers and body of the response to a request that the application does not see."""
     title = slug.replace("-", " ").capitalize()
     problem = Problem(type=PROBLEM_TYPE + slug, title=title, status=status, detail=detail)
     body = problem.model_dump_json(exclude_none=True).encode()

@@ -39,7 +39,6 @@ def _application(role: str, values: Values, unhealthy: Collection[str]) -> Appli
         app: FastAPI
 
         async def check_health(self) -> None:
-            """Check /readyz. Raises RuntimeError if another replica should replace this one."""
             ready = self.app.state.lifecycle.health()
             if ready.status in unhealthy:
                 raise RuntimeError(ready.detail)

@@ -135,8 +135,7 @@ class Settings(BaseSettings):
     k: int = Field(50, ge=1, description="k if a request names none")
     depth: int = Field(10_000, ge=1, description="N taken from an index if a request names none")
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto",
-        description='requests to the scorer if a request names none; "auto": 3 for a fixed budget',
+        "auto", description='requests to the scorer if a request names none; "auto": 3 for a fixed budget'
     )
     deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
     body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")
@@ -240,7 +239,6 @@ class Settings(BaseSettings):
         return self
 
     def shown(self) -> str:
-        """Return the settings as JSON, with MASKED in place of secrets."""
         values = _without_secrets(self.model_dump(mode="json"))
         return orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()
 
@@ -301,7 +299,6 @@ def _without_secrets(value: Any, name: str = "") -> Any:
 
 
 def mistakes(error: ValidationError) -> str:
-    """Describe what is wrong with each field, on one line."""
     return "; ".join(
         ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), reading.in_words(detail, error.title)])
         for detail in error.errors()

@@ -162,7 +162,6 @@ class Limits(BaseModel, extra="forbid"):
 
 
 def _listed(value: object) -> object:
-    """Accept a single URL, or the JSON list of an environment variable."""
     if not isinstance(value, str):
         return value
     return orjson.loads(value) if value.startswith("[") else (value,)

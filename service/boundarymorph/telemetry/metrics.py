@@ -117,11 +117,9 @@ class BatchMetrics:
         return bound
 
     def dropped(self, reason: str, items: int) -> None:
-        """Count items that were dropped. reason: cancelled, deadline or failed."""
         self._dropped.labels(*self._labels, reason).inc(items)
 
     def close(self) -> None:
-        """Stop reading the queue; the counts stay."""
         for gauge in self.queue:
             gauge.remove(*self._labels)
 
@@ -139,15 +137,7 @@ attempt_seconds = {
 }
 
 
-def observe_indexes(kind: str, count: int, documents: int, size: int) -> None:
-    """Record the indexes of a kind on this machine's disk. size: in bytes."""
-    indexes.labels(kind).set(count)
-    index_documents.labels(kind).set(documents)
-    index_bytes.labels(kind).set(size)
-
-
 def count_lookups(cache: Cache, **outcomes: int) -> None:
-    """Count items looked up in a cache, by outcome."""
     for outcome, items in outcomes.items():
         if items:
             cache_lookups.labels(cache, outcome).inc(items)

@@ -50,13 +50,10 @@ def tell(seconds: Mapping[str, float]) -> None:
 
 
 def header(seconds: Mapping[str, float]) -> str:
-    """Return the value of a Server-Timing header, in milliseconds. The names of stages must be plain words."""
     return ", ".join(f"{stage};dur={value * 1e3:.3f}" for stage, value in seconds.items())
 
 
 class Stopwatch:
-    """Seconds by stage."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._start = clock()
@@ -64,7 +61,6 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a stage."""
         start = self._clock()
         try:
             yield
@@ -85,9 +81,8 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
-    """Send spans to an OTLP/HTTP collector, under this service name unless OTEL_SERVICE_NAME is set. texts: whether
-    they may have queries, texts and ids. Returns a function that sends the rest and stops. Raises ModuleNotFoundError
-    without `otel`."""
+    """Send spans to an OTLP/HTTP collector, by this service name unless OTEL_SERVICE_NAME is set. texts: whether they
+    may have texts and ids. Returns a function that sends the rest and stops. Raises ModuleNotFoundError."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -116,13 +111,11 @@ def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
 
 
 def trace_id() -> str | None:
-    """Return the trace id of the current span as 32 hexadecimal digits."""
     context = trace.get_current_span().get_span_context()
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def headers() -> dict[str, str]:
-    """Return the headers with which an outgoing request continues the current trace."""
     carrier: dict[str, str] = {}
     _W3C.inject(carrier)
     return carrier
@@ -217,7 +210,6 @@ class Lines(logging.Formatter):
 
 
 def configure_logs(level: str, form: Literal["text", "json"]) -> None:
-    """Send the logs of this service and its server to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines())
     for name in ("boundarymorph", "uvicorn", "opentelemetry"):

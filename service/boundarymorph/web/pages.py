@@ -41,7 +41,6 @@ class StaticFile:
         self._tag = f'W/"{hashlib.sha256(self._content).hexdigest()[:32]}"'  # weak: the same for each encoding
 
     def answer(self, request: Request) -> Response:
-        """Return the response to a GET."""
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self._tag:
             return Response(status_code=304, headers=headers)

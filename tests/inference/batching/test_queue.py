@@ -8,22 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boundarymorph.inference.batching import LOOK_AHEAD, Entry, TokenQueue
-from boundarymorph.scoring.scorer import Pair
+from boundarymorph.inference.models import TokenSequence
 
 waiting = st.lists(st.tuples(st.integers(1, 30), st.floats(0, 10)), max_size=40)
 budgets = st.integers(1, 100)
 
 
-def queue_of(pairs: Sequence[tuple[int, float]], owner: str = "all") -> TokenQueue[Pair, str]:
-    queue: TokenQueue[Pair, str] = TokenQueue()
+def queue_of(pairs: Sequence[tuple[int, float]], owner: str = "all") -> TokenQueue[str]:
+    queue: TokenQueue[str] = TokenQueue()
     queue.add(
-        Entry(Pair(np.arange(length), False, query="q"), owner, position, due)
+        Entry(TokenSequence(np.arange(length), False), owner, position, due)
         for position, (length, due) in enumerate(pairs)
     )
     return queue
 
 
-def lengths(batch: Sequence[Entry[Pair, str]]) -> list[int]:
+def lengths(batch: Sequence[Entry[str]]) -> list[int]:
     return [len(entry.item) for entry in batch]
 
 
@@ -72,7 +72,7 @@ def test_like_lengths_are_sought_among_the_urgent_only() -> None:
 
 def test_what_nobody_waits_for_is_forgotten() -> None:
     queue = queue_of([(3, 0), (4, 1)], "gone")
-    queue.add([Entry(Pair(np.arange(5), False, query="q"), "here", 0, 0.5)])
+    queue.add([Entry(TokenSequence(np.arange(5), False), "here", 0, 0.5)])
     assert queue.owners() == {"gone", "here"}
     assert queue.discard({"gone", "never here"}) == 2
     assert (len(queue), queue.tokens) == (1, 5)
@@ -80,13 +80,11 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
 
 
 class TestCallers:
-    def of(self, *requests: tuple[str, int, float]) -> TokenQueue[Pair, str]:
+    def of(self, *requests: tuple[str, int, float]) -> TokenQueue[str]:
         """A queue of requests: the caller, the number of its pairs of ten tokens, and when they are due."""
-        queue: TokenQueue[Pair, str] = TokenQueue()
+        queue: TokenQueue[str] = TokenQueue()
         for caller, count, due in requests:
-            queue.add(
-                Entry(Pair(np.arange(10), False, query="q"), caller, place, due, caller) for place in range(count)
-            )
+            queue.add(Entry(TokenSequence(np.arange(10), False), caller, place, due, caller) for place in range(count))
         return queue
 
     @pytest.mark.parametrize("pads", [True, False])

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-import torch
 from huggingface_hub import constants
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable
 from boundarymorph.inference.transformer import Repository
@@ -67,14 +65,3 @@ def test_code_is_part_of_what_a_folder_is(tmp_path: Path) -> None:
     before = Repository(str(folder)).revision
     (folder / "modeling.py").write_text("print()")
     assert Repository(str(folder)).revision != before
-
-
-def test_no_model_keeps_keys_and_values(tmp_path: Path) -> None:
-    """A causal language model keeps them for the next token unless its configuration says otherwise."""
-    kept = []
-    for name, make in (("generator", tiny.qwen3), ("classifier", tiny.qwen3_classifier)):
-        repository = Repository(str(make(tmp_path / name)))
-        kind = AutoModelForCausalLM if name == "generator" else AutoModelForSequenceClassification
-        model = repository.open(kind, dtype=torch.float32)
-        kept.append(model(torch.tensor([[1, 2, 3]])).past_key_values)
-    assert kept == [None, None]

@@ -187,25 +187,6 @@ async def test_one_that_fails_costs_no_other_its_grade() -> None:
         assert np.isnan(scores.values).sum() == 1 and scores.failure is not None
 
 
-async def test_no_more_side_by_side_than_connections() -> None:
-    most = under_way = 0
-    together = asyncio.Barrier(3)
-
-    async def counted_reply(reply: Any) -> Any:
-        nonlocal most, under_way
-        under_way += 1
-        most = max(most, under_way)
-        await together.wait()
-        await asyncio.sleep(0.01)
-        under_way -= 1
-        return reply
-
-    async with grading(connections=3) as (scorer, (server,)):
-        server.behaviour = counted_reply
-        await scorer.score("q", [str(number) for number in range(12)])
-    assert most == 3
-
-
 def test_the_name_holds_all_that_a_grade_depends_on() -> None:
     variants = [
         JudgeSettings(),

@@ -21,7 +21,7 @@ from tests.clocks import Clock
 from tests.contract.scorer import QUERY, TEXTS
 from tests.fakes.scorer import score_of
 from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, reset, slow, well
-from tests.fakes.wires import Cohere, Ours, Server, Tei, Vllm, Wire, running, scoring
+from tests.fakes.wires import Cohere, Ours, Server, running, scoring
 from tests.metrics import counted
 from tests.patience import until_async
 
@@ -30,14 +30,6 @@ KEY = "sk-0123456789"
 
 async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
     np.testing.assert_array_equal((await scorer.score(QUERY, texts)).values, [score_of(QUERY, t) for t in texts])
-
-
-@pytest.mark.parametrize(("wire", "length"), [(Tei(), 512), (Vllm(), 8_192), (Ours(), None)])
-async def test_max_length_is_what_the_server_says(wire: Wire, length: int | None) -> None:
-    async with running(wire) as servers, scoring(*servers) as scorer:
-        assert scorer.max_length is None
-        await scorer.connect()
-        assert scorer.max_length == length
 
 
 class TestFailover:
@@ -74,15 +66,6 @@ class TestPaidRequests:
             with pytest.raises(error, match=said):
                 await scorer.score(QUERY, TEXTS)
             assert sum(len(server.asked) for server in servers) == 1
-
-    async def test_request_that_was_not_sent_or_got_429_is_repeated(self) -> None:
-        async with running(Cohere(), Cohere()) as servers, scoring(*servers) as scorer:
-            await servers[1].kill()
-            for _ in range(6):
-                await check(scorer)
-            servers[0].script = [answer({"message": "too many"}, 429, retry_after="0.05")]
-            await check(scorer)
-            assert len(servers[0].asked) == 8
 
 
 class TestRefusal:
@@ -236,7 +219,6 @@ class TestConfiguration:
             ([], "at least one"),
             ([parse("http://a"), parse("http://a/")], "twice"),
             ([parse("cohere://a?model=m"), parse("cohere://b?model=n")], "serves cohere:n@.*, but .* serves cohere:m@"),
-            ([Endpoint(parse("cohere://?model=m").dialect, "https://a")], "needs the name of a model"),
         ],
     )
     def test_endpoints_that_do_not_fit_are_refused(self, endpoints: list[Endpoint], mistake: str) -> None:

@@ -40,16 +40,6 @@ def classified(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.flo
     return np.array([float(score) for score in scores])
 
 
-def classified_as_asked(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """(n,) sigmoids of the one label of a classifier that is asked as Qwen3-Reranker."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForSequenceClassification.from_pretrained(folder)
-    with torch.no_grad():
-        logits = [model(**tokenizer(prompt, return_tensors="pt")).logits[0, 0] for prompt in _asked(query, texts)]
-    scores: NDArray[np.float64] = torch.sigmoid(torch.stack(logits).double()).numpy()
-    return scores
-
-
 def judged(folder: Path, query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> NDArray[np.float64]:
     """(n,) probabilities of yes against no, asked as the card of Qwen3-Reranker says."""
     logits, tokenizer = _next_tokens(folder, _asked(query, texts, instruction))

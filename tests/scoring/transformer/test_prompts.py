@@ -99,14 +99,6 @@ class TestChatPrompt:
             assert read.count("tram") == pytest.approx(trams, abs=2)
             assert read.count("violin") == pytest.approx(violins, abs=2)
 
-    def test_answers(self, folder: Folder) -> None:
-        prompt = prompts(folder, QWEN3)
-        tokenizer = tokenizer_of(folder("Qwen3-Reranker-tiny"))
-        assert prompt.token("yes") == tokenizer.token_to_id("yes")
-        assert prompt.token(7) == 7
-        with pytest.raises(InvalidConfiguration, match="perhaps"):
-            prompt.token("perhaps")
-
     @pytest.mark.parametrize(
         ("text", "message"),
         [
@@ -121,11 +113,6 @@ class TestChatPrompt:
     def test_templates_that_cannot_be(self, folder: Folder, text: str, message: str) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             prompts(folder, replace(ZERANK, text=text))
-
-    def test_a_template_that_does_not_suit_the_tokenizer(self, folder: Folder) -> None:
-        tokenizer = tokenizer_of(folder("xlm-roberta"))
-        with pytest.raises(InvalidConfiguration, match="does not suit"):
-            ChatPrompt(tokenizer, replace(ZERANK, text="{query} {document}x"), max_length=96)
 
 
 def prompts(folder: Folder, template: Template, instruction: str | None = None) -> ChatPrompt:

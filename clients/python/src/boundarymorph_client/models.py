@@ -309,6 +309,7 @@ class IndexDescription(Answer):
     structure: StructureDescription | None = None
     description: str | None = None
     distinct: str | None = None
+    trust: str | None = None
 
 
 class UnreadableIndex(Answer):

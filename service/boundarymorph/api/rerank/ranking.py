@@ -16,7 +16,7 @@ from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
 from boundarymorph.selection import StopReason
-from boundarymorph.selector.task import Interruption, Status
+from boundarymorph.selector.result import Interruption, Status
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Any, Literal
 from uuid import uuid4
@@ -44,15 +44,18 @@ from boundarymorph.api.rerank.ranking import (
     without_effect,
 )
 from boundarymorph.api.schemas import AnswerWarning
-from boundarymorph.api.select_schemas import PoolBody, PoolDocument, SelectRequest
-from boundarymorph.api.translate import grouping_of, task_of, usage_of
+from boundarymorph.api.select_response import usage_of
+from boundarymorph.api.select_task import context_of, finds_for_people, grouping_of, instruction_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.notices import Notice
 from boundarymorph.reading import bound
+from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
+from boundarymorph.selection.methods import BY_WORDS
 from boundarymorph.selector.documents import Grouping, group_key
-from boundarymorph.selector.task import SelectionResult, SelectionTask
+from boundarymorph.selector.result import SelectionResult
+from boundarymorph.selector.task import Context, Relevance, SelectionTask, Spending, Wanted
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 from boundarymorph.telemetry.tracing import Stopwatch
@@ -145,16 +148,13 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
         dialect = _dialect(data, path)
         request.state.refusal = dialect.refusal
         asked, task = await bodies.off_loop(
-            access, body, lambda: _read(request, access, dialect.flat(data), dialect, caller, arrival, parts)
+            access, body, lambda: _read(request, access, dialect.flat(data), dialect, arrival, parts)
         )
-        if task.goal == "scores":  # which needs no other evidence
-            task = replace(task, candidates=partial(task.candidates, listed=True))  # type: ignore[call-arg]
-        task = replace(task, tenant=permitted(request).tenant, room=access.room(request.state.until_end))
-    turn = access.admission.turn(CALLER.get(), deadline=task.deadline.moment)
+    turn = access.admission.turn(CALLER.get(), deadline=task.context.deadline.moment)
     result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = await bodies.off_loop(access, body, lambda: _ranking(result, asked, task, parts.scorer.name))
     if asked.request.returns:
-        task.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
+        task.context.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
 
     def answer() -> bytes:
         return dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True).encode()
@@ -226,63 +226,72 @@ def _read(
     access: Access,
     data: Any,
     dialect: Dialect,
-    caller: str,
     arrival: float,
     parts: Parts,
 ) -> tuple[Asked, SelectionTask]:
     """Return what a request asks for, and its task. data: the body. Raises InvalidInput and pydantic's
     ValidationError."""
-    policy = access.policies.of(caller, request.path_params.get("policy"), data.get("model"))
+    caller = permitted(request)
+    policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
     ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
     ignored += without_effect("query parameters", sorted(request.query_params))
-    instruction = wanted.instruction or None
+    instruction = instruction_of(wanted.instruction, access.settings.limits)
     if instruction and not parts.scorer.takes_instruction:
         said = "instruction had no effect, as the scorer takes none; put it into the query"
         ignored.append(Notice("no-effect", said))
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
-    return asked, replace(_task(asked, access, arrival, dialect.documents), instruction=instruction)
+    room = access.room(request.state.until_end)
+    context = context_of(wanted.deadline_ms, wanted.on_failure, access.settings, arrival, caller.tenant, room)
+    return asked, _task(asked, access, context, instruction, dialect.documents)
 
 
-def _task(asked: Asked, access: Access, arrival: float, field: str) -> SelectionTask:
+def _task(asked: Asked, access: Access, context: Context, instruction: str | None, field: str) -> SelectionTask:
     """Return the task of ranking a pool of all documents. field: the name of theirs, for messages. Raises NoDocuments
     and LimitExceeded."""
-    settings, wanted, count = access.settings, asked.request, len(asked.texts)
+    wanted, count, settings = asked.request, len(asked.texts), access.settings
     limits = settings.limits
     if not count:
         raise NoDocuments(f"{field}: the list is empty; give at least one")
     bound(field, count, limits.pool, "documents")
     for number, text in enumerate(asked.texts):
         bound(f"{field}.{number}", len(text), limits.text_characters, "characters")
+    query = wanted.query[: limits.query_characters] if wanted.cut else wanted.query
+    bound("query", len(query), limits.query_characters, "characters")
     documents = [
-        PoolDocument.model_construct(text=text, metadata=dict(metadata))
-        for text, metadata in zip(asked.texts, asked.objects, strict=True)
+        Document(str(number), text, metadata=dict(metadata))
+        for number, (text, metadata) in enumerate(zip(asked.texts, asked.objects, strict=True))
     ]
-    selecting = SelectRequest.model_construct(
-        query=wanted.query[: limits.query_characters] if wanted.cut else wanted.query,
-        pool=PoolBody.model_construct(documents=documents),
-        ranked=True,  # documents mostly come in retrieval order
-        budget=None if isinstance(wanted.budget, float) else wanted.budget,
-        k=wanted.k,
-        rounds=wanted.rounds,
-        deadline_ms=wanted.deadline_ms,
-        on_failure=wanted.on_failure,
-        instruction=wanted.instruction,
-        relevance=wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None),
-        calibration=wanted.calibration,
-    )
-    task = task_of(selecting, settings, arrival, access.calibration)
     budget = _budget(wanted, count, settings)
-    exhaustive = budget >= count and wanted.on_failure == "error" and not task.to_people  # it needs only the scores
-    return replace(
-        task,
-        budget=budget,
-        k=min(wanted.k or count, count),
-        goal="scores" if exhaustive else "ranking",
-        distinct=grouping_of(wanted.distinct, wanted.most or count, settings),
+    relevance = wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None)
+    to_people = finds_for_people(relevance, settings.method, settings)
+    exhaustive = budget >= count and wanted.on_failure == "error" and not to_people  # it needs only the scores
+    rounds = settings.rounds if wanted.rounds is None else wanted.rounds
+    bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
+    bound("k", wanted.k or 0, limits.k, "documents")
+    bound("rounds", 1 if rounds == "auto" else rounds, limits.rounds, "rounds")
+    calibration = access.calibration if wanted.calibration is not False else None
+    return SelectionTask(
+        PoolSource(
+            query,
+            documents,
+            words=settings.method in BY_WORDS,
+            vectors=settings.vectors,
+            ranked=True,  # documents mostly come in retrieval order
+            listed=exhaustive,
+        ),
+        Wanted(min(wanted.k or count, count), distinct=grouping_of(wanted.distinct, wanted.most or count, settings)),
+        Spending(
+            budget,
+            goal="scores" if exhaustive else "ranking",
+            rounds=rounds,
+            settle=settings.auto_settle if wanted.budget == "auto" else None,
+        ),
+        Relevance(settings.method, to_people, calibration=calibration, instruction=instruction),
+        context=context,
     )
 
 
@@ -298,7 +307,11 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
     results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
     results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
     returned = wanted.most or count
-    results = results[:returned] if task.distinct is None else _distinct(results, asked, task.distinct, returned)
+    results = (
+        results[:returned]
+        if task.wanted.distinct is None
+        else _distinct(results, asked, task.wanted.distinct, returned)
+    )
     if asked.whole:
         kept = {ranked.index for ranked in results}
         results = [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
@@ -309,10 +322,10 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
     if len(task.query) < len(wanted.query):
         said = f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)"
         warnings.append(Notice("query-truncated", said))
-    if wanted.budget is None and task.budget < count:
+    if wanted.budget is None and task.spending.budget < count:
         said = (
-            f"{task.budget} of the {count} documents were scored and the scores of the others are expected ones, by "
-            "the settings (rerank.budget, limits.budget); 'budget' chooses another number"
+            f"{task.spending.budget} of the {count} documents were scored and the scores of the others are expected "
+            "ones, by the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
         warnings.append(Notice("budget-by-settings", said))
     return Ranking(
@@ -333,7 +346,7 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             status=result.status.value,
             stop_reason=result.stop_reason.value,
             documents=count,
-            budget=task.budget,
+            budget=task.spending.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             reused_scores=result.reused,

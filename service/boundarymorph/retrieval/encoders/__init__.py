@@ -19,8 +19,7 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """vectors: (n, d) float32 unit rows; truncated: number of texts; encoder: its full name, if another process says
-    it."""
+    """vectors: (n, d) float32 unit rows; truncated: number of texts; encoder: its full name, if another process's."""
 
     vectors: NDArray[np.float32]
     truncated: int = 0
@@ -53,8 +52,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """query, document: prefix of the text; pooling: of the last states; dense: folders of layers after it; max_length:
-    tokens, None if unknown."""
+    """query, document: prefixes; pooling: of the last states; dense: folders of layers after it; max_length: tokens."""
 
     pooling: Pooling = "mean"
     query: str = ""

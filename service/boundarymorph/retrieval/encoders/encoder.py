@@ -33,9 +33,7 @@ SLICES = 2  # of one call at a time, so that one is tokenized while another is e
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
 
-class DualEncoder(Model[TokenSequence], Protocol):
-    """A `Model` that returns unit vectors."""
-
+class DualEncoder(Model, Protocol):
     @property
     def dimension(self) -> int:
         """d, the length of the vectors."""
@@ -48,9 +46,8 @@ class DualEncoder(Model[TokenSequence], Protocol):
         """Return the (n, d) unit rows of a batch. Raises OutOfMemory or DeviceLost."""
 
 
-class BatchingEncoder(Batcher[DualEncoder, TokenSequence]):
-    """An `Encoder` that batches the texts of all requests together (`Batcher`). Queries go first. A call with many
-    documents queues at most two slices of them, so that calls take turns."""
+class BatchingEncoder(Batcher[DualEncoder]):
+    """An `Encoder` that batches texts across requests, queries first; a call queues two slices of documents."""
 
     def __init__(self, model: DualEncoder, **options: Any) -> None:
         """options: see `Batcher`."""
@@ -114,14 +111,13 @@ class OnnxDualEncoder(OnnxTextModel):
 
     @classmethod
     def embedded(cls, *, max_length: int = 512, threads: int | None = None) -> OnnxDualEncoder:
-        """Load it. Raises ModelUnavailable."""
         return cls(embedded_encoder(), max_length=max_length, threads=threads)
 
     def tokenize_query(self, text: str) -> TokenSequence:
         return self.tokenize_documents([_BGE_QUERY_PREFIX + text])[0]
 
     def tokenize_documents(self, texts: Sequence[str]) -> list[TokenSequence]:
-        return [TokenSequence(tokens.ids, tokens.truncated, tokens.type_ids) for tokens in self.encode_texts(texts)]
+        return self.encode_texts(texts)
 
     def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
         return unit_vectors(np.array([self.infer(text.ids, text.type_ids)[0] for text in texts]))

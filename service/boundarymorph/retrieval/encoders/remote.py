@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import pybase64
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
-from boundarymorph.remote.model import Options, RemoteModel
+from boundarymorph.remote.model import RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.retrieval.encoders import Embeddings, known_recipe
 from boundarymorph.retrieval.ranking import unit_vectors
@@ -111,8 +111,7 @@ def parse(url: str) -> Endpoint:
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP, of one or more servers with the same model. Name and dimension are of the model that gave
-    the last vectors; before, they raise EncoderUnavailable."""
+    """An `Encoder` over HTTP. Name and dimension, of the last answer's model, may raise EncoderUnavailable."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class RemoteEncoder:
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         dimension: int | None = None,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> None:
         """query_prompt, document_prompt: prefixes of the texts, by default those of the model's family; dimension:
         leading components to keep. The timeout is of a query, or of each 256 documents. Raises InvalidConfiguration."""
@@ -154,7 +153,6 @@ class RemoteEncoder:
         await self._encode(_QUERY, ["probe"])
 
     async def check(self) -> None:
-        """Encode a short query. Raises as `encode_query` does."""
         await self.encode_query("probe")
 
     async def encode_query(self, text: str) -> NDArray[np.float32]:
@@ -179,7 +177,6 @@ class RemoteEncoder:
         await self._model.close()
 
     async def _be_connected(self) -> None:
-        """Connect if necessary: prompts depend on the model, and empty results on the dimension."""
         self._model.check_open()
         if self._known is None:
             await self.connect()
@@ -207,7 +204,6 @@ class RemoteEncoder:
         return self._known
 
     def _prompts(self, model: str) -> tuple[str, str]:
-        """Return the prompts of queries and of documents."""
         family = known_recipe(model)
         return (
             family.query if self._query_prompt is None else self._query_prompt,

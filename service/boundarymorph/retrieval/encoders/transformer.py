@@ -6,25 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
+from boundarymorph.inference import transformer
 from boundarymorph.inference.models import TokenSequence, encode_texts, plain
-from boundarymorph.inference.transformer import (
-    CAUSAL_MAX_LENGTH,
-    DeviceModel,
-    Forward,
-    LoadOptions,
-    Placement,
-    Repository,
-    chosen_length,
-    on_device,
-    open_body,
-    typed,
-)
 from boundarymorph.retrieval.encoders import Pooling, Recipe, known_recipe
 from boundarymorph.retrieval.ranking import unit_vectors
 
@@ -49,8 +38,7 @@ _AFTER = {
 
 
 class TextReader:
-    """Tokenizes texts with their prompts. Thread-safe. Special tokens spelled out in a text are plain text. Raises
-    InvalidConfiguration if a prompt contains any, or leaves no room for a text."""
+    """Tokenizes texts with prompts. Thread-safe. Raises InvalidConfiguration for an unsuitable prompt."""
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
         self._tokenizer = plain(tokenizer)
@@ -79,16 +67,14 @@ class TextReader:
         return read
 
 
-class TransformerDualEncoder(DeviceModel[TokenSequence]):
-    """A `DualEncoder` on one device, made by `load`."""
-
+class TransformerDualEncoder(transformer.DeviceModel):
     failed = EncoderFailed
 
     def __init__(
         self,
         name: str,
-        forward: Forward[TokenSequence],
-        placement: Placement,
+        forward: transformer.Forward,
+        placement: transformer.Placement,
         max_length: int,
         *,
         reader: TextReader,
@@ -109,7 +95,7 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
         document_prompt: str | None = None,
         instruction: str | None = None,
         dimension: int | None = None,
-        **options: Unpack[LoadOptions],
+        **options: Any,
     ) -> TransformerDualEncoder:
         """Load a model from a folder or from the hub.
 
@@ -118,26 +104,23 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
         instruction: the task in a query prompt that has one; dimension: leading components to keep. Raises
         ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
         """
-        placement = Placement.of(options)
-        repository = Repository(
-            name_or_path, revision=options.get("revision"), trust_remote_code=options.get("trust_remote_code", False)
-        )
+        repository, placement = transformer.located(name_or_path, **options)
         tokenizer = repository.backend_tokenizer
         recipe = described_recipe(repository.model, repository.read_json, pooling)
         query = recipe.query if query_prompt is None else query_prompt
         document = recipe.document if document_prompt is None else document_prompt
         recipe = replace(recipe, query=query, document=document)
         recipe = recipe if instruction is None else recipe.instructed(instruction)
-        length = chosen_length(repository, max_length, recipe.max_length or CAUSAL_MAX_LENGTH)
+        length = transformer.chosen_length(repository, max_length, recipe.max_length or transformer.CAUSAL_MAX_LENGTH)
         reader = TextReader(
             tokenizer,
             recipe,
             max_length=length,
-            types=typed(repository),
+            types=transformer.typed(repository),
             filler=int(repository.tokenizer.eos_token_id or 0),
         )
-        forward, width = on_device(
-            lambda: open_body(
+        forward, width = transformer.on_device(
+            lambda: transformer.open_body(
                 repository,
                 pooling="first" if recipe.pooling == "cls" else recipe.pooling,
                 dense=recipe.dense,
@@ -168,7 +151,6 @@ class TransformerDualEncoder(DeviceModel[TokenSequence]):
 
 
 def _digest(recipe: Recipe, dimension: int) -> str:
-    """Return a hash of what else determines vectors."""
     description = asdict(replace(recipe, max_length=None)) | {"dimension": dimension}
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -197,7 +179,6 @@ def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) 
 
 
 def _modules(read: ReadJson) -> list[tuple[str, str]]:
-    """Return kind and folder of each module, in order."""
     modules = [
         (str(module.get("type", "")).rpartition(".")[2], str(module.get("path") or ""))
         for module in read("modules.json") or ()

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import logging
 import math
-import os
 import shutil
 import sqlite3
 import stat
@@ -27,7 +26,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import foreign_thing, storage_errors, sync
+from boundarymorph.database import checksum, foreign_thing, locked, storage_errors, sync
 from boundarymorph.retrieval.artifacts import FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
@@ -52,17 +51,6 @@ BACKUP_FORMAT = 1
 _STORE = "index.sqlite3"
 
 
-@contextmanager
-def locked(path: Path, kind: int) -> Iterator[None]:
-    """Hold a lock of `fcntl.flock` on a file or directory. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, kind)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def seal(
     folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None
 ) -> Mapping[str, Mapping[str, Any]]:
@@ -72,7 +60,7 @@ def seal(
         checkpoint()
         sync(path)
         if path.is_file():
-            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+            files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
     manifest = {**facts, "files": files}
     path = folder / MANIFEST
     path.write_bytes(orjson.dumps({**manifest, "sha256": _signature(manifest)}, option=orjson.OPT_INDENT_2))
@@ -118,8 +106,7 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a file without opening it. Raises OSError, and CorruptIndex for a link, pipe, device or
-    folder."""
+    """Return the size of a file. Raises OSError, and CorruptIndex for a link, pipe, device or folder."""
     path = folder / name
     if path.is_symlink():
         raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
@@ -134,18 +121,13 @@ def verify(folder: Path, files: Mapping[str, Any]) -> None:
     for name, expected in files.items():
         path = folder / name
         _check_size(path, path.stat().st_size, expected)
-        if _checksum(path) != expected["sha256"]:
+        if checksum(path) != expected["sha256"]:
             raise errors.CorruptIndex(f"{path} does not have the checksum with which it was written")
 
 
 def _check_size(path: Path, size: int, expected: Mapping[str, Any]) -> None:
     if size != expected["bytes"]:
         raise errors.CorruptIndex(f"{path} has {size} bytes and should have {expected['bytes']}")
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _signature(manifest: Mapping[str, Any]) -> str:
@@ -235,7 +217,6 @@ class BlockFiles:
     def _filled(
         self, folder: Path, sequence: int, count: int, seed: int, lexical: bool, checkpoint: Callable[[], None]
     ) -> dict[str, Any]:
-        """Write the files of a block, and return the facts for its manifest."""
         dimension, loss, numbers, words = self._store.info.dimension, 0.0, [], ColumnWriter(folder)
         sample, index = np.empty((0, dimension), np.float32), None
         if self._store.info.kind == "ivf":
@@ -298,7 +279,6 @@ class BlockFiles:
         return block, self._rows_of(block)
 
     def _rows_of(self, block: Block) -> Rows:
-        """Return the documents of the rows, those alive that the store still has."""
         living, ids = self._store.living()
         if not are_among(living[living <= block.sequence], block.sequences).all():
             raise errors.CorruptIndex("documents of its store are missing from it")
@@ -321,18 +301,15 @@ class BlockFiles:
 
 
 def _vectors_of(dimension: int) -> Any:
-    """Return FAISS's index of float16 vectors and inner products, without vectors."""
     return _faiss.IndexScalarQuantizer(dimension, _faiss.ScalarQuantizer.QT_fp16, _faiss.METRIC_INNER_PRODUCT)
 
 
 def clusters_of(count: int) -> int:
-    """Return the number of clusters for this many vectors."""
     return max(1, min(count // 8, int(4 * math.sqrt(count))))
 
 
 def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
-    """Return FAISS's inverted file with half precision and inner products, trained but without vectors. sample: (n, d)
-    unit rows, n at least `clusters`. checkpoint is called between iterations."""
+    """Return FAISS's inverted file in half precision, trained on (n, d) unit rows, n at least `clusters`; empty."""
     dimension = sample.shape[1]
     index = _faiss.index_factory(dimension, f"IVF{clusters},SQfp16", _faiss.METRIC_INNER_PRODUCT)
     index.by_residual = False  # so that the stored halves are kept as they are
@@ -349,8 +326,7 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
 
 
 def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
-    """Find the fewest probes, among those tried, that reach the TARGET recall for these (n, d) queries. exact: FAISS's
-    index of the same rows. checkpoint is called between searches."""
+    """Find the fewest probes that reach the TARGET recall for (n, d) queries. exact: FAISS's index of the same rows."""
 
     def scores(searched: Any, depth: int, parameters: Any) -> NDArray[np.float32]:
         """Return (n, depth), descending, padded with the smallest float32."""
@@ -379,8 +355,7 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
 
 
 class Trainer:
-    """Makes the block of one index in a thread, where `adopt` is called with each newer block, whichever process made
-    it. A failed attempt is logged and repeated after the pause."""
+    """Makes the block of one index in a thread, in which `adopt` gets each newer one, whichever process made it."""
 
     def __init__(
         self,
@@ -401,7 +376,6 @@ class Trainer:
         self._closed = False
 
     def consider(self, vectors: VectorIndex) -> None:
-        """Start training, if none is running. For when it is due."""
         with self._starting:
             idle = self._thread is None or not self._thread.is_alive()
             if self._closed or not idle or self._clock() < self._not_before:
@@ -423,14 +397,12 @@ class Trainer:
         return True
 
     def wait(self) -> None:
-        """Wait for any training of this process to end."""
         with self._starting:
             thread = self._thread
         if thread is not None:
             thread.join()
 
     def close(self) -> None:
-        """Stop any training, which takes at most a few seconds, and start no more."""
         with self._starting:
             self._closed = True
         self.wait()
@@ -463,8 +435,7 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy one state of an index into a new folder, which appears when it is complete. Raises InvalidInput if it
-    exists, CorruptIndex, StorageFull or StorageUnavailable."""
+    """Copy one state of an index into a new folder. Raises InvalidInput, CorruptIndex or StorageUnavailable."""
     if target.exists():
         raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
@@ -480,8 +451,7 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name. Raises
-    CorruptIndex, naming the file, for damage, another format, a link, or what no backup has; InvalidInput if it is not
-    a backup; StorageFull and OSError."""
+    CorruptIndex for damage, a link, or what no backup has; InvalidInput if it is none; StorageFull and OSError."""
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,27 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import bytes_of, exists, storage_errors, sync
+from boundarymorph.database import bytes_of, exists, locked, storage_errors, sync
 from boundarymorph.inference.concurrency import CALLER, computing
 from boundarymorph.notices import Notice
+from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.document import Document, Retrieved, Search, in_pieces
-from boundarymorph.retrieval.interfaces import (
-    NAME,
-    UNREADABLE,
-    WORDS,
-    IndexDescription,
-    IndexTotals,
-    StructureDescription,
-    UnreadableIndex,
-    check_name,
-    check_same,
-    every,
-    listed,
-    unknown,
-)
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, back_up, locked, unpack
+from boundarymorph.retrieval.local.blocks import BackupInfo, Trainer, back_up, unpack
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import (
     Block,
@@ -54,7 +41,7 @@ from boundarymorph.retrieval.ranking import exact_scores, fused, unit_from_halve
 from boundarymorph.retrieval.words import PoolWords, RowWords, beginnings
 from boundarymorph.selection.pool import Pool
 
-KINDS = ("flat", "ivf", WORDS)
+KINDS = ("flat", "ivf", interfaces.WORDS)
 MOST_OPEN = 32
 _SUFFIX = ".sqlite3"
 _REPLACED = ".replaced-"
@@ -62,9 +49,8 @@ _log = logging.getLogger(__name__)
 
 
 class LocalIndex(DocumentStore):
-    """A named index: a store that can be searched. Before every search the vectors, loaded at the first one, catch up
-    with its changes, so that it sees every upsert and deletion acknowledged before it began, by any process. All of an
-    answer, filter and words included, is based on one state of the store."""
+    """A named index: a store that can be searched. Before each search the vectors catch up with its changes, by any
+    process. All of an answer, filter and words included, is based on one state of the store."""
 
     def __init__(
         self,
@@ -75,11 +61,9 @@ class LocalIndex(DocumentStore):
         warnings: Sequence[Notice] = (),
         policy: TrainingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
-        **options: Any,
     ) -> None:
-        """make_mirror: see `VectorIndex`; all is then searched exactly. warnings: added to every answer. options: see
-        `DocumentStore`."""
-        super().__init__(path, **options)
+        """make_mirror: see `VectorIndex`. warnings: added to every answer."""
+        super().__init__(path)
         self.name = name
         self.caller = ""  # who used it last
         self._make_mirror = make_mirror if self.info.dimension else None
@@ -90,14 +74,12 @@ class LocalIndex(DocumentStore):
         self._policy = policy or TrainingPolicy()
         self._trainer = Trainer(self, self._adopt, self._policy, clock)
 
-    def structure(self) -> StructureDescription | None:
-        """Return the description of the structure trained last; None if there is none."""
+    def structure(self) -> interfaces.StructureDescription | None:
         return self._trainer.files.description() if self.info.kind == "ivf" else None
 
     def retrieve(self, search: Search) -> Retrieved:
-        """See `Index.retrieve`. Without vectors, BM25 ranks the documents that have a word of the query, and they get
-        lexical vectors."""
-        if self.info.kind == WORDS:
+        """See `Index.retrieve`. Without vectors, BM25 ranks documents, which get lexical vectors."""
+        if self.info.kind == interfaces.WORDS:
             return self._by_words(search)
         with self._searched(search) as (view, living):
             found = view.search(search.unit, search.depth)
@@ -131,19 +113,16 @@ class LocalIndex(DocumentStore):
         self._learn()
 
     def refresh(self) -> VectorIndex:
-        """Catch up with the store and return the vectors."""
         with self._up_to_date():
             assert self._vectors is not None
             return self._vectors
 
     def settle(self) -> None:
-        """Catch up with the store, and wait for training if it is due."""
         self.refresh()
         self._trainer.wait()
 
     def compact(self) -> bool:
-        """Empty the store's log, and make the block again; False if another process is making it. Raises StorageFull or
-        StorageUnavailable."""
+        """Empty the store's log, and make the block again; False if another process does. Raises StorageUnavailable."""
         self.empty_log()
         self.settle()
         if self.info.kind != "ivf" and self._vectors is not None and not self._vectors.sequence:
@@ -152,11 +131,9 @@ class LocalIndex(DocumentStore):
             return self._trainer.train(after=self.last_sequence() - 1)
 
     def back_up(self, target: Path) -> BackupInfo:
-        """See `blocks.back_up`."""
         return back_up(self.name, self, target)
 
     def index_words(self) -> bool:
-        """See `DocumentStore.index_words`."""
         made = super().index_words()
         self.settle()
         return made
@@ -170,7 +147,6 @@ class LocalIndex(DocumentStore):
             self._catching_up.release()
 
     def _by_words(self, search: Search) -> Retrieved:
-        """Return what an index without vectors finds."""
         if search.embedding is not None or search.hybrid:
             raise errors.InvalidInput(
                 f"the index {self.name!r} has no vectors, only words; leave out the query_embedding and hybrid"
@@ -257,7 +233,6 @@ class LocalIndex(DocumentStore):
         return sequence
 
     def _learn(self) -> None:
-        """Learn the directions if that is due and the store can be written."""
         with suppress(errors.StorageFull, errors.StorageUnavailable):
             self.learn_directions()
 
@@ -274,7 +249,6 @@ class LocalIndex(DocumentStore):
 def _merged(
     found: Neighbours, view: VectorView, words: RowWords, search: Search
 ) -> tuple[Neighbours, dict[str, NDArray[np.float64]]]:
-    """Fuse the nearest with the best by words; the similarity becomes a feature."""
     near = Pool(found.ids, found.vectors, search.unit, found.scores)
     best, _ = words.best(search.query, search.depth, view.rows.alive)
     ids = [view.rows.ids[row] for row in best.tolist()]
@@ -292,9 +266,8 @@ def _merged(
 
 
 class LocalCatalog:
-    """The indexes of a directory: NAME/GENERATION.sqlite3, with SQLite's own files and blocks. They appear and
-    disappear by renaming the folder, so no process sees a partial one. A generation is random, so processes that still
-    have a deleted index open never touch a later one of the same name."""
+    """The indexes of a directory: NAME/GENERATION.sqlite3, with blocks. They appear and disappear by renaming the
+    folder. A generation is random, so processes that have a deleted index open never touch a later one of its name."""
 
     def __init__(
         self,
@@ -304,8 +277,7 @@ class LocalCatalog:
         most_open: int = MOST_OPEN,
         **options: Any,
     ) -> None:
-        """most_open: indexes that are kept open; the one that the caller of most used the longest ago makes room for
-        another. make_mirror, options: see `LocalIndex`."""
+        """most_open: indexes kept open; the caller of most loses its oldest. make_mirror, options: of `LocalIndex`."""
         self._directory = directory
         self._make_mirror, self._options = make_mirror, options
         self._lock = threading.Lock()
@@ -340,7 +312,7 @@ class LocalCatalog:
         if kind not in (None, *KINDS):
             raise errors.InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
         made = not exists(folder) and self._build(folder, encoder, dimension, kind or "flat", lexical)
-        check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
+        interfaces.check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
         return made
 
     def create(
@@ -356,25 +328,28 @@ class LocalCatalog:
             if index is None or not exists(index.path):
                 self._forget(name, forgotten)
                 index = self._opened(name, folder)
-                self._make_room(forgotten)
+                if len(self._open) >= self._most_open:
+                    used = Counter([CALLER.get(), *(other.caller for other in self._open.values())])
+                    oldest = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
+                    forgotten.callback(self._open.pop(oldest).release)
                 self._open[name] = index
             index.caller = CALLER.get()
             self._open.move_to_end(name)
             return index
 
-    def describe(self, name: str) -> IndexDescription:
+    def describe(self, name: str) -> interfaces.IndexDescription:
         try:
             with self._looked_at(name) as index:
                 file, size = self.artifacts(name), bytes_of(index.path.parent)
                 return index.info.described(name, index.count(), file, bytes=size, structure=index.structure())
         except FileNotFoundError:  # deleted meanwhile
-            raise unknown(name) from None
+            raise interfaces.unknown(name) from None
 
-    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
-        return listed(filter(wanted, self._names()), self.describe)
+    def list(self, wanted: Callable[[str], bool] = interfaces.every) -> interfaces.Listed:
+        return interfaces.listed(filter(wanted, self._names()), self.describe)
 
-    def totals(self) -> Mapping[str, IndexTotals]:
-        totals = dict.fromkeys((*KINDS, UNREADABLE), IndexTotals())
+    def totals(self) -> Mapping[str, interfaces.IndexTotals]:
+        totals = dict.fromkeys((*KINDS, interfaces.UNREADABLE), interfaces.IndexTotals())
         for name in self._names():
             try:
                 info = self.describe(name)
@@ -382,9 +357,9 @@ class LocalCatalog:
             except errors.UnknownIndex:  # deleted meanwhile
                 continue
             except (errors.BoundaryMorphError, OSError):
-                kind, count, size = UNREADABLE, 0, bytes_of(self._folder(name))
+                kind, count, size = interfaces.UNREADABLE, 0, bytes_of(self._folder(name))
             before = totals[kind]
-            totals[kind] = IndexTotals(before.indexes + 1, before.documents + count, before.bytes + size)
+            totals[kind] = interfaces.IndexTotals(before.indexes + 1, before.documents + count, before.bytes + size)
         return totals
 
     def delete(self, name: str) -> None:
@@ -395,7 +370,7 @@ class LocalCatalog:
                 try:
                     folder.rename(remains)
                 except FileNotFoundError:
-                    raise unknown(name) from None
+                    raise interfaces.unknown(name) from None
                 finally:
                     self._forget(name, forgotten)
             sync(self._directory)
@@ -404,17 +379,18 @@ class LocalCatalog:
     def artifacts(self, name: str) -> ArtifactFile:
         folder = self._folder(name)
         if not exists(folder):
-            raise unknown(name)
+            raise interfaces.unknown(name)
         return ArtifactFile(folder, name)
 
-    def restore(self, name: str, source: Path, *, replace: bool = False) -> IndexDescription:
+    def restore(self, name: str, source: Path, *, replace: bool = False) -> interfaces.IndexDescription:
         """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote. Raises InvalidIndexName,
         IndexConflict if it exists and is not to be replaced, StorageFull, StorageUnavailable, and as `unpack` does."""
         folder = self._folder(name)
         if folder.exists() and not replace:
             raise _taken(name)
         temporary = self._directory / f".creating-{uuid4().hex}"
-        with storage_errors(f"{name!r} could not be restored from {source}"), self._building():
+        trouble = f"{name!r} could not be restored from {source}"
+        with storage_errors(trouble), locked(self._directory, fcntl.LOCK_SH):  # so that nobody tidies the folder up
             try:
                 unpack(source, temporary, f"{uuid4().hex}{_SUFFIX}")
                 self._replace(folder, temporary) if replace else self._place(folder, temporary)
@@ -428,14 +404,15 @@ class LocalCatalog:
                 self._forget(name, forgotten)
 
     def _names(self) -> Sequence[str]:
-        """Return the names of all indexes, sorted. Raises StorageUnavailable."""
         with storage_errors(f"the indexes in {self._directory} cannot be listed"):
             return [
-                path.name for path in sorted(self._directory.iterdir()) if NAME.fullmatch(path.name) and path.is_dir()
+                path.name
+                for path in sorted(self._directory.iterdir())
+                if interfaces.NAME.fullmatch(path.name) and path.is_dir()
             ]
 
     def _folder(self, name: str) -> Path:
-        check_name(name)
+        interfaces.check_name(name)
         return self._directory / name
 
     def _opened(self, name: str, folder: Path) -> LocalIndex:
@@ -455,14 +432,6 @@ class LocalCatalog:
             finally:
                 index.close()
 
-    def _make_room(self, forgotten: ExitStack) -> None:
-        """Remove an open index if there is no room for another, and release it with `forgotten`."""
-        if len(self._open) < self._most_open:
-            return
-        used = Counter([CALLER.get(), *(index.caller for index in self._open.values())])
-        name = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
-        forgotten.callback(self._open.pop(name).release)
-
     def _file(self, folder: Path) -> Path:
         with storage_errors(str(folder)):
             try:
@@ -475,7 +444,7 @@ class LocalCatalog:
                     if (before.st_ino, before.st_ctime_ns) == (after.st_ino, after.st_ctime_ns):
                         break  # else the index was deleted or replaced while its files were listed
             except FileNotFoundError:
-                raise unknown(folder.name) from None
+                raise interfaces.unknown(folder.name) from None
         raise errors.CorruptIndex(
             f"{folder} should hold one {_SUFFIX} file and holds {len(files)}; restore or remove it"
         )
@@ -483,7 +452,7 @@ class LocalCatalog:
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
         """Create the index in a temporary folder and move it into place; False if another process was faster."""
         temporary = self._directory / f".creating-{uuid4().hex}"
-        with storage_errors(str(folder)), self._building():
+        with storage_errors(str(folder)), locked(self._directory, fcntl.LOCK_SH):
             try:
                 temporary.mkdir()
                 path = temporary / f"{uuid4().hex}{_SUFFIX}"
@@ -520,10 +489,6 @@ class LocalCatalog:
                 raise
             self._forget(folder.name, forgotten)
         shutil.rmtree(before, ignore_errors=True)
-
-    def _building(self) -> AbstractContextManager[None]:
-        """Hold a lock while a temporary folder is written, so that no process takes it for a killed one's."""
-        return locked(self._directory, fcntl.LOCK_SH)
 
     def _tidy(self) -> None:
         """Remove what killed processes left, and restore an index that was about to be replaced."""

@@ -33,8 +33,6 @@ def limit(library: Any) -> int:
 
 
 class FaissShard:
-    """Some of the rows, in a FAISS index of inner products."""
-
     def __init__(self, index: Any) -> None:
         self.index = index
         self.rows = np.empty(0, np.int64)
@@ -63,7 +61,6 @@ class FaissMirror:
         self._using = threading.Lock()
 
     def extended(self, view: VectorView, kept: int) -> FaissMirror:
-        """Add the new rows, and return itself."""
         with self._using:
             for start in range(kept, view.rows.count, _BLOCK):
                 rows = np.arange(start, min(start + _BLOCK, view.rows.count))
@@ -109,8 +106,7 @@ class FaissMirror:
 
 
 def mirrors(device: int) -> Callable[[int], FaissMirror]:
-    """Return what makes an empty mirror of d-dimensional vectors on a GPU. Raises InvalidConfiguration if FAISS has no
-    GPU support, or this GPU does not exist."""
+    """Return what makes an empty mirror of d dimensions on a GPU. Raises InvalidConfiguration if it is unusable."""
     most = limit(_faiss)
     if most == 0:
         raise InvalidConfiguration("this FAISS has no GPU support; install faiss-gpu-cu12 instead of faiss-cpu")

@@ -19,7 +19,6 @@ from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Exists, Filter, Not, spellings
 from boundarymorph.retrieval.local.sqlite_file import LIVING, interruptible, last_sequence, select
 
-FILTER_BYTES = 64 * 2**20
 FEW = 2_000  # writes since an answer whose metadata are read one by one, rather than asking anew
 _REMAINS = 10_000  # writes after which an answer is computed anew, without those that are gone
 _ENTRY_BYTES = 1_024  # memory of a filter, without its values
@@ -151,7 +150,6 @@ def _in_both(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _meeting(rows: Iterable[tuple[int, bytes]], condition: Condition | Filter) -> NDArray[np.int64]:
-    """Return the sequence numbers of those of these documents that match, in their order."""
     met = [sequence for sequence, metadata in rows if condition.matches(orjson.loads(metadata))]
     return np.array(met, dtype=np.int64)
 
@@ -166,8 +164,7 @@ def _with_fields(
 
 
 def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
-    """Return ascending sequence numbers of all living documents and perhaps of some others; None for more than `most`.
-    Where at least half of the numbers in use are of documents, all of them are returned."""
+    """Return ascending sequence numbers of all living documents, and perhaps others; None for more than `most`."""
     source = f"documents INDEXED BY living WHERE {LIVING}"
     ends = connection.execute(f"SELECT min(sequence) FROM {source} UNION ALL SELECT max(sequence) FROM {source}")  # noqa: S608
     (first,), (last,) = ends.fetchall()
@@ -178,8 +175,7 @@ def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | No
 
 
 def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], most: int) -> NDArray[np.int64] | None:
-    """Return sequence numbers in the order of the source; None if there are more than `most`. They come as one text,
-    since a row for each would take four times as long."""
+    """Return sequence numbers in the order of the source, read as one text for speed; None for more than `most`."""
     rows = f"SELECT sequence FROM {source} LIMIT ?"  # noqa: S608
     joined = f"SELECT count(*), group_concat(sequence, ' ') FROM ({rows})"  # noqa: S608
     count, text = connection.execute(joined, (*values, most + 1)).fetchone()
@@ -187,7 +183,6 @@ def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], 
 
 
 def _numbers(text: str) -> NDArray[np.int64]:
-    """Parse integers that are separated by single spaces."""
     pieces, start = [_NONE], 0
     while start < len(text):
         end = text.find(" ", start + _PIECE)
@@ -198,7 +193,6 @@ def _numbers(text: str) -> NDArray[np.int64]:
 
 
 def _ascending(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct ones of positive numbers, in ascending order."""
     last = int(numbers.max(initial=0))
     if last > _SPARSE * len(numbers):
         return np.unique(numbers)
@@ -220,7 +214,7 @@ class _Matches:
 class MatchingReader:
     """The documents that match a filter, cached for recent filters, up to a bound of memory. Thread-safe."""
 
-    def __init__(self, *, most_bytes: int = FILTER_BYTES) -> None:
+    def __init__(self, most_bytes: int) -> None:
         self._lock = Lock()
         self._known: cachetools.LRUCache[Filter, _Matches] = cachetools.LRUCache(most_bytes, lambda each: each.bytes)
 

@@ -19,7 +19,6 @@ from boundarymorph.errors import CorruptIndex, StorageFull, StorageUnavailable, 
 from boundarymorph.inference.concurrency import Abandoned, check_awaited, is_abandoned
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 
-LOG_BYTES = 4 * 2**20
 _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
 _PATIENCE = 30.0  # seconds that a write waits for another writer
 _IDLE_CONNECTIONS = 8  # kept open for later calls, with two descriptors each
@@ -64,15 +63,14 @@ class _Held(threading.local):
 
 
 class SqliteFile:
-    """Durable transactions on one file. Thread-safe; readers never wait for writers. On a full or read-only disk it can
-    be read, but for one case (`_settled`). Raises UnknownIndex once the file is deleted, CorruptIndex,
-    StorageUnavailable or StorageFull."""
+    """Durable transactions on one file. Thread-safe; readers never wait for writers. Raises UnknownIndex once the file
+    is deleted, CorruptIndex, StorageUnavailable or StorageFull."""
 
-    def __init__(self, path: Path, *, log_bytes: int = LOG_BYTES) -> None:
-        """log_bytes: size of SQLite's write-ahead log above which a write empties it."""
+    log_bytes = 4 * 2**20  # of SQLite's write-ahead log, above which a write empties it
+
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._log_bytes = log_bytes
-        self._log_due = log_bytes
+        self._log_due = self.log_bytes
         self._writing = threading.Lock()
         self._held = _Held()
         self._idle: deque[sqlite3.Connection] = deque()
@@ -80,7 +78,6 @@ class SqliteFile:
         self._closed = False
 
     def check_file(self) -> None:
-        """Raise an error if the file cannot be read."""
         with self.transaction() as connection:
             connection.execute("PRAGMA schema_version").fetchone()
 
@@ -157,11 +154,10 @@ class SqliteFile:
             self._idle.pop().close()
 
     def _bound_log(self) -> None:
-        """Empty the write-ahead log if it is too long: by itself SQLite does so only when nobody reads it. If a read
-        outlasts the patience, the log may grow by the same amount before the next attempt."""
+        """Empty the write-ahead log if it is too long. A read that outlasts the patience lets it grow once more."""
         with suppress(OSError):  # of a log that is gone
             if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
-                self._log_due = self._log_bytes if self.empty_log() else size + self._log_bytes
+                self._log_due = self.log_bytes if self.empty_log() else size + self.log_bytes
 
     def _connection(self) -> sqlite3.Connection:
         try:
@@ -213,7 +209,6 @@ def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def storage_trouble(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors about the file, the disk and other processes into ours."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -231,9 +226,8 @@ def storage_trouble(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _settled(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads the file as it is, without log and locks: only while all writes are in the file,
-    which is compared before and after. trouble: why SQLite could not read it otherwise. Raises StorageUnavailable if
-    there are writes in the log or the file has changed, and `trouble` if it is gone."""
+    """Yield a connection that reads the file as it is, without log and locks: only while all writes are in the file.
+    Raises StorageUnavailable if there are writes in the log or the file changes, and `trouble` if it is gone."""
     before = _state(path)
     if before is None and not path.exists():
         raise trouble
@@ -328,6 +322,5 @@ def last_sequence(connection: sqlite3.Connection) -> int:
 
 
 def fact(connection: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the table `meta`; None if there is none."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None

@@ -15,15 +15,15 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.errors import CorruptIndex, InvalidInput
+from boundarymorph.retrieval import ranking
 from boundarymorph.retrieval.document import STOP, Document, canonical, fingerprint, first_piece, size_of
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import WORDS
 from boundarymorph.retrieval.local import metadata
-from boundarymorph.retrieval.local.metadata import FILTER_BYTES, MatchingReader
+from boundarymorph.retrieval.local.metadata import MatchingReader
 from boundarymorph.retrieval.local.sqlite_file import (
     COVERED,
     LIVING,
-    LOG_BYTES,
     SqliteFile,
     configuration,
     create_file,
@@ -33,14 +33,6 @@ from boundarymorph.retrieval.local.sqlite_file import (
     storage_trouble,
 )
 from boundarymorph.retrieval.local.vectors import with_room
-from boundarymorph.retrieval.ranking import (
-    halves_from_floats,
-    is_unit,
-    to_unit_length,
-    unit_embeddings,
-    unit_from_halves,
-    unit_rows_of,
-)
 
 COUNT = 64  # main directions (docs/evaluation.md)
 SAMPLE = 4_096  # documents from which they are learned
@@ -78,23 +70,20 @@ class Directions:
 
     @classmethod
     def read(cls, connection: sqlite3.Connection, dimension: int) -> Directions:
-        """Return those of a store, which must have some, of d dimensions."""
         return cls(np.frombuffer(fact(connection, "directions"), "<f4").reshape(dimension, -1))
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Replace those of a store."""
         rows = {"directions": self.basis.astype("<f4").tobytes(), LEARNED_AT: last_sequence(connection)}
         connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows.items())
 
     def units(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
         """Project (n, d) rows. Returns (n, m) unit rows, each one the same wherever it is among the n."""
-        return unit_from_halves(self._halves(vectors))
+        return ranking.unit_from_halves(self._halves(vectors))
 
     def halves_of(
         self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]], living: int
     ) -> NDArray[np.float16]:
-        """Return (n, m) rows of n documents, by their sequence numbers, which at unit length are those of `units`.
-        vectors: returns the (k, d) rows of those at k places. living: documents of the index."""
+        """Return (n, m) rows of n documents, of `units`. vectors: returns (k, d) rows at places. living: documents."""
         last = int(sequences.max(initial=0))
         if last > SPAN * living + ROOM:
             return self._halves(vectors(np.arange(len(sequences))))
@@ -119,22 +108,20 @@ class Directions:
     def _halves(self, vectors: NDArray[np.floating]) -> NDArray[np.float16]:
         """Project rows to unit length in float16; one without any of the directions gets the last. The sums are in
         float64, as the rounding of float32 depends on the machine and on other rows, and can be seen in float16."""
-        parts, lengths = to_unit_length((vectors.astype(np.float64) @ self._precise).astype(np.float32))
+        parts, lengths = ranking.to_unit_length((vectors.astype(np.float64) @ self._precise).astype(np.float32))
         parts[~(lengths > np.finfo(np.float16).tiny)] = np.eye(self.basis.shape[1], dtype=np.float32)[-1]
-        return halves_from_floats(parts)
+        return ranking.halves_from_floats(parts)
 
 
 def directions_due(connection: sqlite3.Connection) -> bool:
-    """Whether there are enough writes to learn directions, for the first time or again."""
     at = fact(connection, LEARNED_AT)
     return last_sequence(connection) >= (FEWEST if at is None else 2 * at)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened after a sequence number. ids, vectors, sequences, contents: of n documents written, in order: (n,
-    d) float32 unit rows, (n,) int64, and any texts. deleted: ids. sequence: where the next call continues. complete:
-    whether there were no further changes."""
+    """What happened after a sequence number: n documents written, with (n, d) float32 unit rows and any texts, and
+    deleted ids. sequence: where the next call continues. complete: whether there were no further changes."""
 
     ids: list[str]
     vectors: NDArray[np.float32]
@@ -146,27 +133,17 @@ class Changes:
 
 
 class DocumentStore(SqliteFile):
-    """Documents with their embeddings in one SQLite file. Raises the errors of `SqliteFile`.
+    """Documents with their embeddings in one SQLite file. Raises the errors of `SqliteFile`. Each writing call is one
+    transaction. Every write and deletion of a document takes a new sequence number, so readers in any process keep up
+    by `changes`. Embeddings are stored as float16 and normalized when they are read."""
 
-    Each writing call is one transaction. Every write and deletion of a document takes a new sequence number, so readers
-    in any process keep up by `changes`. Embeddings are stored as float16 and normalized when they are read.
-    """
+    tombstones_kept = 10_000  # deletions that `changes` still lists
+    page_rows = 10_000  # changes at a time
+    filter_bytes = 64 * 2**20  # for the matches of recent filters
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        tombstones_kept: int = 10_000,
-        page: int = 10_000,
-        log_bytes: int = LOG_BYTES,
-        filter_bytes: int = FILTER_BYTES,
-    ) -> None:
-        """tombstones_kept: deletions that `changes` still lists; page: changes at a time; log_bytes: see `SqliteFile`;
-        filter_bytes: memory for the matches of recent filters."""
-        super().__init__(path, log_bytes=log_bytes)
-        self._tombstones_kept = tombstones_kept
-        self._page = page
-        self._matched = MatchingReader(most_bytes=filter_bytes)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._matched = MatchingReader(self.filter_bytes)
         self._directions: tuple[int, Directions] | None = None
         with self.transaction() as connection:
             self.info = configuration(path, connection)
@@ -189,7 +166,7 @@ class DocumentStore(SqliteFile):
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
-        vectors = unit_embeddings(documents, embeddings, self.info.dimension)
+        vectors = ranking.unit_embeddings(documents, embeddings, self.info.dimension)
         if digests is None:
             digests = [fingerprint(document, row) for document, row in zip(documents, embeddings, strict=True)]
         rows = [
@@ -286,8 +263,7 @@ class DocumentStore(SqliteFile):
         )
 
     def pages(self, until: int, *, texts: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float16], list[str]]]:
-        """Yield the documents written up to a sequence number, in order: their numbers, stored vectors, and texts. What
-        is replaced or deleted meanwhile may be left out."""
+        """Yield the numbers, stored vectors and texts of documents written up to a sequence number, in order."""
         after, complete, chosen = 0, False, f"{LIVING} AND sequence > ? AND sequence <= ?"
         while not complete:
             with self.transaction() as connection:
@@ -319,7 +295,6 @@ class DocumentStore(SqliteFile):
             return self._units([embedding for (embedding,) in rows])
 
     def directions(self) -> Directions | None:
-        """Return the main directions of the vectors; None if they were not learned."""
         with self.transaction() as connection:
             at, known = fact(connection, LEARNED_AT), self._directions
             if at is None:
@@ -329,7 +304,6 @@ class DocumentStore(SqliteFile):
         return known[1]
 
     def learn_directions(self) -> None:
-        """Learn the main directions of the vectors if that is due, and worth it."""
         if self.info.dimension < 2 * COUNT:
             return
         with self.transaction() as connection:
@@ -348,19 +322,17 @@ class DocumentStore(SqliteFile):
             return last_sequence(connection)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
-        """Return ascending sequence numbers of all documents whose metadata match a filter, and perhaps of some that
-        were replaced or deleted."""
+        """Return ascending sequence numbers of all documents that match a filter, and perhaps of some deleted ones."""
         with self.transaction() as connection:
             return self._matched.sequences(connection, filter)
 
     def _bury(self, connection: sqlite3.Connection, rows: Sequence[tuple[str, int]]) -> int:
-        """Remove documents by id and sequence number; return how many there were."""
         present = [id for id, _ in rows]
         before = last_sequence(connection)
         metadata.remove(connection, [sequence for _, sequence in rows])
         connection.executemany("INSERT OR REPLACE INTO documents (id) VALUES (?)", ((id,) for id in present))
         (tombstones,) = connection.execute("SELECT count(*) FROM documents WHERE embedding IS NULL").fetchone()
-        if tombstones - len(present) > self._tombstones_kept:
+        if tombstones - len(present) > self.tombstones_kept:
             connection.execute("DELETE FROM documents WHERE embedding IS NULL AND sequence <= ?", (before,))
             connection.execute("UPDATE meta SET value = ? WHERE key = 'purged'", (before,))
         return len(present)
@@ -377,7 +349,6 @@ class DocumentStore(SqliteFile):
         return int(count)
 
     def has_words(self) -> bool:
-        """Whether the words are indexed now."""
         with self.transaction() as connection:
             return bool(fact(connection, "words"))
 
@@ -389,15 +360,14 @@ class DocumentStore(SqliteFile):
     def _read_page(
         self, connection: sqlite3.Connection, chosen: str, values: Sequence[int], *, texts: bool
     ) -> tuple[list[Any], bool]:
-        """Return the chosen rows until their texts are long, and whether there are no more."""
         columns, rows, size = "title, text" if texts else "NULL, NULL", [], 0
         query = f"SELECT sequence, id, embedding, {columns} FROM documents WHERE {chosen} ORDER BY sequence LIMIT ?"  # noqa: S608
-        for row in connection.execute(query, (*values, self._page)):
+        for row in connection.execute(query, (*values, self.page_rows)):
             rows.append(row)
             size += len(row[4] or "")
             if size >= _PAGE_CHARACTERS:
                 return rows, False
-        return rows, len(rows) < self._page
+        return rows, len(rows) < self.page_rows
 
     def _halves(self, embeddings: Sequence[bytes]) -> NDArray[np.float16]:
         if any(len(embedding) != 2 * self.info.dimension for embedding in embeddings):
@@ -405,8 +375,8 @@ class DocumentStore(SqliteFile):
         return np.frombuffer(b"".join(embeddings), dtype="<f2").reshape(len(embeddings), self.info.dimension)
 
     def _units(self, embeddings: Sequence[bytes]) -> NDArray[np.float32]:
-        vectors, lengths = unit_rows_of(self._halves(embeddings))
-        if self.info.dimension and not is_unit(lengths):
+        vectors, lengths = ranking.unit_rows_of(self._halves(embeddings))
+        if self.info.dimension and not ranking.is_unit(lengths):
             raise CorruptIndex(f"{self.path} holds an embedding that is not of unit length")
         return vectors
 

@@ -52,9 +52,8 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Documents by row, in order of insertion, at one moment. Immutable. ids, sequences: of at least `count` rows;
-    alive: (count,) False for rows removed, replaced or excluded; living: how many; numbering: changes when documents
-    move."""
+    """Documents by row, in order of insertion. Immutable. ids, sequences: of at least `count` rows; alive: (count,);
+    living: how many are alive; numbering: changes when documents move."""
 
     ids: list[str]
     sequences: NDArray[np.int64]
@@ -109,8 +108,7 @@ def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """FAISS's inverted file over the rows of a block; and ascending depths, with the probes and the recall measured at
-    each."""
+    """FAISS's inverted file over the rows of a block, and the probes and recall measured at ascending depths."""
 
     index: Any
     depths: tuple[int, ...]
@@ -139,11 +137,9 @@ class Clusters:
 @dataclass(frozen=True, slots=True)
 class Block:
     """The n rows of a store up to a change, in order of sequence number. Read only: FAISS aborts if one is added.
-
     sequence: the change; sequences: (n,) of the rows. halves: (n, d) as stored; vectors: FAISS's index of them; loss:
     by which the length of one differs most from 1. clusters: of kind ivf. words: columns, and the (n,) words of each
-    row.
-    """
+    row."""
 
     sequence: int
     sequences: NDArray[np.int64]
@@ -191,9 +187,8 @@ class _Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class VectorView:
-    """The state of a `VectorIndex` that one search sees. Immutable. rows: those of the block, then those in the matrix.
-    matrix: (capacity, d) float32, whose rows in use never change. words: of all rows. mirror: the vectors on a device.
-    whole: whether no rows are left out."""
+    """The state of a `VectorIndex` that one search sees. Immutable. rows: of the block, then of the (capacity, d)
+    matrix, where they never change. words: of all rows. mirror: on a device. whole: whether no rows are left out."""
 
     rows: Rows
     block: Block | None
@@ -215,9 +210,8 @@ class VectorView:
         return replace(self, rows=self.rows.among(within), whole=False)
 
     def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
-        """Return the `depth` nearest to a (d,) unit query, or all if there are fewer; ties in order of insertion.
-        Products in float32 nominate somewhat more, to be ranked by those in float64. In a block with clusters some of
-        the nearest may be missed, unless this is not the whole."""
+        """Return the `depth` nearest to a (d,) unit query; ties in order of insertion. Float32 nominates somewhat more,
+        to be ranked in float64. In a block with clusters some may be missed, unless this is not the whole."""
         check_search(query, depth, self.matrix.shape[1])
         _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
         rows, found = self.rows, None
@@ -265,9 +259,8 @@ class VectorView:
 
 
 class VectorIndex:
-    """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call. Documents outside
-    of the block take 4d to 8d bytes each. sequence: the last change in the block, or 0; changed: documents changed
-    since."""
+    """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call. sequence: the last
+    change in the block, or 0; changed: documents changed since."""
 
     def __init__(
         self,
@@ -279,8 +272,7 @@ class VectorIndex:
         lexical: bool = False,
         make_mirror: Callable[[int], Mirror] | None = None,
     ) -> None:
-        """capacity: documents to make room for. rows: those of the block. lexical: whether rows have words.
-        make_mirror: makes one of no rows, given d."""
+        """rows: of the block. lexical: whether rows have words. make_mirror: makes an empty one, given d."""
         self._dimension = dimension
         self._rows = Rows([], np.empty(0, np.int64), np.empty(0, np.bool_), 0) if rows is None else rows
         self._row_of = {self._rows.ids[row]: row for row in np.flatnonzero(self._rows.alive).tolist()}
@@ -322,7 +314,6 @@ class VectorIndex:
             self.changed += len(ids)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Remove documents; unknown ids are ignored."""
         with self._writing:
             alive = self._rows.alive.copy()
             for id in ids:
@@ -358,7 +349,6 @@ class VectorIndex:
         self._view = view
 
     def _add_rows(self, ids: Sequence[str], sequences: NDArray[np.int64] | None) -> None:
-        """Add documents in the next rows, replacing those of the same ids."""
         now, count = self._rows, self._rows.count
         numbers = with_room(now.sequences, count, len(ids))
         numbers[count : count + len(ids)] = 0 if sequences is None else sequences
@@ -381,7 +371,6 @@ class VectorIndex:
         return moved
 
     def _add_words(self, words: PoolWords) -> None:
-        """Add the words of the next rows, in parts of which each is more than twice as large as the next."""
         count = self._rows.count
         parts = [*self._parts, Columns.of(words, count)]
         while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
@@ -413,8 +402,7 @@ class VectorIndex:
 @dataclass(frozen=True, slots=True)
 class TrainingPolicy:
     """When the block of an index is made. least: documents, and changes, below which it is not; share: of its documents
-    that may change before it is made again; pause: seconds before the next attempt, doubled by each failure, up to
-    longest."""
+    that may change before; pause: seconds to the next attempt, doubled by failures up to longest."""
 
     least: int = 20_000
     share: float = 0.2
@@ -460,8 +448,7 @@ def _in_block(
 
 
 def _nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
-    """Return ascending positions that certainly include the best `depth` of more scores, which are within `error`:
-    `depth` items truly have at least the depth-th score here minus the error, so a better one has that minus the error
-    here."""
+    """Return ascending positions that certainly include the best `depth` of scores with this error: `depth` items truly
+    have the depth-th score minus the error, so a better one has here that minus the error."""
     last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
     return np.flatnonzero(scores >= last - 2 * error)

@@ -16,21 +16,8 @@ from urllib.parse import quote
 import orjson
 
 from boundarymorph import errors
+from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
-from boundarymorph.retrieval.interfaces import (
-    NAME,
-    Catalog,
-    Index,
-    IndexConfiguration,
-    IndexDescription,
-    IndexTotals,
-    UnreadableIndex,
-    check_name,
-    check_same,
-    every,
-    listed,
-    unknown,
-)
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Store, Table, guessed, made
 from boundarymorph.settings import Attached
@@ -40,7 +27,7 @@ _ESCAPED = {"_": "__", ".": "_d", "-": "_h"}  # so that every store takes the na
 _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
-class StoreCatalog(Catalog):
+class StoreCatalog(interfaces.Catalog):
     """A `Catalog` of the tables of a store: those made here, whose names begin with `prefix`, and others, which the
     settings describe or whose columns can be guessed. Also raises RetrieverUnavailable and RetrieverFailed."""
 
@@ -55,8 +42,7 @@ class StoreCatalog(Catalog):
         clock: Callable[[], float] = time.monotonic,
         directory: Path = Path(".artifacts"),
     ) -> None:
-        """encoder: of guessed tables. schema_seconds: until a table in use is described again, unless a call fails.
-        directory: for artifacts; it need not exist."""
+        """encoder: of guessed tables. schema_seconds: until a table is described again. directory: for artifacts."""
         self._directory = directory
         self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
         self._seconds, self._clock = schema_seconds, clock
@@ -66,7 +52,6 @@ class StoreCatalog(Catalog):
 
     @property
     def described(self) -> frozenset[str]:
-        """The names of the indexes that the settings describe."""
         return frozenset(self._described)
 
     def check(self) -> None:
@@ -82,7 +67,7 @@ class StoreCatalog(Catalog):
         store, created = self._store, None
         made, others = self._tables(fresh=True)
         if name not in {*self._described, *made, *others}:
-            check_name(name)
+            interfaces.check_name(name)
             if kind is not None and kind not in store.kinds:
                 raise errors.InvalidInput(
                     f"an index in {store.name} is of kind {' or '.join(store.kinds)}, not {kind!r}"
@@ -102,7 +87,7 @@ class StoreCatalog(Catalog):
                     raise
             self._forget(name)
         info = self._reopened(name).info
-        check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
+        interfaces.check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
         return info.created == created
 
     def get(self, name: str) -> StoreIndex:
@@ -113,14 +98,14 @@ class StoreCatalog(Catalog):
             return index
         return self._reopened(name)
 
-    def describe(self, name: str) -> IndexDescription:
+    def describe(self, name: str) -> interfaces.IndexDescription:
         index = self._reopened(name)
         return index.info.described(name, index.count(), self._artifacts(index))
 
-    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
+    def list(self, wanted: Callable[[str], bool] = interfaces.every) -> interfaces.Listed:
         made, others = self._tables(fresh=True)
         names = sorted(filter(wanted, {*self._described, *made, *others}))
-        return listed(names, self.describe, named=True)
+        return interfaces.listed(names, self.describe, named=True)
 
     def artifacts(self, name: str) -> ArtifactFile:
         """See `Catalog.artifacts`. An index of the same name that was created later has others."""
@@ -145,7 +130,6 @@ class StoreCatalog(Catalog):
         self._store.close()
 
     def _reopened(self, name: str) -> StoreIndex:
-        """Return an index with its table as it is now."""
         with self._lock:
             known, _ = self._open.pop(name, (None, 0.0))
         index = self._opened(name)
@@ -157,22 +141,21 @@ class StoreCatalog(Catalog):
 
     def _opened(self, name: str) -> StoreIndex:
         attached = self._described.get(name)
-        if attached is None and NAME.fullmatch(name):
+        if attached is None and interfaces.NAME.fullmatch(name):
             with suppress(errors.UnknownIndex):
                 table = self._store.open(made(self._store, self._table(name)))
                 return StoreIndex(name, _information(table), table, self._store.name)
         attached = attached or self._tables()[1].get(name)
         if attached is None:
-            raise unknown(name)
+            raise interfaces.unknown(name)
         try:
             table = self._store.open(attached)
         except errors.UnknownIndex as error:
             raise errors.UnknownIndex(f"there is no table {attached.table!r} in {self._store.name}") from error
-        info = IndexConfiguration(attached.encoder, table.dimension, "", lexical=attached.words)
+        info = interfaces.IndexConfiguration(attached.encoder, table.dimension, "", lexical=attached.words)
         return StoreIndex(name, info, table, self._store.name)
 
     def _table(self, name: str) -> str:
-        """Return the name of the table of an index that is made here: letters, digits and underscores."""
         return self._prefix + "".join(_ESCAPED.get(letter, letter) for letter in name)
 
     def _forget(self, name: str) -> None:
@@ -181,8 +164,7 @@ class StoreCatalog(Catalog):
             self._there = (frozenset(), {}, -float("inf"))
 
     def _tables(self, *, fresh: bool = False) -> tuple[Collection[str], Mapping[str, Attached]]:
-        """Return the names of the indexes made here and, unless tables are described, the others whose columns can be
-        guessed; as they were a moment ago unless `fresh`."""
+        """Return the names of the indexes made here and, unless tables are described, the others."""
         with self._lock:
             made, others, until = self._there
         if fresh or self._clock() >= until:
@@ -202,11 +184,11 @@ class StoreCatalog(Catalog):
         return made, others
 
 
-def _information(table: Table) -> IndexConfiguration:
+def _information(table: Table) -> interfaces.IndexConfiguration:
     """Return what an index was created with. Raises CorruptIndex if its table was not made here."""
     try:
         about = orjson.loads(table.about)
-        return IndexConfiguration(
+        return interfaces.IndexConfiguration(
             about["encoder"], table.dimension, about["created"], about["kind"], lexical=about["lexical"]
         )
     except (KeyError, TypeError, orjson.JSONDecodeError) as error:
@@ -216,12 +198,11 @@ def _information(table: Table) -> IndexConfiguration:
         ) from error
 
 
-class Catalogs(Catalog):
+class Catalogs(interfaces.Catalog):
     """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name among
-    the described, then in the base, then in the other stores. It is called `STORE/NAME` unless it is described in one
-    store or is in the base."""
+    the described, the base, then other stores. It is called `STORE/NAME` unless described once or in the base."""
 
-    def __init__(self, base: Catalog, stores: Mapping[str, StoreCatalog]) -> None:
+    def __init__(self, base: interfaces.Catalog, stores: Mapping[str, StoreCatalog]) -> None:
         """base: where indexes without a store in their name are made; may be one of the stores."""
         self._base, self._stores = base, stores
         self._away: set[str] = set()
@@ -243,11 +224,11 @@ class Catalogs(Catalog):
         catalog, inner = self._of(name)
         return catalog.ensure(inner, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
 
-    def get(self, name: str) -> Index:
+    def get(self, name: str) -> interfaces.Index:
         catalog, inner = self._of(name)
         return catalog.get(inner)
 
-    def describe(self, name: str) -> IndexDescription:
+    def describe(self, name: str) -> interfaces.IndexDescription:
         catalog, inner = self._of(name)
         return catalog.describe(inner).model_copy(update={"name": self._called(catalog, inner)})
 
@@ -257,7 +238,7 @@ class Catalogs(Catalog):
         found.index = self._called(catalog, inner)
         return found
 
-    def list(self, wanted: Callable[[str], bool] = every) -> Sequence[IndexDescription | UnreadableIndex]:
+    def list(self, wanted: Callable[[str], bool] = interfaces.every) -> interfaces.Listed:
         """See `Catalog.list`. A store that is away is listed by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
         shown = [*self._base.list(lambda name: name not in described and wanted(name))]
@@ -267,13 +248,13 @@ class Catalogs(Catalog):
             try:
                 found = catalog.list(lambda name, catalog=catalog: wanted(self._called(catalog, name)))  # type: ignore[misc]
             except errors.BoundaryMorphError as error:
-                found = [UnreadableIndex("", error)]
+                found = [interfaces.UnreadableIndex("", error)]
             for info in found:
                 info.name = self._called(catalog, info.name)
                 shown.append(info)
         return sorted(shown, key=lambda info: info.name)
 
-    def totals(self) -> Mapping[str, IndexTotals]:
+    def totals(self) -> Mapping[str, interfaces.IndexTotals]:
         """See `Catalog.totals`; of the base alone. Log each other store that is away, and when it is back."""
         for name, catalog in self._stores.items():
             try:
@@ -298,23 +279,24 @@ class Catalogs(Catalog):
             catalog.close()
         self._base.close()
 
-    def _called(self, catalog: Catalog, inner: str) -> str:
-        """Return the name of an index of a catalog, the only one that is given out."""
+    def _called(self, catalog: interfaces.Catalog, inner: str) -> str:
         holders = [store for store, of_store in self._stores.items() if inner in of_store.described]
         if catalog is self._base:
             return inner
         store = next(store for store, of_store in self._stores.items() if of_store is catalog)
         return inner if holders == [store] else f"{store}/{inner}"
 
-    def _of(self, name: str) -> tuple[Catalog, str]:
+    def _of(self, name: str) -> tuple[interfaces.Catalog, str]:
         """Return the catalog with an index, the base for one that does not exist, and its name there."""
         store, slash, inner = name.partition("/")
         if slash:
             if store not in self._stores:
-                raise unknown(name)
+                raise interfaces.unknown(name)
             return self._stores[store], inner
-        check_name(name)
-        holders: Sequence[Catalog] = [catalog for catalog in self._stores.values() if name in catalog.described]
+        interfaces.check_name(name)
+        holders: Sequence[interfaces.Catalog] = [
+            catalog for catalog in self._stores.values() if name in catalog.described
+        ]
         others = [catalog for catalog in self._stores.values() if catalog is not self._base]
         if not holders and others and not self._base.exists(name):
             holders = [catalog for catalog in others if _there(catalog, name)]
@@ -323,8 +305,8 @@ class Catalogs(Catalog):
         return (holders[0] if holders else self._base), name
 
 
-def _there(catalog: Catalog, name: str) -> bool:
+def _there(catalog: interfaces.Catalog, name: str) -> bool:
     try:
-        return NAME.fullmatch(name) is not None and catalog.exists(name)
+        return interfaces.NAME.fullmatch(name) is not None and catalog.exists(name)
     except errors.BoundaryMorphError:  # one that is away hides no other
         return False

@@ -30,8 +30,7 @@ SAMPLE = 8  # documents looked at for one with a text
 
 
 class StoreIndex:
-    """An `Index` over a table. The store only nominates candidates, which are ranked here by exact inner products, ties
-    by id. Also raises RetrieverUnavailable and RetrieverFailed."""
+    """An `Index` over a table, whose candidates are ranked here exactly, ties by id."""
 
     def __init__(self, name: str, info: IndexConfiguration, table: Table, store: str) -> None:
         """store: the name of the engine, for messages."""
@@ -133,7 +132,6 @@ class StoreIndex:
 
     @property
     def _anywhere(self) -> NDArray[np.float32]:
-        """A (d,) unit vector for a search whose order does not matter."""
         return np.full(self.info.dimension, self.info.dimension**-0.5, np.float32)
 
     def _writable(self) -> Table:
@@ -158,8 +156,7 @@ class StoreIndex:
     def _distinct(
         self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
     ) -> tuple[Found, Pool, list[Notice]]:
-        """Return the rows of a search, deeper where rows share an id or cannot be used, the pool of the nearest, and
-        warnings."""
+        """Return the rows of a search, deeper where some cannot be used, the pool of the nearest, and warnings."""
         wanted = depth
         while True:
             found = self._nearest(unit, wanted, condition, documents=documents)
@@ -206,7 +203,6 @@ class StoreIndex:
         return Found([id for part in parts for id in part.ids], np.concatenate(matrices) if matrices else None)
 
     def _by_words(self, near: Pool, search: Search, condition: Condition | None) -> Pool:
-        """Fuse the pool of a hybrid search with what the store finds by words."""
         where = True if condition is None else bounds(condition, self.table).certain
         if where is False or not words(search.query):
             return near
@@ -219,8 +215,7 @@ class StoreIndex:
         return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[Notice]]:
-        """Return the pool of a search with BM25 and terms of its texts, and warnings. read: documents that need not be
-        read; gets those without content."""
+        """Return a pool with BM25 and terms of its texts, and warnings. read: gets documents without content."""
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
@@ -303,7 +298,6 @@ def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, 
 
 
 def _shared(ids: Sequence[str | None]) -> dict[str, int]:
-    """Return the ids of several rows, with how many there are."""
     return {id: count for id, count in Counter(ids).items() if count > 1 and id is not None}
 
 

@@ -23,9 +23,8 @@ _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
 class Found(NamedTuple):
-    """n rows in any order. ids: None for a row without one; several may share one. vectors: (n, d) of any length,
-    float16 where the store keeps such; documents: by id, of the first row; both if wanted. exact: whether the store
-    compared all vectors that have a direction, None if that is not known."""
+    """n rows in any order. ids: None for a row without one; several may share one. vectors: (n, d) of any length;
+    documents: by id, of the first row; if wanted. exact: whether all vectors were compared, None if unknown."""
 
     ids: Sequence[str | None]
     vectors: NDArray[np.floating] | None
@@ -36,11 +35,9 @@ class Found(NamedTuple):
 
 class Table(Language[Any], Protocol):
     """A table or collection of documents with vectors, and the language of its filters. All methods block, are
-    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone.
-
-    words: whether `best` finds documents by words. stale: whether the table should be opened again. about: what
-    `Store.create` was told. at_a_time: most ids it is asked for.
-    """
+    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone. words: whether
+    `best` finds documents by words. stale: whether the table should be opened again. about: what `Store.create` was
+    told. at_a_time: most ids it is asked for."""
 
     attached: Attached
     dimension: int
@@ -75,8 +72,7 @@ class Table(Language[Any], Protocol):
         canonical(document, dict(document.metadata))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents, which have passed `check`, with (n, d) unit vectors, durably and visibly to later
-        searches."""
+        """Write n documents that passed `check`, with (n, d) unit vectors, durably and visibly to later searches."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove documents; return how many there were."""
@@ -99,9 +95,8 @@ def check_columns(
 
 
 class Store(Protocol):
-    """A server or folder with tables. Its methods block, are thread-safe, and raise as those of `Table`. name: for
-    messages. id: the column of ids of made tables; own_id: that of all others, if there is one. kinds: of made tables,
-    the default first. dimensions: that their vectors may have."""
+    """A server or folder with tables, thread-safe, whose methods raise as those of `Table`. id: the column of ids of
+    made tables; own_id: that of others, if any. kinds: of made tables, the default first. dimensions: allowed."""
 
     name: str
     id: str = "id"
@@ -113,8 +108,7 @@ class Store(Protocol):
         """Return the names of all tables."""
 
     def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Yield each table, with the kind of its columns: "vector", "json", "object" for unwritable JSON, or
-        another."""
+        """Yield each table, with the kinds of its columns: "vector", "json", "object" (unwritable JSON), or another."""
 
     def reference(self, name: str) -> str:
         """Return what a description of the table of this name calls it."""
@@ -193,7 +187,6 @@ class Payload:
             )
 
     def columns(self, there: Iterable[str]) -> list[str]:
-        """Return those of the metadata, of these columns of the table."""
         return [name for name in there if self.is_metadata(name)] if self._given is None else list(self._given)
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -213,11 +206,9 @@ class Payload:
         return Document(id, text if isinstance(text, str) else "", title if isinstance(title, str) else None, metadata)
 
     def written(self, document: Document, digest: bytes) -> dict[str, Any]:
-        """Return the object of a document, where all metadata are in one field."""
         metadata = orjson.loads(canonical(document, dict(document.metadata)))
         fields = {self._text: document.text, self._title: document.title, self.whole: metadata}
         return {name: value for name, value in (fields | {self._digest: digest.hex()}).items() if name is not None}
 
     def is_metadata(self, name: str) -> bool:
-        """Whether a field is one of the metadata."""
         return name not in self._taken if self._given is None else name in self._given

@@ -187,10 +187,8 @@ class ElasticsearchTable(Table):
         return {"bool": {"must_not": [part]}}
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
-        """See `Language.leaf`: what the server decides follows from the type of the field.
-
-        Nulls are not indexed, and values of objects in lists are as if they were in one object.
-        """
+        """See `Language.leaf`: what the server decides follows from the type of the field. Nulls are not indexed, and
+        values of objects in lists are as if they were in one object."""
         path = self._payload.path(condition.path)
         field = {} if path is None else self._field(path)
         if path is None or field is None or any("*" in name for name in path):
@@ -267,10 +265,8 @@ class ElasticsearchTable(Table):
         return Found([hit["_id"] for hit in rows], matrix, read)
 
     def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
-        """Return the mapping of a field; {} if no document has it, None if a query cannot tell.
-
-        A name with dots is a path, too.
-        """
+        """Return the mapping of a field; {} if no document has it, None if a query cannot tell. A name with dots is a
+        path, too."""
         given: Mapping[str, Any] = self._mapping
         whole = ".".join(path)
         for name in [whole] if whole in given.get("properties", {}) else whole.split("."):

@@ -18,15 +18,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
-from boundarymorph.retrieval.stores.table import (
-    EXACT,
-    Found,
-    Payload,
-    Store,
-    Table,
-    check_columns,
-    is_integer,
-)
+from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_columns, is_integer
 from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph.index"

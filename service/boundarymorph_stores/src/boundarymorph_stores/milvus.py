@@ -1,8 +1,6 @@
-"""Collections of Milvus, and filters over their fields as its expressions.
-
-Expressions differ from our filters in types, lists and missing fields, and between releases; see `filters.bounds`.
-Strings are compared whole, so one with a NUL is found only if it is equal.
-"""
+"""Collections of Milvus, and filters over their fields as its expressions, which differ in types, lists and missing
+fields, and between releases (`filters.bounds`). Strings are compared whole, so one with a NUL is found only if it is
+equal."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ class MilvusStore(Store):
     @classmethod
     def connect(cls, chosen: StoreSettings) -> MilvusStore:
         """Return the store at milvus://HOST:PORT/DATABASE?consistency=LEVEL, milvuss:// with TLS, or milvus:///PATH.db
-        for milvus-lite in this process. Raises InvalidConfiguration."""
+        for milvus-lite here. Raises InvalidConfiguration."""
         scheme, _, address = chosen.url.get_secret_value().partition("://")
         address, _, query = address.partition("?")
         options = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
@@ -120,10 +118,8 @@ class MilvusStore(Store):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a schema. type, element: Milvus's names, such as VARCHAR; element: type of an array's elements.
-
-    size: the dimension of a vector, or the most bytes of a string.
-    """
+    """A field of a schema. type, element: Milvus's names, such as VARCHAR, the latter of an array's elements; size:
+    dimension of a vector, or most bytes of a string."""
 
     type: str
     element: str = ""
@@ -132,10 +128,7 @@ class Field:
 
 
 class MilvusTable(Table):
-    """A `Table`. The recall of its candidates depends on the index of the vectors in Milvus.
-
-    `stale` after a failed call, as the schema may have changed.
-    """
+    """A `Table`, whose recall depends on the index of the vectors in Milvus; `stale` after a failed call."""
 
     at_a_time = IDS_AT_A_TIME
 
@@ -175,8 +168,8 @@ class MilvusTable(Table):
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """See `Table.search`. More than SEARCH_LIMIT are fetched in pages or, if they are most of the collection, as
-        all of it, unordered."""
+        """See `Table.search`. More than SEARCH_LIMIT are fetched in pages or, if they are most, as the whole
+        collection."""
         filter = "" if where is True else where
         if vectors and self._halves:
             depth += depth // _MARGIN + 16
@@ -457,7 +450,7 @@ def quoted(text: str) -> str:
 
 
 def joined(by: str, parts: Sequence[str]) -> str:
-    """Join expressions by `and` or `or` into a balanced tree, since parsers limit the depth."""
+    """Join expressions into a balanced tree, since parsers limit the depth."""
     pieces = sorted(set(parts))
     while len(pieces) > 1:
         pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]

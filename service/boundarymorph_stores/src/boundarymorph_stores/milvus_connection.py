@@ -55,21 +55,14 @@ class NotLoaded(RetrieverUnavailable):
 
 
 class MilvusConnection:
-    """Calls methods of a `MilvusClient`. Thread-safe. A call blocks for up to `timeout` seconds; without a connection,
-    it may wait before that for as long again plus CONNECT_TIMEOUT.
-
-    After a connection broke or could not be made, one call at a time tries Milvus and the others fail at once, until a
-    call succeeds.
-
-    Every call raises RetrieverUnavailable if Milvus cannot be reached, is too slow or cannot do it now, RetrieverFailed
-    if it rejects the token, and UnknownIndex if the collection does not exist.
-    """
+    """Calls methods of a `MilvusClient`, each for up to `timeout` seconds; connecting may take as long again.
+    Thread-safe. After a connection broke, one call at a time tries Milvus and the others fail at once, until a call
+    succeeds. Raises RetrieverUnavailable, RetrieverFailed if the token is rejected, and UnknownIndex if the collection
+    does not exist."""
 
     def __init__(self, url: str, *, token: str | None = None, database: str = "", timeout: float = 10.0) -> None:
-        """url: http://HOST:PORT, https://..., or a file PATH.db for milvus-lite in this process. Does not connect yet.
-
-        Raises InvalidConfiguration for another url.
-        """
+        """url: http://HOST:PORT, https://..., or PATH.db for milvus-lite here. Does not connect yet. Raises
+        InvalidConfiguration."""
         if not _URL.fullmatch(url):
             raise InvalidConfiguration("the URL of Milvus must be milvus://HOST:PORT, milvuss:// or milvus:///PATH.db")
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # `call` raises what pymilvus would log

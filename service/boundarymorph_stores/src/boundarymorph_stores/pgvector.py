@@ -18,16 +18,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import InvalidInput, RetrieverFailed, RetrieverUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, Bounds, Compare, Exists
-from boundarymorph.retrieval.stores.table import (
-    EXACT,
-    Found,
-    Payload,
-    Store,
-    Table,
-    check_columns,
-    is_integer,
-    is_uuid,
-)
+from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, Table, check_columns, is_integer, is_uuid
 from boundarymorph.settings import Attached, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
@@ -220,8 +211,8 @@ class PgvectorStore(Store):
 
 
 class PgvectorTable(Table):
-    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; otherwise an
-    iterative scan of the index, which the answer says."""
+    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; else by an
+    iterative scan of it."""
 
     at_a_time = 10_000
 

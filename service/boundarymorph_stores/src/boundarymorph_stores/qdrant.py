@@ -112,10 +112,8 @@ class QdrantStore(Store):
 
 
 class QdrantTable(Table):
-    """A `Table`. Exact up to `search.exact_up_to` points (EXACT) and under filters.
-
-    An attached id of "id" is that of the point; any other is a field of the payload.
-    """
+    """A `Table`. Exact up to `search.exact_up_to` points (EXACT) and under filters. An attached id of "id" is that of
+    the point; any other is a field of the payload."""
 
     def __init__(
         self, client: QdrantClient, attached: Attached, dimension: int, using: str | None, about: str = ""

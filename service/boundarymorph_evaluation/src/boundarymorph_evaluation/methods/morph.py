@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from boundarymorph.retrieval.document import scores_by_rank
+from boundarymorph.retrieval.candidates import scores_by_rank
 from boundarymorph.selection import (
     Belief,
     BoundaryGap,

@@ -1,0 +1,314 @@
+"""The task of a request."""
+
+from __future__ import annotations
+
+import binascii
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import pybase64
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.api.schemas import Distinct
+from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
+from boundarymorph.calibration.calibration import Calibration
+from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.inference.concurrency import Deadline
+from boundarymorph.reading import bound
+from boundarymorph.retrieval.candidates import IndexSource, PoolSource, Source
+from boundarymorph.retrieval.document import Document, Search
+from boundarymorph.retrieval.filters import read_path
+from boundarymorph.selection import methods
+from boundarymorph.selection.capacity import LIKELY
+from boundarymorph.selection.pool import COMPLETE
+from boundarymorph.selector.documents import FREE, Grouping, Room
+from boundarymorph.selector.task import (
+    Accepted,
+    Context,
+    Relevance,
+    Report,
+    SelectionTask,
+    Spending,
+    Target,
+    Wanted,
+    WeightedSource,
+)
+from boundarymorph.settings import Limits, Settings
+
+ITEM_BYTES = {"float16": 2, "float32": 4}
+FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
+READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
+ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
+
+
+def task_of(
+    request: SelectRequest,
+    settings: Settings,
+    arrival: float,
+    calibration: Calibration | None = None,
+    *,
+    tenant: str = "",
+    room: Room = FREE,
+) -> SelectionTask:
+    """Fill in defaults and check limits.
+
+    Args:
+        request: Of a caller.
+        settings: They have the defaults and the limits.
+        arrival: Of the request, on `time.monotonic()`.
+        calibration: Of pools; that of an index comes with its candidates.
+        tenant: Whose known scores are used.
+        room: Where the bytes of the work are counted.
+
+    Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
+    """
+    limits, method = settings.limits, request.method or settings.method
+    searches = request.objective is not None and request.objective.find is not None
+    queries = request.queries or [AskedQuery(query=request.query or "")]
+    bound("queries", len(queries), limits.queries, "queries")
+    bound("query", max(len(query.query) for query in queries), limits.query_characters, "characters")
+    sources = [WeightedSource(source_of(request, one.query, settings), one.weight) for one in queries]
+    return SelectionTask(
+        sources[0].source,
+        _wanted(request, settings),
+        _spending(request, settings),
+        Relevance(
+            method,
+            finds_for_people(request.relevance, method, settings, searches=searches),
+            calibration=None if request.calibration is False or request.index is not None else calibration,
+            instruction=instruction_of(request.instruction, limits),
+        ),
+        _report(request, limits),
+        context_of(request.deadline_ms, request.on_failure, settings, arrival, tenant, room),
+        sources if request.queries else (),
+    )
+
+
+def context_of(
+    deadline_ms: float | None, on_failure: str | None, settings: Settings, arrival: float, tenant: str, room: Room
+) -> Context:
+    """Return the context of a request with these fields; the other arguments are those of `task_of`."""
+    seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
+    deadline = Deadline.of_request(arrival, min(seconds, settings.limits.deadline_seconds))
+    return Context(tenant, deadline, ACCEPTED[on_failure], room)
+
+
+def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
+    limits, objective, max_tokens = settings.limits, request.objective, request.max_tokens
+    k = request.k or settings.k
+    least = LIKELY if objective and request.min_relevance is None else request.min_relevance
+    wanted = Wanted(
+        k=limits.k if objective else None if max_tokens is not None else k,
+        max_tokens=max_tokens,
+        min_relevance=least,
+        distinct=grouping_of(request.distinct, k, settings),
+        negligible=settings.negligible if max_tokens is not None and least is None else 0.0,
+        diversity=request.diversity,
+        target=None if objective is None else Target(objective.find, objective.within),
+        excluded=frozenset(request.exclude_ids or ()),
+    )
+    bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
+    bound("k", wanted.k or 0, limits.k, "documents")
+    diverse = wanted.k if wanted.diversity else None
+    bound("k", diverse or 0, limits.diverse, "documents with 'diversity' (limits.diverse)")
+    bound("max_tokens", max_tokens or 0, limits.max_tokens, "tokens")
+    return wanted
+
+
+def _spending(request: SelectRequest, settings: Settings) -> Spending:
+    limits, objective = settings.limits, request.objective
+    spending = Spending(
+        budget_of(request, settings),
+        explicit=request.budget is not None,
+        goal=request.spend,
+        rounds=settings.rounds if request.rounds is None else request.rounds,
+        settle=settings.auto_settle if request.budget == "auto" and objective is None else None,
+        reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
+        known=_known(request),
+    )
+    bound("known_scores", len(spending.known), limits.known_scores, "known scores")
+    bound("budget", spending.budget, limits.budget, "calls")
+    bound("rounds", 1 if spending.rounds == "auto" else spending.rounds, limits.rounds, "rounds")
+    return spending
+
+
+def _report(request: SelectRequest, limits: Limits) -> Report:
+    proposals = 0 if request.objective is None else request.objective.next
+    bound("objective.next", proposals, limits.k, "documents")
+    return Report(request.return_documents, request.explain == "pool", proposals)
+
+
+def instruction_of(given: str | None, limits: Limits) -> str | None:
+    """Return an instruction; None for an empty one. Raises LimitExceeded."""
+    bound("instruction", len(given or ""), limits.query_characters, "characters")
+    return given
+
+
+def finds_for_people(relevance: str | None, method: str, settings: Settings, *, searches: bool = False) -> bool:
+    """Return whether relevance is to be what people find. searches: whether all that is relevant is to be found. Raises
+    InvalidInput for a method that only knows scores."""
+    knows = method == methods.DEFAULT and not searches
+    if relevance == "people" and not knows:
+        other = f"the method {methods.DEFAULT!r}" if not searches else "no 'objective'"
+        raise InvalidInput(f"'relevance': \"people\" goes with {other}; leave one of them out")
+    return knows and (relevance or settings.relevance) == "people"
+
+
+def _known(request: SelectRequest) -> dict[str, float]:
+    """Return the scores that came with a request, by id."""
+    documents = [] if request.pool is None else request.pool.documents
+    with_pool = {
+        str(place) if given.id is None else given.id: given.cross_encoder_score
+        for place, given in enumerate(documents)
+        if given.cross_encoder_score is not None
+    }
+    return with_pool | (request.known_scores or {})
+
+
+def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
+    """Return how documents are grouped. k: documents or groups to return. Raises LimitExceeded or InvalidInput."""
+    if distinct is None:
+        return None
+    counts_groups = distinct.k_counts == "groups"
+    most = distinct.at_most * k if counts_groups else distinct.at_most
+    bound("distinct.at_most", most, settings.limits.k, "documents in all" if counts_groups else "documents")
+    path = None if distinct.by == "text" else read_path(distinct.by, "distinct.by")
+    return Grouping(path, distinct.at_most, counts_groups)
+
+
+def budget_of(request: SelectRequest, settings: Settings) -> int:
+    """Return the calls that a request allows."""
+    match request.budget:
+        case None if request.objective is None:
+            return settings.budget
+        case None | "auto":
+            return min(settings.auto_budget, settings.limits.budget)
+        case budget:
+            return int(budget)
+
+
+def source_of(request: SelectRequest, query: str, settings: Settings) -> Source:
+    """Return where the candidates of one query come from. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
+    limits = settings.limits
+    vector = _query_embedding(request.query_embedding, limits)
+    if request.index is not None:
+        depth = settings.depth if request.depth is None else request.depth
+        bound("depth", depth, limits.pool, "candidates")
+        depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
+        budget = budget_of(request, settings)
+        few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
+        distant = bool(settings.retriever.url or settings.stores)
+        search = Search(
+            query,
+            depth,
+            vector,
+            request.filter,
+            request.hybrid,
+            documents=READ_AHEAD if distant and (budget or request.return_documents) else 0,
+            directions=few and (request.method or settings.method) == methods.DEFAULT,
+        )
+        defaults: set[Literal["calibration", "distinct"]] = set()
+        if request.calibration is not False:
+            defaults.add("calibration")
+        if request.objective is None and "distinct" not in request.model_fields_set:
+            defaults.add("distinct")
+        return IndexSource(request.index, search, distant, frozenset(defaults))
+    assert request.pool is not None
+    pool = request.pool
+    documents = documents_of(pool, limits)
+    bm25 = _complete([given.bm25 for given in pool.documents], "bm25")
+    scores = _complete([given.score for given in pool.documents], "score")
+    features = _features(pool, limits) | ({} if bm25 is None else {"bm25": np.array(bm25)})
+    return PoolSource(
+        query,
+        documents,
+        embeddings=_embeddings(pool, limits),
+        query_embedding=vector,
+        scores=scores,
+        features=features,
+        tokens=[given.tokens for given in pool.documents],
+        words=(request.method or settings.method) in methods.BY_WORDS,
+        vectors=request.vectors or settings.vectors,
+        ranked=request.ranked,
+    )
+
+
+def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:
+    """Return the documents of a pool. Raises LimitExceeded."""
+    bound("pool", len(pool.documents), limits.pool, "documents")
+    documents = []
+    for position, given in enumerate(pool.documents):
+        characters = len(given.text) + len(given.title or "")
+        bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
+        identifier = str(position) if given.id is None else given.id
+        documents.append(Document(identifier, given.text, given.title, given.metadata))
+    return documents
+
+
+def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) -> ArrayLike | None:
+    if isinstance(given, VectorBlock):
+        vectors = _decode(given, "query_embedding", limits)
+        if vectors.ndim != 1:
+            raise InvalidEmbeddings(f"query_embedding: the shape {given.shape} is not that of one vector, [d]")
+        return vectors
+    if given is not None:
+        bound("query_embedding", len(given), limits.dimension, "numbers")
+    return given
+
+
+def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequence[ArrayLike | None] | None:
+    single = [document.embedding for document in pool.documents]
+    if pool.embeddings is None:
+        bound("embedding", max((len(vector) for vector in single if vector), default=0), limits.dimension, "numbers")
+        return None if all(vector is None for vector in single) else single
+    if any(vector is not None for vector in single):
+        raise InvalidEmbeddings("give embeddings with the documents or as one block, not both")
+    vectors = _decode(pool.embeddings, "pool.embeddings", limits)
+    if vectors.ndim != 2 or len(vectors) != len(pool.documents):
+        raise InvalidEmbeddings(
+            f"pool.embeddings: the shape {pool.embeddings.shape} does not fit {len(pool.documents)} documents"
+        )
+    return vectors
+
+
+def _features(pool: PoolBody, limits: Limits) -> dict[str, NDArray[np.float64]]:
+    """Return arrays of shape (N,), with NaN for missing values."""
+    bound("pool.features", len(pool.features), limits.features, "signals")
+    for name, values in pool.features.items():
+        if name in COMPLETE:
+            raise InvalidInput(
+                f"pool.features.{name}: the name is taken; call it otherwise, and send 'bm25' with documents"
+            )
+        if len(values) != len(pool.documents):
+            raise InvalidInput(
+                f"pool.features.{name}: {len(values)} values for {len(pool.documents)} documents; give one for each, "
+                "null where there is none"
+            )
+    return {name: np.array(values, dtype=np.float64) for name, values in pool.features.items()}
+
+
+def _complete(values: Sequence[float | None], what: str) -> list[float] | None:
+    given = [value for value in values if value is not None]
+    if not given:
+        return None
+    if len(given) < len(values):
+        raise InvalidInput(f"pool.documents: {len(given)} of {len(values)} have a {what}; give all of them or none")
+    return given
+
+
+def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floating]:
+    bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
+    bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
+    try:
+        raw = pybase64.b64decode(block.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidEmbeddings(f"{field}.data is not base64: {error}") from None
+    expected = ITEM_BYTES[block.dtype] * math.prod(block.shape)
+    if len(raw) != expected:
+        raise InvalidEmbeddings(
+            f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}; "
+            f"is {field}.dtype right? It is float16 unless it says float32"
+        )
+    return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)

@@ -1,0 +1,255 @@
+"""Candidates of a request: where they come from, and how their vectors, texts and lengths are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boundarymorph.errors import InvalidEmbeddings
+from boundarymorph.inference.concurrency import Run
+from boundarymorph.notices import Notice
+from boundarymorph.reading import counted, has_content
+from boundarymorph.retrieval.document import Document, Retrieved, Retriever, Search, VectorSource
+from boundarymorph.retrieval.lexical_vectors import lexical_vectors
+from boundarymorph.retrieval.words import PoolWords
+from boundarymorph.selection.pool import Pool
+
+RANK_CONSTANT = 60.0
+NO_TEXT = "."  # encoded in place of a text without content, which some servers refuse
+CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models
+
+
+def scores_by_rank(count: int) -> NDArray[np.float64]:
+    """Return (count,) scores for a ranking known only by its order: those of fusing it with no other."""
+    return np.asarray(1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64)))
+
+
+class Ordered(NamedTuple):
+    """Candidates in an order, and what determines it, in words."""
+
+    pool: Pool
+    by: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexSource:
+    """A search in an index.
+
+    Attributes:
+        index: The name of the index.
+        search: What is searched for.
+        distant: Whether each read of documents is a request to a server.
+        defaults: Which artifacts of the index apply to the selection.
+    """
+
+    index: str
+    search: Search
+    distant: bool = True
+    defaults: frozenset[Literal["calibration", "distinct"]] = frozenset()
+
+    @property
+    def query(self) -> str:
+        return self.search.query
+
+    def candidates(self, retriever: Retriever) -> Candidates:
+        """Return its candidates, which the retriever finds."""
+        return IndexedCandidates(retriever, self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolSource:
+    """Documents that came with the request.
+
+    Attributes:
+        query: What they should answer.
+        given: The N documents.
+        embeddings: (N, d), or one (d,) or None per document; missing ones are encoded, and so is the query. If there
+            are none at all and `vectors` is "lexical", the vectors are made from the words.
+        query_embedding: (d,).
+        scores: (N,) retrieval scores. Without them, `ranked` documents get the scores of a fused ranking, since these
+            say more than ranks (docs/evaluation.md). Other documents are ordered by BM25 if their vectors are lexical,
+            and by inner product with the query if not.
+        features: Additional (N,) signals.
+        tokens: (N,) lengths, None where unknown.
+        words: Whether to compute which documents have which words of the query, and BM25 if it is not given.
+        vectors: What makes missing vectors.
+        ranked: Whether the documents are in the order of a retriever.
+        listed: Whether to make no vectors.
+    """
+
+    query: str
+    given: Sequence[Document]
+    embeddings: NDArray[np.floating] | Sequence[ArrayLike | None] | None = None
+    query_embedding: ArrayLike | None = None
+    scores: ArrayLike | None = None
+    features: Mapping[str, ArrayLike] = field(default_factory=dict)
+    tokens: Sequence[int | None] | None = None
+    words: bool = False
+    vectors: Literal["lexical", "encoder"] = "lexical"
+    ranked: bool = False
+    listed: bool = False
+
+    def candidates(self, retriever: Retriever) -> Candidates:
+        """Return its candidates. The retriever embeds what has no vector."""
+        return GivenCandidates(retriever, self)
+
+
+Source = IndexSource | PoolSource
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCandidates:
+    """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
+    came with the request, so that ids have no meaning beyond it."""
+
+    texts_at_hand: ClassVar[bool] = False
+    retriever: Retriever
+    source: IndexSource
+
+    @property
+    def distant(self) -> bool:
+        """Whether each read is a request to a server."""
+        return self.source.distant
+
+    async def retrieve(self, run: Run) -> Retrieved:
+        """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
+        return await self.retriever.retrieve(self.source.index, self.source.search)
+
+    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Return the first of the candidates with these ids, as `Index.documents` does."""
+        return await self.retriever.documents(self.source.index, ids)
+
+    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        """Do the same, for metadata alone."""
+        found = await self.retriever.documents(self.source.index, ids, texts=False)
+        return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
+
+    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
+        """Return (n,) lengths of n candidates in tokens, given or estimated, at least 1; NaN for those deleted."""
+        characters = await self.retriever.characters(self.source.index, ids)
+        return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
+
+    def ordered(self) -> Ordered | None:
+        """Return the candidates in the order known so far, without vectors; None if no order is known."""
+        return None
+
+
+@dataclass
+class GivenCandidates:
+    """Documents that came with the request, with the methods of `IndexedCandidates`."""
+
+    texts_at_hand: ClassVar[bool] = True
+    distant: ClassVar[bool] = False
+    retriever: Retriever
+    source: PoolSource
+
+    def __post_init__(self) -> None:
+        self._features = dict(self.source.features)
+
+    async def retrieve(self, run: Run) -> Retrieved:
+        ids = [document.id for document in self.source.given]
+        if self.source.listed:
+            return Retrieved(Pool.listed(ids), vectors="none")
+        made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
+        lexical = (
+            self.source.vectors == "lexical" and self.source.embeddings is None and self.source.query_embedding is None
+        )
+        by_words = lexical and self.source.scores is None and not self.source.ranked
+        features, words, terms = self._features, None, None
+        if lexical or self.source.words:
+            words = await run(PoolWords.of, [document.content for document in self.source.given])
+            if (by_words or self.source.words) and "bm25" not in features:
+                features["bm25"] = await run(words.bm25, self.source.query)  # an answer if there is no time for more
+            if self.source.words:
+                terms = await run(words.terms, self.source.query)
+        if lexical and words is not None:
+            made = (*await run(lexical_vectors, words, self.source.query), "lexical", [])
+        else:
+            made = await self._embedded(run)
+        documents, query, source, warnings = made
+        scores = features["bm25"] if by_words else self._order
+        pool = await run(Pool.of, ids, documents, query, scores, features, terms)
+        if by_words:  # the scores are BM25, so the inner products become the feature
+            similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
+            pool = replace(pool, features={**pool.features, "similarity": similarity})
+        return Retrieved(pool, warnings, source)
+
+    async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        return {id: self._by_id[id] for id in ids}
+
+    async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
+        return await self.documents(ids)
+
+    async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
+        tokens = _tokens(np.array([len(document.content) for document in self.source.given])).tolist()
+        for place, given in enumerate(self.source.tokens or ()):
+            if given is not None:
+                tokens[place] = given
+        lengths = dict(zip(self._by_id, tokens, strict=True))
+        return np.array([lengths[id] for id in ids], dtype=np.float64)
+
+    def ordered(self) -> Ordered | None:
+        ids = [document.id for document in self.source.given]
+        if self._order is not None:
+            return Ordered(Pool.listed(ids, self._order), "the one given")
+        bm25 = self._features.get("bm25")
+        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "that of BM25")
+
+    @cached_property
+    def _order(self) -> ArrayLike | None:
+        """(N,) scores that express the caller's order; None if there is none."""
+        if self.source.scores is None and self.source.ranked:
+            return scores_by_rank(len(self.source.given))
+        return self.source.scores
+
+    @cached_property
+    def _by_id(self) -> dict[str, Document]:
+        return {document.id: document for document in self.source.given}
+
+    async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
+        """Return the given vectors of documents and query, completed by the encoder, their source, and warnings."""
+        source: VectorSource = "given"
+        warnings = []
+        if isinstance(self.source.embeddings, np.ndarray):
+            embeddings = self.source.embeddings
+        else:
+            rows = await run(_rows, self.source.embeddings or [])
+            missing = [position for position in range(len(self.source.given)) if position not in rows]
+            if missing:
+                texts = [self.source.given[position].content for position in missing]
+                texts = [text if has_content(text) else NO_TEXT for text in texts]
+                encoded = await self.retriever.embed_documents(texts)
+                rows.update(zip(missing, encoded.vectors, strict=True))
+                if encoded.truncated:
+                    cut = counted(encoded.truncated, "document was", "documents were")
+                    said = f"{cut} cut to the encoder's maximum length to be embedded"
+                    warnings.append(Notice("embedding-truncated", said))
+            if len({row.shape for row in rows.values()}) > 1:
+                raise InvalidEmbeddings(
+                    "the embeddings have different dimensions"
+                    + (", some given and some of this service's encoder; give all of them or none" if missing else "")
+                )
+            embeddings = await run(np.stack, [rows[position] for position in range(len(self.source.given))])
+            source = "encoder" if missing else "given"
+        query = self.source.query_embedding
+        if query is None:
+            query = await self.retriever.embed_query(self.source.query)
+        return embeddings, query, source, warnings
+
+
+Candidates = IndexedCandidates | GivenCandidates
+
+
+def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.float64]:
+    return np.maximum(np.ceil(characters / CHARACTERS_PER_TOKEN), 1.0)
+
+
+def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:
+    """Return the given vectors by position. Values too large for float32 become infinite, and the pool rejects them."""
+    with np.errstate(over="ignore"):
+        return {row: np.asarray(vector, np.float32) for row, vector in enumerate(partial) if vector is not None}
