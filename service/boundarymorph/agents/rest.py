@@ -15,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from boundarymorph.api.dependencies import COUNTED
+from boundarymorph.api.visit import VISIT, Visit
 from boundarymorph.errors import PROBLEM_TYPE
 from boundarymorph.settings import AgentSettings
 
@@ -93,7 +93,7 @@ def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSe
     """Return the service of this process. url: its public one; headers: with the credentials of the caller."""
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, "client": None, "state": {COUNTED: True}}, receive, send)
+        await app({**scope, "client": None, "state": {VISIT: Visit(counted=True)}}, receive, send)
 
     transport = httpx2.ASGITransport(inside, raise_app_exceptions=False)
     http = httpx2.AsyncClient(transport=transport, base_url="http://service", headers=headers, trust_env=False)

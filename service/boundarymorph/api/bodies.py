@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph import reading
 from boundarymorph.access.limits import Access
+from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow
 from boundarymorph.inference.concurrency import CALLER, end
 from boundarymorph.selector.documents import Room
@@ -38,7 +39,7 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
         if int(declared) > limit:
             raise _too_large(limit)
         access.bytes_in_flight.check(CALLER.get(), int(declared))
-    take = access.charging(request.state.until_end)
+    take = access.charging(visit_of(request).until_end)
     chunks, size = [], 0
     try:
         async with asyncio.timeout(seconds):
@@ -109,7 +110,7 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
     declared length if it is less, count towards limits.bytes_in_flight until the request ends. Raises Overloaded."""
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
-    take = access.charging(request.state.until_end)
+    take = access.charging(visit_of(request).until_end)
     take(min(size, access.bytes_in_flight.alone))
     return chunks(request, access)
 
@@ -120,7 +121,7 @@ def spooling(request: Request, access: Access) -> Callable[[int], None]:
     They count towards limits.bytes_in_flight, as /tmp is often in memory, and one upload may have half of a caller's
     share. It raises BodyTooLarge beyond that, and Overloaded if others have too many.
     """
-    take = access.charging(request.state.until_end)
+    take = access.charging(visit_of(request).until_end)
     most, kept = access.bytes_in_flight.alone // 2, 0
 
     def keep(size: int) -> None:

@@ -11,18 +11,20 @@ from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph.api.bodies import LARGE
 from boundarymorph.api.middleware import Middleware
+from boundarymorph.api.visit import visit_of
 
 LEVEL = 1  # level 6 takes five times as long for lists of numbers, and saves another fifth
 GZIP_FORMAT = 31  # for zlib: the largest window, with the header of gzip
-TEXT = ("application/json", "image/svg", "text/")
+PAGES = ("image/svg", "text/css", "text/html", "text/javascript")
+TEXT = ("application/json", "text/", *PAGES)
 _ACCEPTED = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 
 
 class Compressed(Middleware):
     """ASGI middleware that compresses answers of text.
 
-    An answer is compressed if its length is known to be at least LARGE, or if its route sets
-    `request.state.compressible`. Each part of a stream is flushed, so that it can be read when it arrives.
+    An answer is compressed if it is part of a page, if its length is known to be at least LARGE, or if its route says
+    that it is `compressible`. Each part of a stream is flushed, so that it can be read when it arrives.
     """
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,8 +49,9 @@ class Compressed(Middleware):
 
 
 def _is_compressible(scope: Scope, headers: MutableHeaders) -> bool:
-    wanted = scope["state"].get("compressible") or int(headers.get("Content-Length", 0)) >= LARGE
-    return wanted and "Content-Encoding" not in headers and headers.get("Content-Type", "").startswith(TEXT)
+    kind, large = headers.get("Content-Type", ""), int(headers.get("Content-Length", 0)) >= LARGE
+    wanted = large or visit_of(scope).compressible or kind.startswith(PAGES)
+    return wanted and "Content-Encoding" not in headers and kind.startswith(TEXT)
 
 
 async def _packed(packer: zlib._Compress, message: Message) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
@@ -17,18 +17,14 @@ from fastapi.security import HTTPBearer
 from boundarymorph.access.callers import Caller, Scope
 from boundarymorph.access.limits import Access
 from boundarymorph.api.lifecycle import Lifecycle, Parts
-from boundarymorph.errors import (
-    InvalidInput,
-)
+from boundarymorph.api.visit import visit_of
+from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
 from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
-
-if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
-    pass
 
 JSON = "application/json"
 
@@ -59,7 +55,6 @@ def _of(kind: str, qualities: dict[str, float]) -> float:
     return next((qualities[one] for one in ranges if one in qualities), 0.0)
 
 
-COUNTED = "counted"  # attribute of the state of a request that is part of another one
 BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
 
 
@@ -82,7 +77,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
         found = await access(request)
         identified = identify(request, found)
-        request.state.permitted = permitted = identified.within(scope)
+        visit_of(request).permitted = permitted = identified.within(scope)
         await count(request, found, permitted)
         _refuse_unknown_parameters(request)
         if (index := request.path_params.get("name")) is not None:
@@ -95,17 +90,18 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
 async def count(request: Request, access: Access, caller: Caller) -> None:
     """Count a request in the caller's rate limits and among those in progress, unless it is part of one that was
     counted. Raises RateLimited and Overloaded."""
-    if not getattr(request.state, COUNTED, False):
-        request.state.decision = decision = await access.rates.take(caller.name)
-        decision.check()
-        access.enter(CALLER.get(), request.state.until_end)
+    visit = visit_of(request)
+    if not visit.counted:
+        visit.decision = await access.rates.take(caller.name)
+        visit.decision.check()
+        access.enter(CALLER.get(), visit.until_end)
 
 
 def identify(request: Request, access: Access) -> Caller:
     """Return who sends a request, for the access log too, and note on whose behalf its work is done: a key or, if there
     are none, the address that the request comes from; behind gateways, what they tell. Raises Unauthenticated."""
     caller = access.keys.caller(request.headers.get("authorization"))
-    request.state.caller = caller.name
+    visit_of(request).name = caller.name
     if caller.keys:
         CALLER.set(caller.name)
     elif request.client is not None:  # within the process, a tool has the address of its own caller
@@ -139,7 +135,8 @@ def _refuse_unknown_parameters(request: Request) -> None:
 
 def permitted(request: Request) -> Caller:
     """Return the caller of a request that `allowed` has admitted, which knows the indexes that it may use."""
-    found: Caller = request.state.permitted
+    found = visit_of(request).permitted
+    assert found is not None, "the route has no dependency on `allowed`"
     return found
 
 

@@ -8,7 +8,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPMethod
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -23,6 +23,7 @@ from boundarymorph.access.limits import Access
 from boundarymorph.access.rates import Decision
 from boundarymorph.api import problems
 from boundarymorph.api.bodies import LARGE, sent
+from boundarymorph.api.visit import VISIT, Visit, visit_of
 from boundarymorph.errors import LimitExceeded, Overloaded
 from boundarymorph.telemetry import metrics, tracing
 
@@ -88,7 +89,8 @@ class Observed(Middleware):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(tracing.REQUEST_ID, "")
         request_id = given if _GIVEN_ID.fullmatch(given) else uuid4().hex
-        token, state = tracing.request_id.set(request_id), scope.setdefault("state", {})
+        token = tracing.request_id.set(request_id)
+        visit: Visit = scope.setdefault("state", {}).setdefault(VISIT, Visit())
         start = time.perf_counter()
         status = 500
 
@@ -99,7 +101,7 @@ class Observed(Middleware):
                 headers = MutableHeaders(scope=message)
                 headers[tracing.REQUEST_ID] = request_id
                 headers[SERVER_TIMING] = tracing.header(stages | {"total": time.perf_counter() - start})
-                headers.update(_rate_limits(state.get("decision")))
+                headers.update(_rate_limits(visit.decision))
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)
                 if headers.get("content-type", "").startswith(STREAMS):
@@ -135,9 +137,8 @@ class FromAllowed(Middleware):
 
 
 class InPieces(Middleware):
-    """ASGI middleware that closes `request.state.until_end`, an ExitStack, when its request has been answered, and
-    sends large answers in pieces, no faster than they are read. Until then they count
-    towards limits.bytes_in_flight."""
+    """ASGI middleware that closes `until_end` of a visit when its request has been answered, and sends large answers
+    in pieces, no faster than they are read. Until then they count towards limits.bytes_in_flight."""
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         access: Access = scope["app"].state.access
@@ -164,8 +165,7 @@ class InPieces(Middleware):
                     await send(begun)
                 await sent(message, send)
 
-        with ExitStack() as held:
-            scope["state"]["until_end"] = held
+        with visit_of(scope).until_end as held:
             await self._app(scope, receive, counted)
 
 
@@ -237,7 +237,7 @@ def _tell(scope: Scope, status: int, seconds: float) -> None:
     method, route = _method(scope), _route(scope)
     metrics.http_seconds.labels(method, route, status).observe(seconds)
     if route not in _QUIET:
-        path, caller = _path(scope), scope["state"].get("caller")
+        path, caller = _path(scope), visit_of(scope).name
         fields = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6), "caller": caller}
         _log.info("%s %s %d %.1f ms %s", method, path, status, seconds * 1e3, caller or "-", extra={"fields": fields})
 

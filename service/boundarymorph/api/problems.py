@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from http import HTTPMethod, HTTPStatus
-from typing import Any
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
@@ -25,12 +24,12 @@ from starlette.routing import Match
 from boundarymorph import errors, reading
 from boundarymorph.access.callers import Forbidden, Unauthenticated, UnsupportedEncoding, UnsupportedMediaType
 from boundarymorph.api.schemas import Problem
+from boundarymorph.api.visit import Refusal, visit_of
 
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
 TAGS = ("numbers", "block")  # with which pydantic distinguishes the forms of a vector
 MAX_CHARACTERS = 1_000  # of a message, which may quote the caller's input
-Refusal = Callable[[Problem], tuple[int, Any]]  # returns status and body in another wire format
 LONGEST, KEPT = 100, 1_000  # characters of a path that is compared; comparisons
 _POLICY = re.compile("^/p/[^/]+(?=/)")
 log = logging.getLogger(__name__)
@@ -116,7 +115,8 @@ def respond(
     """Return a problem response, or that of another wire format: the one that the request was found to have, or that of
     its route."""
     problem = _problem(request, status, slug, detail, where)
-    refusal: Refusal | None = getattr(request.state, "refusal", getattr(request.scope.get("route"), "refusal", None))
+    of_route: Refusal | None = getattr(request.scope.get("route"), "refusal", None)
+    refusal = visit_of(request).refusal or of_route
     if refusal is not None:
         status, body = refusal(problem)
         return JSONResponse(body, status_code=status, headers=headers)
@@ -194,8 +194,7 @@ def _http(request: Request, error: HTTPException) -> JSONResponse:
         detail = f"this path takes {methods}"
     if error.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         nearest = _nearest(request)
-        if (refusal := getattr(nearest, "refusal", None)) is not None:
-            request.state.refusal = refusal
+        visit_of(request).refusal = getattr(nearest, "refusal", None)
         if error.status_code == HTTPStatus.NOT_FOUND and nearest is not None:
             detail = f"there is nothing at this path; did you mean {nearest.path_format}?"
     slug = phrase.lower().replace(" ", "-")

@@ -30,6 +30,7 @@ from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_response import event_of, response_of
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.select_task import task_of
+from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.selector.result import Progress, SelectionResult
@@ -72,7 +73,7 @@ async def _asked(request: Request, access: Access, service: Lifecycle, parts: Pa
         pool = data.get("pool") if isinstance(data, dict) else None
         documents = pool.get("documents") if isinstance(pool, dict) else pool
         wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-        room = access.room(request.state.until_end)
+        room = access.room(visit_of(request).until_end)
         return wanted, task_of(wanted, access.settings, arrival, access.calibration, tenant=key.tenant, room=room)
 
     with watch.stage("parse"):
@@ -109,7 +110,7 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
             steps = await held.enter_async_context(aclosing(selector.steps(task, watch)))
             first = await bodies.while_connected(request, _begun(steps, watch, turn, held))
             kept = held.pop_all()
-            request.state.compressible = task.report.explain_pool
+            visit_of(request).compressible = task.report.explain_pool
             return _Events(_events(request, access, asked, first, steps, kept), kept)
 
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))
@@ -158,7 +159,7 @@ async def _events(
             yield _made("round", event, step)
             step = await anext(steps)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
-        access.charging(request.state.until_end)(len(last))
+        access.charging(visit_of(request).until_end)(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))
     await held.aclose()

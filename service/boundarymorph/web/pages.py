@@ -44,7 +44,6 @@ class StaticFile:
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == self._tag:
             return Response(status_code=304, headers=headers)
-        request.state.compressible = True
         return Response(self._content, media_type=self._type, headers=headers)
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from boundarymorph import __version__
 from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
-from boundarymorph.api import bodies, openapi, operations, problems
+from boundarymorph.api import bodies, openapi, operations
 from boundarymorph.api.dependencies import (
     STATUS_HEADER,
     AccessOf,
@@ -46,12 +46,14 @@ from boundarymorph.api.rerank.ranking import (
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import usage_of
 from boundarymorph.api.select_task import context_of, finds_for_people, grouping_of, instruction_of
+from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.notices import Notice
 from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
+from boundarymorph.selection import Selection
 from boundarymorph.selection.methods import BY_WORDS
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.result import SelectionResult
@@ -127,7 +129,7 @@ class DialectRoute(APIRoute):
     takes_any_parameter = True  # in the query, such as Azure's api-version; they have no effect
 
     @property
-    def refusal(self) -> problems.Refusal:
+    def refusal(self) -> Refusal:
         """What makes status and body of a refusal."""
         path = self.path.removeprefix(BY_POLICY)
         return (TEI if path in ("/info", f"{WEAVIATE}/meta") else PATHS.get(path, DIALECTS)[0]).refusal
@@ -146,7 +148,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     with watch.stage("parse"):
         data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
         dialect = _dialect(data, path)
-        request.state.refusal = dialect.refusal
+        visit_of(request).refusal = dialect.refusal
         asked, task = await bodies.off_loop(
             access, body, lambda: _read(request, access, dialect.flat(data), dialect, arrival, parts)
         )
@@ -244,7 +246,7 @@ def _read(
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
-    room = access.room(request.state.until_end)
+    room = access.room(visit_of(request).until_end)
     context = context_of(wanted.deadline_ms, wanted.on_failure, access.settings, arrival, caller.tenant, room)
     return asked, _task(asked, access, context, instruction, dialect.documents)
 
@@ -304,17 +306,7 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
         )
     selection, count = result.selection, len(texts)
     index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
-    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
-    results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
-    returned = wanted.most or count
-    results = (
-        results[:returned]
-        if task.wanted.distinct is None
-        else _distinct(results, asked, task.wanted.distinct, returned)
-    )
-    if asked.whole:
-        kept = {ranked.index for ranked in results}
-        results = [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
+    results = _chosen(selection, index, asked, task.wanted.distinct)
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     inferred = {ranked.index for ranked in results} - set(scored)
     read = sum(len(wanted.query) + len(texts[number]) for number in scored)
@@ -360,6 +352,18 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             warnings=list(map(AnswerWarning.model_validate, warnings)),
         ),
     )
+
+
+def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: Grouping | None) -> list[Ranked]:
+    """Return the requested results. index: the places of the selected documents in the request."""
+    wanted, returned = asked.request, asked.request.most or len(asked.texts)
+    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
+    results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
+    results = results[:returned] if grouping is None else _distinct(results, asked, grouping, returned)
+    if not asked.whole:
+        return results
+    kept = {ranked.index for ranked in results}
+    return [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
 
 
 def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, returned: int) -> list[Ranked]:

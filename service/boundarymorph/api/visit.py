@@ -1,0 +1,44 @@
+"""What is known of a request while it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from boundarymorph.access.callers import Caller
+from boundarymorph.access.rates import Decision
+from boundarymorph.api.schemas import Problem
+
+VISIT = "visit"  # the key in the state of an ASGI scope
+Refusal = Callable[[Problem], tuple[int, Any]]  # returns status and body in another wire format
+
+
+@dataclass(slots=True)
+class Visit:
+    """What middleware, dependencies and routes tell each other about one request.
+
+    Attributes:
+        counted: Whether it is part of another request, which has been counted.
+        until_end: Closed when the request has been answered.
+        name: The name of its key, once identified, for the access log.
+        permitted: Its caller, once admitted, with the keys that permit it.
+        decision: The state of the caller's rate limits.
+        refusal: What makes an error of the wire format that the body was found to have.
+        compressible: Whether its streamed answer is worth compressing.
+    """
+
+    counted: bool = False
+    until_end: ExitStack = field(default_factory=ExitStack)
+    name: str | None = None
+    permitted: Caller | None = None
+    decision: Decision | None = None
+    refusal: Refusal | None = None
+    compressible: bool = False
+
+
+def visit_of(request: Mapping[str, Any]) -> Visit:
+    """Return the visit of a request, or of its ASGI scope."""
+    found: Visit = request["state"][VISIT]
+    return found
