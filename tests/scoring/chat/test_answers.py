@@ -12,6 +12,7 @@ import pytest
 from boundarymorph.remote.wire import Unusable
 from boundarymorph.scoring.chat import Chat, expected_grade
 from boundarymorph.settings import JudgeSettings
+from tests.metrics import counted
 from tests.scoring.chat.scripted import completion, logprobs, many_graded
 
 pytestmark = pytest.mark.strangers
@@ -82,6 +83,22 @@ def test_read_gives_the_relevance_of_an_answer(content: Any, more: dict[str, Any
     (read,) = Chat().read(orjson.dumps(completion(content, **more)), 1).values
     assert read == pytest.approx(relevance, nan_ok=True)
     assert relevance != 1.0 or read == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "outcome"),
+    [("2", {}, "graded"), ("relevant", {}, "malformed"), (None, {"refusal": "I cannot."}, "refused")],
+)
+def test_answers_are_counted_by_their_outcome(content: str | None, more: dict[str, Any], outcome: str) -> None:
+    def answers() -> dict[str, float]:
+        return {
+            each: counted("boundarymorph_judge_answers_total", outcome=each)
+            for each in ("graded", "malformed", "refused")
+        }
+
+    before = answers()
+    Chat().read(orjson.dumps(completion(content, **more)), 1)
+    assert answers() == before | {outcome: before[outcome] + 1}
 
 
 @pytest.mark.parametrize(
