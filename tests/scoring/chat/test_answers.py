@@ -85,20 +85,12 @@ def test_read_gives_the_relevance_of_an_answer(content: Any, more: dict[str, Any
     assert relevance != 1.0 or read == 1.0
 
 
-@pytest.mark.parametrize(
-    ("content", "more", "outcome"),
-    [("2", {}, "graded"), ("relevant", {}, "malformed"), (None, {"refusal": "I cannot."}, "refused")],
-)
-def test_answers_are_counted_by_their_outcome(content: str | None, more: dict[str, Any], outcome: str) -> None:
-    def answers() -> dict[str, float]:
-        return {
-            each: counted("boundarymorph_judge_answers_total", outcome=each)
-            for each in ("graded", "malformed", "refused")
-        }
-
-    before = answers()
-    Chat().read(orjson.dumps(completion(content, **more)), 1)
-    assert answers() == before | {outcome: before[outcome] + 1}
+def test_answers_are_counted_by_their_outcome() -> None:
+    said = [("graded", "2", {}), ("malformed", "relevant", {}), ("refused", None, {"refusal": "I cannot."})]
+    for outcome, content, more in said:
+        before = counted("boundarymorph_judge_answers_total", outcome=outcome)
+        Chat().read(orjson.dumps(completion(content, **more)), 1)
+        assert counted("boundarymorph_judge_answers_total", outcome=outcome) == before + 1
 
 
 @pytest.mark.parametrize(
