@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -177,17 +177,10 @@ class TestAnswers:
         assert door.receive.await_count == 2, "until the server says that the client has gone"
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [
-        ({"pool": [0] * 9, "other": {"pool": [0] * 8}}, "pool"),
-        ({"pool": {"documents": [0] * 9}}, "pool.documents"),
-        ({"pool": {"features": {"a": [0] * 9}}}, None),
-    ],
-)
-def test_lists_longer_than_any_are_refused_before_they_are_read(value: object, name: str | None) -> None:
-    with nullcontext() if name is None else pytest.raises(LimitExceeded, match=f"^{name}: over"):
-        assert decoded(orjson.dumps(value), Limits(dimension=8, pool=7)) == value
+def test_lists_longer_than_any_are_refused_before_they_are_read() -> None:
+    for value, name in (({"pool": [0] * 9}, "pool"), ({"pool": {"documents": [0] * 9}}, "pool.documents")):
+        with pytest.raises(LimitExceeded, match=f"^{name}: over"):
+            decoded(orjson.dumps(value), Limits(dimension=8, pool=7))
 
 
 class TestBytesInHand:
