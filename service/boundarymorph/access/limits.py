@@ -15,8 +15,7 @@ from boundarymorph.access.callers import KeyRing, Origins, Policies
 from boundarymorph.access.rates import RateLimits
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, Overloaded
-from boundarymorph.inference.concurrency import CALLER, FairExecutor, Shares, Turns
-from boundarymorph.selector.documents import Room
+from boundarymorph.inference.concurrency import FairExecutor, Shares, Turns
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
@@ -125,14 +124,6 @@ class Access:
             until_end.enter_context(self.requests.holding(caller))(1)
         except Overloaded as error:
             raise _refused("full" if self.requests.total == self.requests.most else "share", str(error)) from None
-
-    def charging(self, until_end: ExitStack) -> Callable[[int], None]:
-        """Return what charges bytes of bodies, texts, answers and selections to the present caller until the end of its
-        request. It raises Overloaded or LimitExceeded."""
-        return until_end.enter_context(self.bytes_in_flight.holding(CALLER.get()))
-
-    def room(self, until_end: ExitStack) -> Room:
-        return Room(self.charging(until_end), answer=self.settings.limits.body_bytes)
 
     async def close(self) -> None:
         await self.work.close()

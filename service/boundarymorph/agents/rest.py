@@ -89,11 +89,12 @@ class Service:
             await asyncio.sleep(START_PAUSE)
 
 
-def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSettings) -> Service:
-    """Return the service of this process. url: its public one; headers: with the credentials of the caller."""
+def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSettings, caller: str = "") -> Service:
+    """Return the service of this process. url: its public one; headers: with the credentials of the caller; caller: on
+    whose behalf it works."""
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, "client": None, "state": {VISIT: Visit(counted=True)}}, receive, send)
+        await app({**scope, "client": None, "state": {VISIT: Visit(counted=True, caller=caller)}}, receive, send)
 
     transport = httpx2.ASGITransport(inside, raise_app_exceptions=False)
     http = httpx2.AsyncClient(transport=transport, base_url="http://service", headers=headers, trust_env=False)

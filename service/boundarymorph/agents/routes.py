@@ -15,6 +15,7 @@ from boundarymorph.access import callers
 from boundarymorph.access.rates import RateLimited
 from boundarymorph.api import bodies
 from boundarymorph.api.dependencies import BEARER, AccessOf, count, identify
+from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import NotInstalled, missing_package
 from boundarymorph.telemetry import tracing
 
@@ -41,7 +42,8 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
     headers = {tracing.REQUEST_ID: tracing.request_id.get() or "", **tracing.headers()}
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
-    service = tools.within(request.app, settings.public_url or str(request.base_url), headers, settings.agents)
+    url, on_behalf_of = settings.public_url or str(request.base_url), visit_of(request).caller
+    service = tools.within(request.app, url, headers, settings.agents, on_behalf_of)
     answer: Response = tools.Exchange(service, body)
     return answer
 

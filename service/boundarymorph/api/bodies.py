@@ -17,7 +17,7 @@ from boundarymorph import reading
 from boundarymorph.access.limits import Access
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow
-from boundarymorph.inference.concurrency import CALLER, end
+from boundarymorph.inference.concurrency import end
 from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Limits
 
@@ -34,12 +34,12 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
     """
     limit, seconds = access.settings.limits.body_bytes, access.settings.body_seconds
     limit = limit if most is None else min(limit, most)
-    declared = request.headers.get("content-length", "")
+    declared, visit = request.headers.get("content-length", ""), visit_of(request)
     if declared.isdecimal():
         if int(declared) > limit:
             raise _too_large(limit)
-        access.bytes_in_flight.check(CALLER.get(), int(declared))
-    take = access.charging(visit_of(request).until_end)
+        access.bytes_in_flight.check(visit.caller, int(declared))
+    take = visit.charging(access)
     chunks, size = [], 0
     try:
         async with asyncio.timeout(seconds):
@@ -110,7 +110,7 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
     declared length if it is less, count towards limits.bytes_in_flight until the request ends. Raises Overloaded."""
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
-    take = access.charging(visit_of(request).until_end)
+    take = visit_of(request).charging(access)
     take(min(size, access.bytes_in_flight.alone))
     return chunks(request, access)
 
@@ -121,7 +121,7 @@ def spooling(request: Request, access: Access) -> Callable[[int], None]:
     They count towards limits.bytes_in_flight, as /tmp is often in memory, and one upload may have half of a caller's
     share. It raises BodyTooLarge beyond that, and Overloaded if others have too many.
     """
-    take = access.charging(visit_of(request).until_end)
+    take = visit_of(request).charging(access)
     most, kept = access.bytes_in_flight.alone // 2, 0
 
     def keep(size: int) -> None:

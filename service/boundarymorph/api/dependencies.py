@@ -94,20 +94,21 @@ async def count(request: Request, access: Access, caller: Caller) -> None:
     if not visit.counted:
         visit.decision = await access.rates.take(caller.name)
         visit.decision.check()
-        access.enter(CALLER.get(), visit.until_end)
+        access.enter(visit.caller, visit.until_end)
 
 
 def identify(request: Request, access: Access) -> Caller:
     """Return who sends a request, for the access log too, and note on whose behalf its work is done: a key or, if there
     are none, the address that the request comes from; behind gateways, what they tell. Raises Unauthenticated."""
-    caller = access.keys.caller(request.headers.get("authorization"))
-    visit_of(request).name = caller.name
+    caller, visit = access.keys.caller(request.headers.get("authorization")), visit_of(request)
+    visit.name = caller.name
     if caller.keys:
-        CALLER.set(caller.name)
+        visit.caller = caller.name
     elif request.client is not None:  # within the process, a tool has the address of its own caller
-        CALLER.set(_network(request.client.host))
+        visit.caller = _network(request.client.host)
     if access.behind_gateways and (told := request.headers.get(ON_BEHALF_OF)):
-        CALLER.set(f"{caller.name}/{told}")
+        visit.caller = f"{caller.name}/{told}"
+    CALLER.set(visit.caller)
     return caller
 
 

@@ -156,7 +156,7 @@ class InPieces(Middleware):
                 begun, start = start, None
                 if begun is not None:
                     try:
-                        access.charging(held)(len(message.get("body", b"")))
+                        visit.charging(access)(len(message.get("body", b"")))
                     except (LimitExceeded, Overloaded) as error:
                         refused = True
                         refusal = await problems.refused(Request(scope), error)
@@ -165,7 +165,8 @@ class InPieces(Middleware):
                     await send(begun)
                 await sent(message, send)
 
-        with visit_of(scope).until_end as held:
+        visit = visit_of(scope)
+        with visit.until_end:
             await self._app(scope, receive, counted)
 
 

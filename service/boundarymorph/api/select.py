@@ -32,7 +32,6 @@ from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.select_task import task_of
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import BoundaryMorphError
-from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
@@ -73,7 +72,7 @@ async def _asked(request: Request, access: Access, service: Lifecycle, parts: Pa
         pool = data.get("pool") if isinstance(data, dict) else None
         documents = pool.get("documents") if isinstance(pool, dict) else pool
         wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-        room = access.room(visit_of(request).until_end)
+        room = visit_of(request).room(access)
         return wanted, task_of(wanted, access.settings, arrival, access.calibration, tenant=key.tenant, room=room)
 
     with watch.stage("parse"):
@@ -83,7 +82,7 @@ async def _asked(request: Request, access: Access, service: Lifecycle, parts: Pa
         service.require()  # else it needs no model
     if wanted.index is not None:
         key.require(wanted.index)
-    turn = access.admission.turn(CALLER.get(), deadline=task.context.deadline.moment)
+    turn = access.admission.turn(visit_of(request).caller, deadline=task.context.deadline.moment)
     return Asked(policy.name, wanted, task, turn)
 
 
@@ -159,7 +158,7 @@ async def _events(
             yield _made("round", event, step)
             step = await anext(steps)
         last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
-        access.charging(visit_of(request).until_end)(len(last))
+        visit_of(request).charging(access)(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))
     await held.aclose()

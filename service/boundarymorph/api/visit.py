@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from boundarymorph.access.callers import Caller
+from boundarymorph.access.limits import Access
 from boundarymorph.access.rates import Decision
 from boundarymorph.api.schemas import Problem
+from boundarymorph.selector.documents import Room
 
 VISIT = "visit"  # the key in the state of an ASGI scope
 Refusal = Callable[[Problem], tuple[int, Any]]  # returns status and body in another wire format
@@ -21,6 +23,7 @@ class Visit:
 
     Attributes:
         counted: Whether it is part of another request, which has been counted.
+        caller: On whose behalf it is answered; what it takes counts towards the share of this caller.
         until_end: Closed when the request has been answered.
         name: The name of its key, once identified, for the access log.
         permitted: Its caller, once admitted, with the keys that permit it.
@@ -30,12 +33,21 @@ class Visit:
     """
 
     counted: bool = False
+    caller: str = ""
     until_end: ExitStack = field(default_factory=ExitStack)
     name: str | None = None
     permitted: Caller | None = None
     decision: Decision | None = None
     refusal: Refusal | None = None
     compressible: bool = False
+
+    def charging(self, access: Access) -> Callable[[int], None]:
+        """Return what charges bytes of bodies, texts, answers and selections to the caller until the request ends. It
+        raises Overloaded or LimitExceeded."""
+        return self.until_end.enter_context(access.bytes_in_flight.holding(self.caller))
+
+    def room(self, access: Access) -> Room:
+        return Room(self.charging(access), answer=access.settings.limits.body_bytes)
 
 
 def visit_of(request: Mapping[str, Any]) -> Visit:

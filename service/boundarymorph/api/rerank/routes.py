@@ -48,7 +48,6 @@ from boundarymorph.api.select_response import usage_of
 from boundarymorph.api.select_task import context_of, finds_for_people, grouping_of, instruction_of
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
-from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.notices import Notice
 from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import PoolSource
@@ -152,7 +151,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
         asked, task = await bodies.off_loop(
             access, body, lambda: _read(request, access, dialect.flat(data), dialect, arrival, parts)
         )
-    turn = access.admission.turn(CALLER.get(), deadline=task.context.deadline.moment)
+    turn = access.admission.turn(visit_of(request).caller, deadline=task.context.deadline.moment)
     result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
     ranking = await bodies.off_loop(access, body, lambda: _ranking(result, asked, task, parts.scorer.name))
     if asked.request.returns:
@@ -246,7 +245,7 @@ def _read(
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
-    room = access.room(visit_of(request).until_end)
+    room = visit_of(request).room(access)
     context = context_of(wanted.deadline_ms, wanted.on_failure, access.settings, arrival, caller.tenant, room)
     return asked, _task(asked, access, context, instruction, dialect.documents)
 
