@@ -14,12 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.errors import (
-    CorruptIndex,
-    EmptyIndex,
-    StorageUnavailable,
-    UnknownIndex,
-)
+from boundarymorph.errors import CorruptIndex, EmptyIndex, StorageUnavailable, UnknownIndex
 from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import UNREADABLE, UnreadableIndex
