@@ -17,8 +17,7 @@ from fastapi.responses import StreamingResponse
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api.dependencies import prefers
-from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
@@ -107,13 +106,14 @@ def test_qualities(accept: str, streams: bool) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The callers of the lists of indexes."""
     told: list[str] = []
-    listed = LocalCatalog.list
+    run = FairExecutor.run
 
-    def noted(catalog: LocalCatalog, *given: Any, **options: Any) -> Any:
-        told.append(CALLER.get())
-        return listed(catalog, *given, **options)
+    async def noted(executor: FairExecutor, function: Any, *given: Any, caller: str = "") -> Any:
+        if function.__name__ == "list":
+            told.append(caller)
+        return await run(executor, function, *given, caller=caller)
 
-    monkeypatch.setattr(LocalCatalog, "list", noted)
+    monkeypatch.setattr(FairExecutor, "run", noted)
     return told
 
 
