@@ -20,7 +20,7 @@ FILES = [
     for found in (PACKAGE, *(PROJECT / "service" / name / "src" for name in BESIDE))
     for path in found.rglob("*.py")
 ]
-LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 600, 80
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 600, 80, 9
 AT_THE_ROOT = {"__init__.py", "database.py", "errors.py", "library.py", "notices.py", "reading.py"}
 
 
@@ -39,6 +39,19 @@ def test_functions_are_short() -> None:
         and node.end_lineno - node.lineno >= LINES_OF_A_FUNCTION
     ]
     assert long == []
+
+
+def test_constructors_of_selections_have_few_parameters() -> None:
+    many = [
+        f"{path.name}: {node.name}"
+        for folder in ("selection", "selector", "api")
+        for path in (PACKAGE / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and node.name == "__init__"
+        and len(node.args.args) + len(node.args.kwonlyargs) - 1 > PARAMETERS
+    ]
+    assert many == []
 
 
 def test_no_circle_between_files_for_typing_either() -> None:

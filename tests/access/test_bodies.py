@@ -6,7 +6,9 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MethodType
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,6 +16,8 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
+from boundarymorph.api.bodies import LARGE_ANSWER, decoded, hang_up, sent
+from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Shares
 from boundarymorph.settings import Limits, Settings
 from tests.fakes.service import answer, application, client_of, listening, problem, ready, texts
@@ -21,6 +25,7 @@ from tests.patience import until_async
 
 SECONDS = 30.0  # after which a test has failed
 SELECT = {"query": "q", "pool": texts(3), "budget": 1, "k": 1}
+GONE = {"type": "http.disconnect"}
 MOST, OF_A_SELECTION = 2**16, 2**14  # bytes in flight, and those of the mathematics of SELECT at most
 
 
@@ -150,6 +155,32 @@ async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield part
     except ConnectionResetError:
         return
+
+
+class TestAnswers:
+    @pytest.mark.parametrize("pieces", [[0], [1], [LARGE_ANSWER], [LARGE_ANSWER, 1], [LARGE_ANSWER, LARGE_ANSWER]])
+    @pytest.mark.parametrize("more", [False, True])
+    async def test_are_sent_in_pieces_of_which_only_the_last_ends_them(self, pieces: list[int], more: bool) -> None:
+        message = {"type": "http.response.body", "body": b"a" * sum(pieces), "more_body": more}
+        found = []
+
+        async def send(piece: Any) -> None:
+            found.append((len(piece["body"]), piece["more_body"]))
+
+        await sent(message, send)
+        assert found == [*((length, True) for length in pieces[:-1]), (pieces[-1], more)]
+
+    async def test_that_break_off_close_the_connection(self) -> None:
+        door = Mock(transport=Mock(), receive=AsyncMock(side_effect=[{"type": "http.request"}, GONE]))
+        await hang_up(MethodType(lambda self: self.receive(), door))
+        door.transport.abort.assert_called_once_with()
+        assert door.receive.await_count == 2, "until the server says that the client has gone"
+
+
+def test_lists_longer_than_any_are_refused_before_they_are_read() -> None:
+    for value, name in (({"pool": [0] * 9}, "pool"), ({"pool": {"documents": [0] * 9}}, "pool.documents")):
+        with pytest.raises(LimitExceeded, match=f"^{name}: over"):
+            decoded(orjson.dumps(value), Limits(dimension=8, pool=7))
 
 
 class TestBytesInHand:

@@ -122,7 +122,7 @@ EXCHANGES: list[tuple[str, dict[str, Any], Any]] = [
         {"query": QUERY, "input": TEXTS, "top_k": 3, "return_input": True},
         INPUT | {"data": ranked("score", order=ORDER[:3], input=text)},
     ),
-    ("/reranking", {"query": QUERY, "input": PASSAGES}, {"data": ranked("score")}),
+    ("/reranking", {"query": QUERY, "input": PASSAGES, "top_k": 0}, {"data": ranked("score")}),
     (
         "/voyage/v1/rerank",
         COHERE | {"truncation": True, "top_k": 3, "return_documents": True},

@@ -116,6 +116,10 @@ class TestPauses:
             tried.after_answer(refusal())
 
 
+def test_a_connection_does_not_show_its_key() -> None:
+    assert "secret" not in repr(Connection.of("http://service", "secret", 60, 3))
+
+
 class TestRequests:
     def test_say_how_much_time_is_left(self) -> None:
         clock = Clock(0.0)

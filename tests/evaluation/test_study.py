@@ -11,7 +11,7 @@ from boundarymorph_evaluation.methods import Contestant, chosen
 from boundarymorph_evaluation.methods.method import ScoringMethod
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 from boundarymorph_evaluation.promise import Audit, Look, Promise
-from boundarymorph_evaluation.promised import CALLS, audit_of, kept, stop
+from boundarymorph_evaluation.promised import CALLS, audit_of, kept
 from boundarymorph_evaluation.run import experiment
 from boundarymorph_evaluation.study import changes, comparisons, latencies
 from tests.evaluation.tables import synthetic
@@ -99,13 +99,6 @@ def test_an_audit_is_of_the_path_of_a_session() -> None:
     assert calls == sorted(set(calls)) and calls[-1] <= 120
     assert audit.looks[-1].real == pytest.approx(0.0, abs=1e-6), "the whole pool is scored"
     assert audit.looks[0].believed == np.inf and audit.looks[0].real > 0.0
-
-
-def test_a_session_stops_where_it_believes_little() -> None:
-    believed = [0.1, 0.01, 0.2, 0.01, 0.0]
-    audit = Audit(tuple(Look(10 * place, one, 0.0) for place, one in enumerate(believed, start=1)))
-    assert stop(audit, 0.05).calls == 20 and stop(audit, 0.05, 2).calls == 50
-    assert stop(audit, 0.3).calls == 10 and stop(audit, -1.0).calls == 50
 
 
 def test_what_is_kept_and_what_is_refused() -> None:

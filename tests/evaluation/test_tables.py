@@ -148,7 +148,7 @@ def test_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> None:
     assert found.name == "tides"
     assert dict(found.documents) == {"a": "Tides\nThe moon pulls.", "b": "Bread rises."}
     assert dict(found.queries) == {"1": "sea level"}, "only judged queries"
-    assert found.judgments == {"1": {"a": 2}}
+    assert found.judgments == {"1": {"a": 2, "b": 0}}
 
 
 def test_without_judgments_every_query_counts(tmp_path: Path) -> None:

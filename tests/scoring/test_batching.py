@@ -264,6 +264,18 @@ class TestLeaving:
         with pytest.raises(RuntimeError):
             await scorer.score("q", ["after"])
 
+    async def test_closing_while_a_request_is_tokenised(self) -> None:
+        scorer = BatchingScorer(model := SeededCrossEncoder())
+        may_go_on = hold_tokenizer(model)
+        task = asked(scorer, "slow", "text")
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(scorer.close())
+        await asyncio.sleep(0.01)
+        may_go_on.set()
+        with pytest.raises(ScorerUnavailable, match="shutting down"):
+            await task
+        await closing
+
 
 class TestTrouble:
     @pytest.mark.parametrize(

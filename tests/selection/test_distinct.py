@@ -159,6 +159,14 @@ def test_each_adds_the_most(diversity: float, seed: int) -> None:
         assert found == np.argsort(-scores, kind="stable")[:12].tolist()
 
 
+def test_diverse_sets_of_copies_overflow_nothing() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(80, 2)).astype(np.float32)[rng.integers(4, size=80)]
+    vectors /= np.linalg.norm(vectors, axis=1)[:, None]
+    with np.errstate(over="raise"):
+        assert len(set(diverse(vectors, np.linspace(0.1, 0.9, 80), 50, 0.4).tolist())) == 50
+
+
 def test_copies_come_last() -> None:
     pool, scores = clustered(30, 6, 1)
     vectors, relevance = np.repeat(pool.embeddings, 4, axis=0), np.repeat(scores, 4)

@@ -187,7 +187,7 @@ def _short(text: str) -> str:
 
 def _http(request: Request, error: HTTPException) -> JSONResponse:
     phrase = HTTPStatus(error.status_code).phrase
-    detail = phrase if error.detail == phrase else str(error.detail)
+    detail = str(error.detail)
     headers = dict(error.headers) if error.headers else {}
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         methods = headers["Allow"] = ", ".join(_methods(request))  # Starlette names only those of one route

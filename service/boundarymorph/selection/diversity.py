@@ -61,7 +61,8 @@ def diverse(
         worth[chosen] = -np.inf
         best = int(worth.argmax())
         row = kernel(1.0 - points @ points[best]) - rows[:step, best] @ rows[:step]
-        rows[step] = row / np.sqrt(left[best])
+        bound = np.sqrt(left)  # of a correlation, which rounding exceeds where little variance is left
+        rows[step] = np.clip(row / bound[best], -bound, bound)
         left = np.maximum(left - np.square(rows[step]), LEAST)
         chosen.append(best)
     return few[chosen]

@@ -47,7 +47,7 @@ async def select_for_all(
 
     runs: new ones, of `parts_of(task)`.
     """
-    k, weights = task.wanted.k, np.array([query.weight for query in task.several])
+    k = task.wanted.k
     assert k is not None
 
     async def spend(run: SelectionRun, share: int) -> None:
@@ -75,6 +75,20 @@ async def select_for_all(
         selection, answered = await in_thread(_best, task, pool, runs, places)
 
     parts = [await run.result() for run in runs]
+    result = replace(_joined(task, parts, places, selection, answered), pool=pool, seconds=observer.seconds())
+    observer.finished(result, task, runs[0].scores.model)
+    return result
+
+
+def _joined(
+    task: SelectionTask,
+    parts: Sequence[SelectionResult],
+    places: Sequence[NDArray[np.intp]],
+    selection: Selection,
+    answered: Answered,
+) -> SelectionResult:
+    """Return the result of all queries, but for its pool and seconds. places: as for `_best`."""
+    weights = np.array([query.weight for query in task.several])
     calls, scores = _calls(parts, places), dict[int, float]()
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
         for column in np.flatnonzero(selection.scored & (answered.leading == number)).tolist():
@@ -86,10 +100,9 @@ async def select_for_all(
     reasons = [part.stop_reason for part in incomplete or parts]
     losses, searched = [part.outlook.loss for part in parts], [float(len(part.pool) > 0) for part in parts]
     tokens = [part.tokens for part in parts if part.tokens is not None]
-    result = replace(
+    return replace(
         parts[0],
         task=replace(task, spending=replace(task.spending, budget=sum(part.task.spending.budget for part in parts))),
-        pool=pool,
         selection=selection,
         history=[seen for _, seen in calls],
         rounds=max(part.rounds for part in parts),
@@ -107,13 +120,10 @@ async def select_for_all(
         truncated=sum(part.truncated for part in parts),
         trips=sum(part.trips for part in parts),
         tokens=reduce(TokenCounts.plus, tokens) if tokens else None,
-        seconds=observer.seconds(),
         warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
         scores=scores,
         answered=replace(answered, asked=[number for number, _ in calls]),
     )
-    observer.finished(result, task, runs[0].scores.model)
-    return result
 
 
 def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]]) -> list[tuple[int, Observation]]:

@@ -12,6 +12,7 @@ import pytest
 from boundarymorph.remote.wire import Unusable
 from boundarymorph.scoring.chat import Chat, expected_grade
 from boundarymorph.settings import JudgeSettings
+from tests.metrics import counted
 from tests.scoring.chat.scripted import completion, logprobs, many_graded
 
 pytestmark = pytest.mark.strangers
@@ -82,6 +83,14 @@ def test_read_gives_the_relevance_of_an_answer(content: Any, more: dict[str, Any
     (read,) = Chat().read(orjson.dumps(completion(content, **more)), 1).values
     assert read == pytest.approx(relevance, nan_ok=True)
     assert relevance != 1.0 or read == 1.0
+
+
+def test_answers_are_counted_by_their_outcome() -> None:
+    said = [("graded", "2", {}), ("malformed", "relevant", {}), ("refused", None, {"refusal": "I cannot."})]
+    for outcome, content, more in said:
+        before = counted("boundarymorph_judge_answers_total", outcome=outcome)
+        Chat().read(orjson.dumps(completion(content, **more)), 1)
+        assert counted("boundarymorph_judge_answers_total", outcome=outcome) == before + 1
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,9 @@ async def test_tokens() -> None:
         assert scores.tokens is not None
         assert (scores.tokens.read, scores.tokens.written) == (2 * READ, 2 * WRITTEN)
         assert counted("boundarymorph_judge_tokens_total", kind="read") == read + 2 * READ
-        server.behaviour = says("2", usage=None)
-        assert (await scorer.score("q", ["3"])).tokens is None, "the server does not say"
+        for usage in (None, {"prompt_tokens": 5}, {"prompt_tokens": None, "completion_tokens": 5}):
+            server.behaviour = says("2", usage=usage)
+            assert (await scorer.score("q", ["3"])).tokens is None, "the server does not say"
         server.script = [answer({"error": "slow down"}, 429, retry_after="60")]
         with pytest.raises(Overloaded):
             await scorer.score("q", ["3"], deadline=asyncio.get_running_loop().time() + 0.5)

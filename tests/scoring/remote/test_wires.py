@@ -36,7 +36,7 @@ EXCHANGES = [
         "http://a",
         "/score",
         {"query": "q", "texts": ["a", "b"], "deadline_ms": DEADLINE_SHARE * 10_000},
-        {"model": "m", "scores": [0.25, 0.75], "truncated": 0},
+        {"model": "m", "scores": [0.25, 0.75]},
     ),
     (
         "tei://a",
@@ -75,6 +75,7 @@ def test_wire_sends_and_reads_an_exchange(url: str, path: str, body: dict[str, A
     assert body is None or request.body == body
     read = dialect.read(orjson.dumps(answered), 2)
     np.testing.assert_allclose(read.values, [0.25, 0.75], rtol=1e-12)
+    assert read.truncated == 0
 
 
 @pytest.mark.parametrize("url", ["http://a", "vllm://a", "tei://a", "cohere://?model=m"])
@@ -123,6 +124,7 @@ def test_describe_reads_the_model_and_its_limits(
     read = described(url, **told)
     assert (read.name, read.model, read.texts, read.length) == (name, model, texts, length)
     assert read.instructed == (told is OURS or url.startswith("vllm"))
+    assert not url.startswith("http:") or read.revision == ("12" if told is OURS else "m")
     assert read.concurrent_texts == told.get("max_concurrent_requests")
 
 

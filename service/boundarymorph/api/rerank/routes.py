@@ -52,6 +52,7 @@ from boundarymorph.notices import Notice
 from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
+from boundarymorph.selection import Selection
 from boundarymorph.selection.methods import BY_WORDS
 from boundarymorph.selector.documents import Grouping, group_key
 from boundarymorph.selector.result import SelectionResult
@@ -306,17 +307,7 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
         )
     selection, count = result.selection, len(texts)
     index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
-    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
-    results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
-    returned = wanted.most or count
-    results = (
-        results[:returned]
-        if task.wanted.distinct is None
-        else _distinct(results, asked, task.wanted.distinct, returned)
-    )
-    if asked.whole:
-        kept = {ranked.index for ranked in results}
-        results = [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
+    results = _chosen(selection, index, asked, task.wanted.distinct)
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     inferred = {ranked.index for ranked in results} - set(scored)
     read = sum(len(wanted.query) + len(texts[number]) for number in scored)
@@ -362,6 +353,18 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             warnings=list(map(AnswerWarning.model_validate, warnings)),
         ),
     )
+
+
+def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: Grouping | None) -> list[Ranked]:
+    """Return the requested results. index: the places of the selected documents in the request."""
+    wanted, returned = asked.request, asked.request.most or len(asked.texts)
+    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
+    results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
+    results = results[:returned] if grouping is None else _distinct(results, asked, grouping, returned)
+    if not asked.whole:
+        return results
+    kept = {ranked.index for ranked in results}
+    return [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
 
 
 def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, returned: int) -> list[Ranked]:

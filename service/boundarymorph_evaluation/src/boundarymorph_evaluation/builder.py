@@ -30,7 +30,7 @@ from boundarymorph_evaluation.tables import ScoreTable
 
 PAIR = 16  # bytes of a score and its seconds
 CHUNK = 32  # texts or pairs that are kept together: what a crash can cost
-RENEWED = ("grade", "n_relevant", "terms")  # what a finished table takes from the collection anew
+RENEWED = ("grade", "judged", "n_relevant", "terms")  # what a finished table takes from the collection anew
 
 TRIES = 3  # of pairs that the scorer could not answer at once
 
@@ -45,13 +45,15 @@ class TableBuilder:
     depth: int
     known: Mapping[str, NDArray[np.floating]] = field(default_factory=dict)
 
-    async def build(self, collection: Collection, path: Path, watch: Watch = lambda *_: None) -> ScoreTable:
+    async def build(
+        self, collection: Collection, path: Path, watch: Watch = lambda *_: None, *, scored: bool = True
+    ) -> ScoreTable:
         """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there, or
         another process is building the table.
 
         Scores of a finished table are kept, also where only some of its queries are asked for; its judgments and terms
         are those that the collection has now. A document that the scorer gave no score for is left out of its query's
-        pool.
+        pool. scored: False for a table without scores (NaN), unless it is there; it is not kept, but its vectors are.
         """
         await self.encoder.check()
         if identity_of(self.scorer) is None:
@@ -65,21 +67,25 @@ class TableBuilder:
         }
         if (table := _kept(path, recipe, collection)) is not None:
             return table
-        with _unfinished(path, recipe) as work:
+        with _unfinished(path, recipe, keep=not scored) as work:
             table = _kept(path, recipe, collection)  # if another process has built it in the meantime
             if table is None:
-                table = await self._built(collection, path, work, recipe, watch)
+                table = await self._built(collection, path, work, recipe, watch, scored)
         return table
 
     async def _built(
-        self, collection: Collection, path: Path, work: _Work, recipe: Mapping[str, Any], watch: Watch
+        self, collection: Collection, path: Path, work: _Work, recipe: Mapping[str, Any], watch: Watch, scored: bool
     ) -> ScoreTable:
         documents = await self._encoded(collection, work, watch)
         queries = np.array([await self.encoder.encode_query(text) for text in collection.queries.values()])
         pools, similarities = _pools(documents, queries, min(self.depth, len(documents)))
+        arrays = _assembled(collection, documents, queries, pools, similarities)
+        texts = collection.queries, collection.documents
+        if not scored:
+            arrays |= {"score": np.full(pools.shape, np.nan), "scorer": np.array(self.scorer.name)}
+            return ScoreTable(path.stem, _renewed(arrays, collection), texts)
         scores, seconds = (await self._scored(collection, pools, work, watch)).T
         scores = scores.reshape(pools.shape)
-        arrays = _assembled(collection, documents, queries, pools, similarities)
         arrays["pool"][np.isnan(scores)] = -1
         arrays |= {
             "score": np.nan_to_num(scores),
@@ -87,7 +93,7 @@ class TableBuilder:
             "scorer": np.array(self.scorer.name),
             "recipe": np.array(orjson.dumps(recipe).decode()),
         }
-        table = ScoreTable(path.stem, _renewed(arrays, collection), (collection.queries, collection.documents))
+        table = ScoreTable(path.stem, _renewed(arrays, collection), texts)
         tables.write(table, path)
         return table
 
@@ -120,14 +126,14 @@ class TableBuilder:
             row, column = divmod(done, pools.shape[1])
             chunk = pools[row, column : column + CHUNK]
             begin = perf_counter()
-            scores = await self._scores(queries[row], [texts[document] for document in chunk])
+            scores = await self.scores(queries[row], [texts[document] for document in chunk])
             seconds = np.full(len(chunk), (perf_counter() - begin) / len(chunk))
             work.append("scores", np.column_stack([scores, seconds]).tobytes())
             done += len(chunk)
             watch("scoring pairs", done, pools.size)
         return np.frombuffer(work.content("scores")).reshape(-1, 2)
 
-    async def _scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """NaN where the scorer answered without a score. Raises what the scorer does."""
         values = np.full(len(texts), np.nan)
         open = np.arange(len(texts))
@@ -165,9 +171,11 @@ class _Work:
 
 
 @contextmanager
-def _unfinished(path: Path, recipe: Mapping[str, Any]) -> Iterator[_Work]:
-    """The unfinished work of a table, for this process alone, deleted when all is done. Raises InvalidInput if another
-    process has it, or it cannot be kept."""
+def _unfinished(path: Path, recipe: Mapping[str, Any], *, keep: bool) -> Iterator[_Work]:
+    """The unfinished work of a table, for this process alone, deleted when all is done unless `keep`.
+
+    Raises InvalidInput if another process has it, or it cannot be kept.
+    """
     file = path.with_name(path.name + ".unfinished")
     with suppress(OSError):  # SQLite will say so
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +192,8 @@ def _unfinished(path: Path, recipe: Mapping[str, Any]) -> Iterator[_Work]:
         raise InvalidInput(
             f"unfinished work cannot be kept in {file}: {error}; delete it, or choose another --write-table"
         ) from error
-    file.unlink(missing_ok=True)
+    if not keep:
+        file.unlink(missing_ok=True)
 
 
 def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> ScoreTable | None:
@@ -270,5 +279,8 @@ def _renewed(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict
             dtype=np.uint16,
         )
         present = collection.documents.keys()
-        renewed["n_relevant"] = np.array([sum(document in present for document in grades) for grades in judged])
+        renewed["n_relevant"] = np.array([sum(g > 0 and d in present for d, g in grades.items()) for grades in judged])
+        if not collection.complete:
+            of_pools = zip(judged, pools, strict=True)
+            renewed["judged"] = np.array([[document in grades for document in pool] for grades, pool in of_pools])
     return renewed

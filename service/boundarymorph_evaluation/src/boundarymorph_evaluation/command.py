@@ -8,7 +8,10 @@ from boundarymorph_evaluation.options import Evaluation
 
 @command_of(Evaluation)
 def evaluate(options: Evaluation) -> None:
-    """Compare selectors on pools with known scores. Writes a report with tables and plots, and summary.json."""
+    """Say whether the scorer helps on your data, by people's judgements, and what to use.
+
+    With --methods it also compares selectors on all scores. Writes a report with tables and plots, and summary.json.
+    """
     from boundarymorph_evaluation import evaluate
 
     evaluate.evaluate(options, console)

@@ -19,13 +19,14 @@ MAX_GRADE = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """documents, queries: texts by id, in the order of the source; judgments: grades above 0 by query and document,
-    None where the collection has none."""
+    """documents, queries: texts by id, in the order of the source; judgments: grades by query and document, 0 for not
+    relevant; None where the collection has none. complete: whether a document without a grade is not relevant."""
 
     name: str
     documents: Mapping[str, str]
     queries: Mapping[str, str]
     judgments: Mapping[str, Mapping[str, int]] | None = None
+    complete: bool = False
 
     def first(self, queries: int | None) -> Collection:
         """With only the first so many queries; None for all."""
@@ -52,7 +53,8 @@ def load(source: str) -> Collection:
         )
     if collection.judgments is None:
         return collection
-    judged = {query: text for query, text in collection.queries.items() if query in collection.judgments}
+    found = {query for query, grades in collection.judgments.items() if any(grades.values())}
+    judged = {query: text for query, text in collection.queries.items() if query in found}
     if not judged:
         raise InvalidInput(
             f"the qrels of {source} leave no query with a relevant document: none of its queries has a grade above 0; "
@@ -110,8 +112,7 @@ def _judgments(path: Path) -> dict[str, dict[str, int]]:
                 if number == 1 and number_of(fields[-1]) is None:
                     continue  # names of columns
                 raise InvalidInput(f"{path}, line {number}: not query-id, corpus-id and a whole grade") from error
-            if grade > 0:
-                grades.setdefault(query, {})[document] = grade
+            grades.setdefault(query, {})[document] = max(0, grade)
     return grades
 
 
@@ -130,8 +131,7 @@ def _from_ir_datasets(identifier: str) -> Collection:
     if dataset.has_qrels():
         judgments = {}
         for qrel in dataset.qrels_iter():
-            if qrel.relevance > 0:
-                judgments.setdefault(str(qrel.query_id), {})[str(qrel.doc_id)] = int(qrel.relevance)
+            judgments.setdefault(str(qrel.query_id), {})[str(qrel.doc_id)] = max(0, int(qrel.relevance))
     return Collection(
         identifier.replace("/", "-"),
         {str(document.doc_id): str(document.default_text()) for document in dataset.docs_iter()},

@@ -6,12 +6,14 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 from boundarymorph.calibration.judgments import judgments_of
 from boundarymorph.cli import source as sources
@@ -19,8 +21,9 @@ from boundarymorph.cli import terminal
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.build import build_encoder, build_indexes
 from boundarymorph.retrieval.document import Search
-from boundarymorph.scoring.build import build_local_scorer, build_scorer
-from boundarymorph.scoring.scorer import Scorer
+from boundarymorph.scoring.build import build_local_scorer, build_scorer, declared_trust
+from boundarymorph.scoring.trust import trust_of
+from boundarymorph.selection.pool import Trust
 from boundarymorph.settings import Settings
 from boundarymorph_evaluation import datasets, report, tables
 from boundarymorph_evaluation.builder import TableBuilder
@@ -30,6 +33,7 @@ from boundarymorph_evaluation.options import DEFAULT_METHODS, Evaluation
 from boundarymorph_evaluation.run import left_out
 from boundarymorph_evaluation.study import METRIC_TITLES, Study, ours_of, quality_by_table, study, titles_of
 from boundarymorph_evaluation.tables import ScoreTable
+from boundarymorph_evaluation.verdict import HEAD, Verdict, judge
 
 PAGE = 1_000  # documents read at a time
 NAMED = 10  # documents that are not in the index
@@ -58,8 +62,8 @@ def of_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection
         more = ", ..." if len(unknown) > NAMED else ""
         named = ", ".join(map(repr, unknown[:NAMED]))
         raise InvalidInput(f"{sources.named(judgments)}: the index {name!r} has no document {named}{more}")
-    grades = {query: {id: round(grade) for id, grade in of.items() if round(grade) > 0} for query, of in given.items()}
-    relevant = {query: of for query, of in grades.items() if of}
+    grades = {query: {id: max(0, round(grade)) for id, grade in of.items()} for query, of in given.items()}
+    relevant = {query: of for query, of in grades.items() if any(of.values())}
     if not relevant:
         raise InvalidInput(f"{sources.named(judgments)}: no line has a grade above 0 yet")
     vectors = {contents[id]: row for id, row in zip(pool.ids, pool.embeddings, strict=True) if id in contents}
@@ -76,21 +80,32 @@ def evaluate(evaluation: Evaluation, console: Console) -> None:
         raise InvalidInput("--write-table is for one table: leave out --index or --data")
     # Checked before any pair is scored: a mistyped name should not cost an hour.
     budgets, ks = _numbers(evaluation.budgets, "--budgets", least=0), _numbers(evaluation.k, "--k")
-    contestants = chosen([name.strip() for name in evaluation.methods.split(",") if name.strip()])
-    if not contestants:
+    methods = DEFAULT_METHODS if evaluation.methods is None and evaluation.table else evaluation.methods
+    contestants = chosen([name.strip() for name in (methods or "").split(",") if name.strip()])
+    if methods is not None and not contestants:
         raise InvalidInput(f"--methods names no method; leave the option out for {DEFAULT_METHODS}")
     _make(evaluation.out)
 
+    cell = budgets[len(budgets) // 2], ks[0]
     with terminal.Stages(console) as stages:
         found = [tables.read(path).first(evaluation.queries) for path in evaluation.table or ()]
         collections = [datasets.load(source) for source in evaluation.texts or ()]
         found = [tables.with_texts(table, collections) for table in found]
+        _check_names(found)
+        verdicts = [asyncio.run(judge(table, *cell, _watch(stages, table.name))) for table in found]
         if evaluation.data is not None or evaluation.index is not None:
-            found += asyncio.run(_built(evaluation, console, stages))
-        studies = _studied(evaluation, found, contestants, (budgets, ks), stages)
+            for table, verdict in asyncio.run(_built(evaluation, cell, bool(contestants), stages)):
+                found.append(table)
+                verdicts.append(verdict)
+        said = [verdict for verdict in verdicts if verdict is not None]
+        studies = _studied(evaluation, found, contestants, (budgets, ks), stages) if contestants else []
         stages.show("drawing and writing")
-        report.write(studies, evaluation.out)
+        report.write(studies, said, evaluation.out)
         stages.show("drawing and writing", 1, 1)
+    for verdict in said:
+        _answer(verdict, console)
+    if not said:
+        console.print("no human judgements: they say whether the scorer helps; name them with --judgments, or as qrels")
     _show(studies, console)
     console.print(f"\nreport: {evaluation.out / 'report.md'}")
 
@@ -115,20 +130,26 @@ def _make(out: Path) -> None:
         raise InvalidInput(f"nothing can be written to {out}; choose another folder with --out")
 
 
-async def _built(evaluation: Evaluation, console: Console, stages: terminal.Stages) -> list[ScoreTable]:
-    """Make tables of what is to be scored."""
-    settings = Settings.load()
+async def _built(
+    evaluation: Evaluation, cell: tuple[int, int], scored: bool, stages: terminal.Stages
+) -> list[tuple[ScoreTable, Verdict | None]]:
+    """Make tables, and what judgements say of the scorer. scored: whether all pairs are scored."""
+    settings = Settings.load(**({"scorer": {"url": tuple(evaluation.scorer)}} if evaluation.scorer else {}))
     async with AsyncExitStack() as stack:
         encoder = build_encoder(settings)
         stack.push_async_callback(encoder.close)
-        scorer = _scorer(evaluation)
+        scorer = build_scorer(settings) if evaluation.scorer else build_local_scorer(settings)
         stack.push_async_callback(scorer.close)
 
-        async def built(whole: Collection, known: Vectors) -> ScoreTable:
-            collection = whole.first(evaluation.queries)
+        async def built(whole: Collection, known: Vectors) -> tuple[ScoreTable, Verdict | None]:
+            collection = replace(whole.first(evaluation.queries), complete=evaluation.complete)
             path = evaluation.write_table or evaluation.out / f"{collection.name}.npz"
             builder = TableBuilder(encoder, scorer, evaluation.depth, known)
-            return await builder.build(collection, path, _watch(stages, collection.name))
+            watch = _watch(stages, collection.name)
+            table = await builder.build(collection, path, watch, scored=scored)
+            trust = _trust(settings, whole.name if known else None, table)
+            table = replace(table, arrays={**table.arrays, "trust": np.array(trust)})
+            return table, await judge(table, *cell, watch, builder.scores)
 
         wanted: list[tuple[Collection, Vectors]] = []  # all are read before a pair is scored
         if evaluation.index is not None and evaluation.judgments is not None:
@@ -142,10 +163,23 @@ async def _built(evaluation: Evaluation, console: Console, stages: terminal.Stag
         return [await built(collection, known) for collection, known in wanted]
 
 
-def _scorer(evaluation: Evaluation) -> Scorer:
-    if not evaluation.scorer:
-        return build_local_scorer(Settings.load())
-    return build_scorer(Settings.load(scorer={"url": tuple(evaluation.scorer)}))
+def _trust(settings: Settings, index: str | None, table: ScoreTable) -> Trust:
+    """Return the trust in the scorer as a selection has it: measured for the index, or declared."""
+    scorer, calibration = str(table.arrays["scorer"]), None
+    if index is not None:
+        with closing(build_indexes(settings)) as catalog:
+            artifacts = catalog.artifacts(index).read_if_sound()
+            calibration = None if artifacts is None else artifacts.calibration
+    if calibration is None or calibration.trust is None or calibration.stale(scorer, None):
+        return trust_of(scorer, declared_trust(settings.scorer))
+    return "weak" if calibration.trust == "none" else calibration.trust
+
+
+def _check_names(found: Sequence[ScoreTable]) -> None:
+    """Raise InvalidInput if two tables have one name."""
+    names = [table.name for table in found]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"two tables have one name ({', '.join(names)}); rename a file")
 
 
 def _studied(
@@ -155,9 +189,7 @@ def _studied(
     grid: tuple[Sequence[int], Sequence[int]],
     stages: terminal.Stages,
 ) -> list[Study]:
-    names = [table.name for table in found]
-    if len(set(names)) < len(names):
-        raise InvalidInput(f"two tables have one name ({', '.join(names)}); rename a file")
+    _check_names(found)
     for table in found:
         left_out(table, contestants)  # raises before time is spent on the first table
     return [
@@ -178,8 +210,24 @@ def _watch(stages: terminal.Stages, name: str) -> Callable[[str, int, int], None
     return lambda stage, done, total: stages.show(f"{name}: {stage}", done, total)
 
 
+def _answer(verdict: Verdict, console: Console) -> None:
+    """Print whether the scorer helps."""
+    console.print(f"\n{report.title_of(verdict)}", style="bold", markup=False)
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate(HEAD):
+        table.add_column(name, justify="right" if number else "left")
+    for line in verdict.lines():
+        table.add_row(*line)
+    terminal.print_whole(console, table)
+    for pair, change in verdict.scorer.items():
+        console.print(f"the scorer alone: {pair} is {change}", markup=False, highlight=False)
+    console.print(verdict.sentence, style="bold", markup=False, highlight=False)
+
+
 def _show(studies: Sequence[Study], console: Console) -> None:
     """Print one table per metric, with the figures of the report."""
+    if not studies:
+        return
     ours = ours_of(studies)
     titles = {name: f"{title} *" if name in ours else title for name, title in titles_of(studies).items()}
     for metric, title in METRIC_TITLES.items():

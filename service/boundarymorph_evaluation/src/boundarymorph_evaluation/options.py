@@ -27,14 +27,21 @@ class Evaluation:
     judgments: Annotated[Path | None, typer.Option(help="What calibrate reads and writes: query, document, grade.")] = (
         None
     )
+    complete: Annotated[
+        bool, typer.Option("--complete", help="Documents without a judgement are known to be irrelevant.")
+    ] = False
     methods: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Names or groups: baselines, product, ablations, kernels; NAME@5 runs rounds of 5, NAME@auto growing."
+            help="Compare these as well, which needs all scores: names or groups (baselines, product, ablations, "
+            "kernels); NAME@5 runs rounds of 5, NAME@auto growing.",
+            show_default=f"{DEFAULT_METHODS} with --table",
         ),
-    ] = DEFAULT_METHODS
-    budgets: Annotated[str, typer.Option("--budgets", "-B", help="Cross-encoder calls a query.")] = "10,25,50"
-    k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set.")] = "10,50"
+    ] = None
+    budgets: Annotated[
+        str, typer.Option("--budgets", "-B", help="Cross-encoder calls for a query; the middle one first.")
+    ] = "10,25,50"
+    k: Annotated[str, typer.Option("--k", "-k", help="Sizes of the chosen set; the smallest first.")] = "10,50"
     out: Annotated[Path, typer.Option(file_okay=False, help="Where the report goes.")] = Path("build/evaluation")
     write_table: Annotated[
         Path | None,

@@ -13,8 +13,6 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.optimize import isotonic_regression
@@ -93,42 +91,6 @@ def quality_against_budget(
                     va="center",
                     annotation_clip=False,
                 )
-
-
-def quality_against_latency(
-    path: Path,
-    lines: Mapping[str, Mapping[str, Sequence[tuple[float, float, int]]]],
-    highlighted: Mapping[str, str],
-    title: str,
-) -> None:
-    """Draw one panel per metric, with the budgets along the first highlighted line.
-
-    Args:
-        path: Of the PNG file.
-        lines: metric -> method -> (seconds per query, value from 0 to 1, B), by growing B.
-        highlighted: The titles of at most three methods; the first stands out most.
-        title: What the values are of.
-    """
-    with _panels(path, len(lines), title) as panels:
-        for panel, (metric, methods) in zip(panels, lines.items(), strict=True):
-            for method, points in methods.items():
-                seconds, values, budgets = zip(*points, strict=True)
-                heights = [100 * value for value in values]
-                panel.plot([1000 * second for second in seconds], heights, **_look(method, highlighted))
-                if method == next(iter(highlighted)):
-                    for second, height, budget in zip(seconds, heights, budgets, strict=True):
-                        panel.annotate(
-                            f"B = {budget}", (1000 * second, height), (0, 7), textcoords="offset points", ha="center"
-                        )
-            panel.set_xscale("log")
-            panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-            panel.minorticks_off()
-            panel.set_xlabel("milliseconds per query")
-            panel.set_ylabel(f"{metric} (%)")
-        drawn = [method for method in highlighted if any(method in methods for methods in lines.values())]
-        handles = [Line2D([], [], label=highlighted[method], **_look(method, highlighted)) for method in drawn]
-        panels[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0))
 
 
 def _look(method: str, highlighted: Mapping[str, str]) -> dict[str, Any]:

@@ -16,11 +16,19 @@ from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import Pool, TrendConfig
 from boundarymorph.selection.methods import Config
-from boundarymorph.selection.pool import SIGNAL_WEIGHTS
+from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph_evaluation.neighbours import Neighbourhood
 
 Ranking = NDArray[np.intp]
 EMBEDDED = "cross-encoder/ms-marco-MiniLM-L-12-v2"  # the scorer of tables that name none
+
+
+class Unscored(Exception):
+    """A method asked for scores that are not known yet. ids: of these documents."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__(f"{len(ids)} documents have no score yet")
+        self.ids = ids
 
 
 class BudgetExceeded(BoundaryMorphError):
@@ -40,7 +48,9 @@ class Question:
     """A query with everything that is known of it.
 
     scores: (N,) the scorer's answers in [0, 1]; grades: (N,) human grades, 0 for not relevant, or None;
-    relevant: relevant documents in the whole collection, or None; scorer: its name.
+    relevant: relevant documents in the whole collection, or None; scorer: its name; judged: (N,) whether a person
+    judged it, None if all are judged; trust: in the scorer, None for what is declared for its name. A score that is
+    not known yet is NaN.
     """
 
     id: str
@@ -50,11 +60,13 @@ class Question:
     relevant: int | None = None
     texts: QuestionTexts | None = None
     scorer: str = EMBEDDED
+    judged: NDArray[np.bool_] | None = None
+    trust: Trust | None = None
 
     @cached_property
     def signal_weight(self) -> float:
         """The weight of the signals beside this scorer, as in the service."""
-        return SIGNAL_WEIGHTS[trust_of(self.scorer)]
+        return SIGNAL_WEIGHTS[trust_of(self.scorer, self.trust)]
 
     def configured(self, config: Config) -> Config:
         """Return a configuration as the service has it for this pool and scorer."""
@@ -110,12 +122,14 @@ class SelectionProblem:
     def score(self, documents: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
         """Scores of these positions, one call each; a document that was scored before costs nothing again.
 
-        Raises BudgetExceeded, and then tells nothing.
+        Raises BudgetExceeded or Unscored, and then tells nothing.
         """
         asked = [int(document) for document in documents]
         fresh = [document for document in dict.fromkeys(asked) if not self.scored[document]]
         if len(self.calls) + len(fresh) > self.budget:
             raise BudgetExceeded(f"{len(fresh)} more calls after {len(self.calls)} of {self.budget}")
+        if unscored := [document for document in fresh if np.isnan(self.question.scores[document])]:
+            raise Unscored([self.pool.ids[document] for document in unscored])
         self.calls += fresh
         self.scored[fresh] = True
         return self.question.scores[asked]

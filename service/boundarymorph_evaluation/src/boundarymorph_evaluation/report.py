@@ -16,20 +16,19 @@ from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.methods.baselines import MIPS, SINGLE_STAGE
 from boundarymorph_evaluation.methods.morph import PRODUCT
 from boundarymorph_evaluation.metrics import quality
-from boundarymorph_evaluation.run import Cell, Outcome, near_50, records
+from boundarymorph_evaluation.run import Cell, Outcome, records
 from boundarymorph_evaluation.study import (
     AVERAGE,
     METRIC_TITLES,
     SIGNIFICANT,
     Study,
     changes,
-    ours_of,
     overall,
     quality_by_table,
     titles_of,
 )
+from boundarymorph_evaluation.verdict import HEAD, Verdict
 
-CLOSE = 0.005
 HEADINGS = {
     "ncg": "nCG: what people would say of the set",
     "ndcg_10": "nDCG@10: what people would say of its first ten",
@@ -71,27 +70,55 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     return {"default": PEOPLE, "paper": PAPER, "rows": records(rows.reset_index())}
 
 
-def write(studies: Sequence[Study], out: Path) -> None:
+def write(studies: Sequence[Study], verdicts: Sequence[Verdict], out: Path) -> None:
     """Write report.md, plots/, summary.json (and one a table, if there are several), per_query.csv, comparisons.csv.
+    Without studies, only the verdicts, and the pairs that nobody judged.
 
     The same tables and methods give the same JSON and CSV, to the digit: measured times are in the report alone.
     """
     out.mkdir(parents=True, exist_ok=True)
     several = {f"summary-{found.name}.json": summary([found]) for found in studies} if len(studies) > 1 else {}
-    for name, figures in {"summary.json": summary(studies), **several}.items():
+    whole = {
+        "scorer": {verdict.table: verdict.to_json() for verdict in verdicts},
+        **(summary(studies) if studies else {}),
+    }
+    for name, figures in {"summary.json": whole, **several}.items():
         (out / name).write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    (out / "unjudged.ndjson").write_bytes(b"".join(verdict.to_judge() for verdict in verdicts))
+    first = ["# Evaluation", *(part for verdict in verdicts for part in section(verdict))]
+    if not studies:
+        (out / "report.md").write_text("\n\n".join(first) + "\n", encoding="utf-8")
+        return
     rows = pd.concat({found.name: found.outcome.rows for found in studies}, names=["table"])
     rows.reset_index("table").drop(columns="seconds").to_csv(out / "per_query.csv", index=False)
     compared = pd.concat({found.name: found.comparisons for found in studies}, names=["table"])
     compared.reset_index("table").to_csv(out / "comparisons.csv", index=False)
-    (out / "report.md").write_text(markdown(studies, _draw(studies, out / "plots")), encoding="utf-8")
+    (out / "report.md").write_text(markdown(studies, first, _draw(studies, out / "plots")), encoding="utf-8")
 
 
-def markdown(studies: Sequence[Study], pictures: Mapping[str, Sequence[str]]) -> str:
-    """Return the report. pictures: paths of plots by the name of their table, and of all tables by the empty name."""
-    parts = ["# Evaluation", *_preamble(studies), "## The methods", _methods(studies)]
+def title_of(verdict: Verdict) -> str:
+    return f"{verdict.table}: does the scorer help here? k = {verdict.k}, {verdict.budget} calls, in %"
+
+
+def section(verdict: Verdict) -> list[str]:
+    """Return the first section of a report."""
+    alone = "; ".join(f"{pair} is {change}" for pair, change in verdict.scorer.items())
+    return [
+        f"## {title_of(verdict)}",
+        f"**{verdict.sentence}**",
+        grid(HEAD, verdict.lines()),
+        f"Means over {verdict.questions} questions by people's judgements. *Judged* is the share of the documents in "
+        "the set that a person judged. Differences are points of nCG, with paired 95 % bootstrap intervals. The scorer "
+        f"alone: {alone}.",
+    ]
+
+
+def markdown(studies: Sequence[Study], first: Sequence[str], pictures: Mapping[str, Sequence[str]]) -> str:
+    """Return the report. first: its beginning; pictures: paths of plots by the name of their table, and of all tables
+    by the empty name."""
+    parts = [*first, "## All methods", *_preamble(studies), "## The methods", _methods(studies)]
     images = {name: [f"![{Path(path).stem}]({path})" for path in paths] for name, paths in pictures.items()}
-    parts += ["## At a glance", _glance(studies), *images.get("", ())]
+    parts += images.get("", ())
     for metric in METRIC_TITLES:
         if tables := quality_by_table(studies, metric):
             parts += [f"## {HEADINGS[metric]}", EXPLAINED[metric], main_table(tables, titles_of(studies))]
@@ -146,67 +173,6 @@ def _methods(studies: Sequence[Study]) -> str:
     contestants = {one.name: one for found in studies for one in found.outcome.contestants}.values()
     rows = [(_bold(one.title, one.ours), f"`{one.name}`", one.about) for one in contestants]
     return grid(("method", "`--methods`", "what it does"), rows, texts=3)
-
-
-def _glance(studies: Sequence[Study]) -> str:
-    """Return a table of the five methods that a reader compares first, and what it means in sentences."""
-    titles, reference = titles_of(studies), studies[0].reference
-    found = {metric: tables for metric in METRIC_TITLES if (tables := quality_by_table(studies, metric))}
-    means = pd.DataFrame({METRIC_TITLES[metric]: overall(tables).mean(axis=1) for metric, tables in found.items()})
-    roles: dict[str, str] = {}
-    for name, role in (
-        (reference, "the default" if reference == PEOPLE else "what the others are compared with"),
-        (_best_rival(means.mean(axis=1), studies), "the best of the others"),
-        (SINGLE_STAGE.name, "plain reranking"),
-        (MIPS.name, "no calls"),
-        (PAPER, "as in the paper"),
-    ):
-        if name in means.index:
-            roles.setdefault(str(name), role)
-    rows = [
-        [_bold(titles[name], name == reference), role, *(f"{100 * value:.1f}" for value in means.loc[name])]
-        for name, role in roles.items()
-    ]
-    several = " and tables" if len(studies) > 1 else ""
-    table = grid(["method", f"mean over all B and k{several}", *means.columns], rows, texts=2)
-    return "\n\n".join([table, *_leading(studies, found)])
-
-
-def _leading(studies: Sequence[Study], found: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[str]:
-    """Return in how many cells the default and the paper's method lead. found: quality by metric and table."""
-    titles, ours, reference = titles_of(studies), ours_of(studies), studies[0].reference
-    said = []
-    for method in dict.fromkeys((reference, PAPER)):
-        counted = []
-        for metric, tables in found.items():
-            names = overall(dict(tables)).index
-            others = [
-                name for name in names if name.partition("@")[0] != method and not (method == PAPER and name in ours)
-            ]
-            if method in names:
-                leads = _leads(tables, method, others)
-                counted.append(f"{METRIC_TITLES[metric]} {(leads >= 0).sum()} ({(leads >= -CLOSE).sum()})")
-        if counted:
-            against = "every baseline" if method == PAPER else "every other method"
-            said.append(
-                f"Of {leads.size} cells (one for each table, B and k), the cells in which {titles[method]} matches or "
-                f"beats {against}: {', '.join(counted)}. In brackets, those in which it is at most {100 * CLOSE:.1f} "
-                "points worse."
-            )
-    return said
-
-
-def _best_rival(means: pd.Series, studies: Sequence[Study]) -> str | None:
-    """Return the best method that is neither the product's nor plain reranking, nor a variant of another."""
-    besides = {*ours_of(studies), studies[0].reference, SINGLE_STAGE.name}
-    rivals = means[[name not in besides and not _is_variant(name) for name in means.index]].dropna()
-    return str(rivals.idxmax()) if len(rivals) else None
-
-
-def _leads(tables: Mapping[str, pd.DataFrame], method: str, others: Sequence[str]) -> pd.Series:
-    """Return how far a method is above the best of others, in every cell of every table."""
-    whole = pd.concat({name: table.T for name, table in tables.items() if name != AVERAGE}).fillna(0.0)
-    return whole[method] - whole.reindex(columns=others).max(axis=1).fillna(0.0)
 
 
 def _differences(studies: Sequence[Study]) -> list[str]:
@@ -386,8 +352,8 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
         return path
 
     def highlighted(means: pd.Series) -> dict[str, str]:
-        named = (studies[0].reference, SINGLE_STAGE.name, _best_rival(means, studies))
-        return {name: titles[name] for name in named if name is not None and name in means.index}
+        named = (studies[0].reference, SINGLE_STAGE.name, MIPS.name)
+        return {name: titles[name] for name in named if name in means.index}
 
     for metric, title in METRIC_TITLES.items():
         for group, table in quality_by_table(studies, metric).items():
@@ -397,22 +363,4 @@ def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
             path = path_of("" if of_all else group, f"quality-{metric.replace('_', '-')}")
             labels = highlighted(shown.mean(axis=1))
             plots.quality_against_budget(path, shown, labels, f"{title}: {group}", title)
-    for found in studies:
-        if lines := _against_latency(found):
-            title = f"{found.name}, k = {near_50(found.outcome.ks)}"
-            first = next(iter(lines.values()))
-            means = pd.Series({name: np.mean([value for _, value, _ in points]) for name, points in first.items()})
-            plots.quality_against_latency(path_of(found.name, "latency"), lines, highlighted(means), title)
     return drawn
-
-
-def _against_latency(found: Study) -> dict[str, dict[str, list[tuple[float, float, int]]]]:
-    """Return metric -> method -> (seconds, value, B); nothing where nobody says how long a call takes."""
-    k = near_50(found.outcome.ks)
-    lines: dict[str, dict[str, list[tuple[float, float, int]]]] = {}
-    for metric, title in METRIC_TITLES.items():
-        for one in found.latencies.dropna(subset="total").itertuples():
-            value = found.outcome.mean(one.method, one.budget, k, metric)
-            if value is not None and not _is_variant(one.method):
-                lines.setdefault(title, {}).setdefault(one.method, []).append((one.total, value, one.budget))
-    return lines

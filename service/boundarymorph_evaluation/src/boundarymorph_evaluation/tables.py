@@ -5,15 +5,17 @@
 | `doc_emb` | (D, d) floating | embeddings, any length; normalised when read |
 | `query_emb` | (Q, d) floating | |
 | `pool` | (Q, N) integer | rows of `doc_emb` in retrieval order; -1 pads queries with fewer candidates |
-| `score` | (Q, N) floating | the scorer's answer in [0, 1]: what a method buys, one call each |
+| `score` | (Q, N) floating | the scorer's answer in [0, 1]: what a method buys, one call each; NaN in no file |
 | `doc_ids`, `query_ids` | (D,), (Q,) str | optional, by default the row numbers |
 | `mips` | (Q, N) floating | optional retrieval scores, by default inner products of unit vectors |
 | `bm25` | (Q, N) floating | optional; without it, the method `bm25` is left out |
 | `terms` | (Q, N) uint64 | optional; bit w is set where the document has term w of its query (`query_terms`) |
 | `grade` | (Q, N) number | optional human grades, 0 = not relevant or not judged; without them nCG is null |
+| `judged` | (Q, N) bool | optional, whether a person judged it, by default everything |
 | `n_relevant` | (Q,) integer | optional, relevant documents in the whole collection |
 | `call_seconds` | () floating | optional, mean time of one scorer call when the table was made |
 | `scorer` | () str | optional, its name, by default that of the embedded one |
+| `trust` | () str | optional: weak, normal or strong, by default what is declared for the scorer |
 
 Other keys are ignored. No text is stored, so a table can be handed on where its collection cannot. Where its texts are
 at hand, `terms` are found in them, whatever the table says.
@@ -27,7 +29,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 from uuid import uuid4
 
 import numpy as np
@@ -35,7 +37,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.selection.pool import Pool, unit_rows
+from boundarymorph.selection.pool import Pool, Trust, unit_rows
 from boundarymorph_evaluation.datasets import Collection
 from boundarymorph_evaluation.problem import EMBEDDED, Question, QuestionTexts
 
@@ -53,9 +55,11 @@ COLUMNS = {  # kind and shape, by letters: Q queries, N candidates, D documents,
     "bm25": (NUMBER, "QN"),
     "terms": (NUMBER, "QN"),
     "grade": (NUMBER, "QN"),
+    "judged": ("b", "QN"),
     "n_relevant": (WHOLE, "Q"),
     "call_seconds": (NUMBER, ""),
     "scorer": (TEXT, ""),
+    "trust": (TEXT, ""),
 }
 TERMS = np.dtype(np.uint64)
 
@@ -121,6 +125,8 @@ class ScoreTable:
             int(arrays["n_relevant"][row]) if "n_relevant" in arrays else None,
             texts,
             scorer=str(arrays.get("scorer", EMBEDDED)),
+            judged=arrays["judged"][row][there] if "judged" in arrays else None,
+            trust=cast(Trust, str(arrays["trust"])) if "trust" in arrays else None,
         )
 
     def questions(self) -> Iterator[Question]:
@@ -144,6 +150,8 @@ def read(path: Path) -> ScoreTable:
             arrays = {name: file[name] for name in COLUMNS if name in file}
     except UNREADABLE as error:
         raise InvalidInput(f"{path} cannot be read as a table (.npz): {error}") from error
+    if "score" in arrays and np.isnan(arrays["score"]).any():
+        raise InvalidInput(f"{path}: a score is missing")
     return ScoreTable(path.stem, arrays)
 
 
@@ -210,8 +218,10 @@ def _complaint(arrays: Mapping[str, NDArray[Any]]) -> str | None:
         return f"pool names row {wrong[0]} of {len(documents)} documents; rows count from 0, and -1 pads"
     if (empty := np.flatnonzero((pool < 0).all(axis=1))).size:
         return f"the query in row {empty[0]} has no candidates; leave it out"
+    if "trust" in arrays and str(arrays["trust"]) not in get_args(Trust):
+        return f"trust is {str(arrays['trust'])!r}; it takes {', '.join(get_args(Trust))}"
     scores = arrays["score"][pool >= 0]
-    if not ((scores >= 0) & (scores <= 1)).all():
+    if ((scores < 0) | (scores > 1)).any():
         return "a score lies outside [0, 1]; apply a sigmoid to logits first"
     return None
 

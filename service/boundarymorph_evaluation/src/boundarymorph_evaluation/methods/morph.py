@@ -29,30 +29,35 @@ KERNEL = "the paper's method with another covariance"
 _PAPER = SelectionConfig()
 Order: TypeAlias = Literal["scores", "ranked", "bm25"]
 PRODUCT: dict[str, Config] = {PEOPLE: TO_PEOPLE, **METHODS}
-ROUND = 5  # as the service has it where a request does not say
+ROUND = 5  # documents at a time of lexical methods
+ROUNDS = 3  # of the default, as in the service
 
 
-def drive(session: Session, problem: SelectionProblem, batch: int | None = 1) -> None:
-    """Play a session to its end, in rounds of `batch` or in growing ones."""
-
-    while (asked := session.ask(batch) if batch else session.ask_round()).size:
+def drive(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
+    """Play a session to its end: in rounds of `batch`, or without it in so many, or in growing ones."""
+    while (asked := session.ask(batch) if batch else session.ask_round(rounds)).size:
         session.tell(asked, problem.score(asked))
 
 
 @dataclass(frozen=True)
 class Morph(ScoringMethod):
-    """A Session; config: as for the service; batch: documents a round, None for rounds that grow."""
+    """A Session. config: as for the service; batch: documents in a round; rounds: without it, how many there
+    are, None for rounds that grow."""
 
     config: Config = field(default_factory=SelectionConfig)
     batch: int | None = 1
+    rounds: int | None = None
 
     uses_k = True
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         config = problem.question.configured(self.config)
         session = Session.of(problem.pool, budget=problem.budget, k=problem.k, method=config)
-        drive(session, problem, self.batch)
+        drive(session, problem, self.batch, self.rounds)
         return _ranking(session)
+
+
+SERVED = Morph(TO_PEOPLE, batch=None, rounds=ROUNDS)  # what `POST /select` does with a budget
 
 
 @dataclass(frozen=True)
@@ -117,19 +122,27 @@ class Independent(ScoringMethod):
 def _product() -> tuple[Contestant, ...]:
     titles = {PEOPLE: f"{PEOPLE} (default)", PAPER: "MORPH (paper)"}
     abouts = {
-        PEOPLE: f"as `{DEFAULT}`, with the scorer as one of several signals of what people find relevant",
+        PEOPLE: f"as `{DEFAULT}`, in three rounds; the scorer is one signal of several of what people find relevant",
         DEFAULT: "the paper's idea on log-odds; learns level and scale, and how far scores follow BM25 and each word",
         PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt",
     }
     return tuple(
-        Contestant(name, titles.get(name, name), (Morph(config),), abouts.get(name, OURS), ours=True)
+        Contestant(
+            name,
+            titles.get(name, name),
+            (SERVED if name == PEOPLE else Morph(config),),
+            abouts.get(name, OURS),
+            ours=True,
+        )
         for name, config in PRODUCT.items()
     )
 
 
 def in_rounds(contestant: Contestant, batch: int | None) -> Contestant:
     """The same product method with rounds of several documents, or growing ones."""
-    settings = [replace(method, batch=batch) for method in contestant.settings if isinstance(method, Morph)]
+    settings = [
+        replace(method, batch=batch, rounds=None) for method in contestant.settings if isinstance(method, Morph)
+    ]
     return Contestant(
         f"{contestant.name}@{batch or 'auto'}",
         f"{contestant.title}, {f'rounds of {batch}' if batch else 'growing rounds'}",
