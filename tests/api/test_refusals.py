@@ -57,9 +57,7 @@ def finding(objective: Any = None, **more: Any) -> dict[str, Any]:
 SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "unknown-index": [("'nowhere'", {"index": "nowhere"})],
     "empty-index": [("'empty'", {"index": "empty"})],
-    "invalid-index-name": [
-        ("use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first", {"index": "Texts!"}),
-    ],
+    "invalid-index-name": [("use 1 to 64 of a-z, 0-9, '.', '_', '-', a letter or digit first", {"index": "Texts!"})],
     "duplicate-ids": [
         ("", {"pool": [{"text": "a", "id": "x"}] * 2}),
         ("", {"pool": [{"text": "a", "id": 1}, {"text": "b"}]}),

@@ -42,7 +42,7 @@ def verdict(means: Mapping[str, float], *, questions: int = 8, judged: float = 9
             "helps",
             "It is better still with hybrid, first B reranked: run `boundarymorph calibrate`",
         ),
-        ({}, "does not help", 'Use fusion and no calls ("hybrid": true, "relevance": "scorer", "budget": 0)'),
+        ({}, "does not help", 'Use fusion and no calls ("hybrid": true, "method": "boundarymorph", "budget": 0)'),
         ({NO_CALLS: 63.0, OURS: 50.0}, "harms", 'Use no calls ("budget": 0)'),
         ({FIRST: 50.0}, "harms", "Use fusion and no calls"),
         ({FIRST: 50.0, OURS: 70.0}, "helps", "Use ours."),

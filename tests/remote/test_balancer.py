@@ -31,13 +31,7 @@ class Bench:
         self.running: list[asyncio.Task[None]] = []
         self.open: list[tuple[int, asyncio.Future[None]]] = []
         self.peers = [Peer(f"http://{number}", "scorer") for number in range(count)]
-        self.balancer = Balancer(
-            self.peers,
-            ROLE,
-            requests=requests,
-            clock=self.clock,
-            seed=seed,
-        )
+        self.balancer = Balancer(self.peers, ROLE, requests=requests, clock=self.clock, seed=seed)
 
     @property
     def works(self) -> list[bool]:

@@ -15,13 +15,7 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.errors import (
-    CorruptIndex,
-    IndexConflict,
-    InvalidIndexName,
-    InvalidInput,
-    UnknownIndex,
-)
+from boundarymorph.errors import CorruptIndex, IndexConflict, InvalidIndexName, InvalidInput, UnknownIndex
 from boundarymorph.retrieval.artifacts import FILE, Artifacts
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter

@@ -13,12 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boundarymorph.errors import (
-    CorruptIndex,
-    EmptyIndex,
-    StorageUnavailable,
-    UnknownIndex,
-)
+from boundarymorph.errors import CorruptIndex, EmptyIndex, StorageUnavailable, UnknownIndex
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import UNREADABLE, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog, LocalIndex

@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
-from boundarymorph.selection import (
-    Acquisition,
-    Belief,
-    BoundaryGap,
-    Explore,
-    UpperConfidenceBound,
-    ValueAtCutoff,
-)
+from boundarymorph.selection import Acquisition, Belief, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess, growing
 from boundarymorph.selection.capacity import top_k
 from tests.stateful.profile import times

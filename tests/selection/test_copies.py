@@ -5,12 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection import (
-    ExhaustiveSession,
-    Pool,
-    StopReason,
-    TrendConfig,
-)
+from boundarymorph.selection import ExhaustiveSession, Pool, StopReason, TrendConfig
 from boundarymorph.selection.belief import Belief, first_of_each, shared
 from boundarymorph.selection.process import alike
 from tests.selection.pools import clustered

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from boundarymorph.selection import (
-    Config,
-    DocumentCapacity,
-    SelectionConfig,
-    StopReason,
-    TokenCapacity,
-    TrendConfig,
-)
+from boundarymorph.selection import Config, DocumentCapacity, SelectionConfig, StopReason, TokenCapacity, TrendConfig
 from boundarymorph.selection.diversity import diverse
 from boundarymorph.selection.groups import GroupedCapacity
 from boundarymorph.selection.process import median_distance

@@ -93,9 +93,7 @@ def test_ids_scores_and_features_are_checked() -> None:
 
 
 @settings(max_examples=30)
-@given(
-    arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=8), elements=st.floats(-1e6, 1e6, width=32)),
-)
+@given(arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=8), elements=st.floats(-1e6, 1e6, width=32)))
 def test_row_lengths(rows: NDArray[np.float32]) -> None:
     wide = np.tile(rows, (1, 70))
     np.testing.assert_allclose(

@@ -3,9 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.errors import (
-    RetrieverUnavailable,
-)
+from boundarymorph.errors import RetrieverUnavailable
 from boundarymorph.retrieval.candidates import IndexSource, PoolSource
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.selector.result import SelectionResult

@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from pymilvus import DataType, MilvusClient
 
-from boundarymorph.errors import (
-    CorruptIndex,
-    InvalidConfiguration,
-    LimitExceeded,
-    RetrieverFailed,
-)
+from boundarymorph.errors import CorruptIndex, InvalidConfiguration, LimitExceeded, RetrieverFailed
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Index, UnreadableIndex

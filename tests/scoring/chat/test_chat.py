@@ -23,13 +23,7 @@ from tests.fakes.upstream import Behaviour, answer, hang, reset
 from tests.fakes.wires import Server, running
 from tests.metrics import counted
 from tests.scoring.chat import scripted
-from tests.scoring.chat.scripted import (
-    MODEL,
-    READ,
-    WRITTEN,
-    completion,
-    pair_of,
-)
+from tests.scoring.chat.scripted import MODEL, READ, WRITTEN, completion, pair_of
 
 KEY = "sk-secret"
 
@@ -67,14 +61,7 @@ async def test_each_text_is_graded_in_a_request_of_its_own() -> None:
         body = next(body for body in server.asked if pair_of(body)[1] == TEXTS[0])
     system, user = body.pop("messages")
     assert (system["role"], user["role"]) == ("system", "user") and system["content"].startswith(PROMPT)
-    assert body == {
-        "model": MODEL,
-        "temperature": 0,
-        "seed": 0,
-        "max_tokens": 32,
-        "logprobs": True,
-        "top_logprobs": 5,
-    }
+    assert body == {"model": MODEL, "temperature": 0, "seed": 0, "max_tokens": 32, "logprobs": True, "top_logprobs": 5}
 
 
 async def test_quirks_of_servers() -> None:
@@ -93,11 +80,7 @@ async def test_quirks_of_servers() -> None:
     assert body.pop("messages")[0]["content"].startswith(
         "Grade passages in French from 0 to 3.\n\nAnswer with one digit"
     )
-    assert body == {
-        "model": MODEL,
-        "max_tokens": 500,
-        "chat_template_kwargs": {"enable_thinking": False},
-    }
+    assert body == {"model": MODEL, "max_tokens": 500, "chat_template_kwargs": {"enable_thinking": False}}
 
 
 def test_the_instruction_of_a_request_stands_beside_the_query() -> None:

@@ -7,13 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from boundarymorph.errors import (
-    DeadlineExceeded,
-    InvalidConfiguration,
-    Overloaded,
-    ScorerFailed,
-    ScorerUnavailable,
-)
+from boundarymorph.errors import DeadlineExceeded, InvalidConfiguration, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.remote.balancer import BACKOFF
 from boundarymorph.remote.urls import Endpoint
 from boundarymorph.scoring.remote import DEADLINE_SHARE, RemoteScorer, parse

@@ -29,8 +29,8 @@ RETRIEVER, FUSION, NO_CALLS, FIRST, HYBRID, OURS = METHODS = (
     "ours",
 )
 FREE: Mapping[str, str] = {  # the methods that make no calls, and what to use in place of the scorer
-    RETRIEVER: "the retriever's order and no calls",
-    FUSION: 'fusion and no calls ("hybrid": true, "relevance": "scorer", "budget": 0)',
+    RETRIEVER: 'the retriever and no calls ("method": "boundarymorph", "budget": 0)',
+    FUSION: 'fusion and no calls ("hybrid": true, "method": "boundarymorph", "budget": 0)',
     NO_CALLS: 'no calls ("budget": 0)',
 }
 RUNS: Mapping[str, ScoringMethod] = dict(
@@ -120,7 +120,11 @@ class Verdict:
         found = f"The scorer {self.answer} here: with {self.budget} calls for a question, ours is {change} points "
         found += f"against {self.best}, the best without calls."
         if self.answer != "helps":
-            return f"{found} Use {FREE[self.best]}, or run `boundarymorph calibrate`, which measures the trust in it."
+            more = " More judged questions may show a gain." if change.points > 0 else ""
+            found += (
+                f" Use {FREE[self.best]}, or run `boundarymorph calibrate`, which measures the trust in the scorer."
+            )
+            return found + more
         better = [name for name in (FIRST, HYBRID) if name in self.values and self.minus(OURS, name).high < 0]
         if not better:
             return f"{found} Use ours."
