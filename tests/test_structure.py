@@ -63,6 +63,13 @@ def test_no_circle_between_files_for_typing_either() -> None:
         raise AssertionError(" -> ".join(error.args[1])) from None
 
 
+def test_context_variables_tell_nothing_about_requests() -> None:
+    """They are for traces, for threads whose results nobody awaits, and for the SDK of the tools."""
+    holding = {path.relative_to(PACKAGE.parent).as_posix() for path in FILES if "ContextVar" in path.read_text()}
+    names = ("telemetry/tracing", "inference/concurrency", "agents/tools")
+    assert holding == {f"boundarymorph/{name}.py" for name in names}
+
+
 def test_everything_has_its_package() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == AT_THE_ROOT
 

@@ -295,7 +295,13 @@ class _Scorer:
         """The first call shows whether the function works."""
 
     async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+        caller: str = "",
     ) -> Scores:
         given = ([(query, text) for text in texts],) if self._pairs else (query, list(texts))
         if iscoroutinefunction(self._function):
@@ -334,10 +340,10 @@ class _NoIndexes:
 
     documents = characters = retrieve
 
-    async def embed_query(self, query: str) -> NoReturn:
+    async def embed_query(self, *_: Any, **__: Any) -> NoReturn:
         raise InvalidInput("query_embedding: there is no encoder here; give it with 'embeddings', or give neither")
 
-    async def embed_documents(self, texts: Sequence[str]) -> NoReturn:
+    async def embed_documents(self, *_: Any, **__: Any) -> NoReturn:
         raise InvalidInput("embeddings: there is no encoder here; give those of all texts, or none")
 
     async def close(self) -> None:

@@ -25,7 +25,13 @@ class Refusing(SeededScorer):
     """A scorer that refuses requests with a blank text, as some servers do."""
 
     async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+        caller: str = "",
     ) -> Scores:
         if not query.strip() or not all(map(has_content, texts)):
             raise ScorerFailed("input cannot contain empty strings")

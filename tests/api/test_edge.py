@@ -2,6 +2,7 @@
 work is done, and what no route should raise."""
 
 import gzip
+import inspect
 import io
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -16,14 +17,16 @@ from fastapi.responses import StreamingResponse
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
+from boundarymorph.api import bodies
 from boundarymorph.api.dependencies import prefers
-from boundarymorph.inference.concurrency import CALLER
-from boundarymorph.retrieval.local.catalog import LocalCatalog
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import tracing
 from tests.agents import rpc
-from tests.fakes.service import answer, client_of, fake_service, on_socket, problem, ready, texts
+from tests.fakes.scorer import SeededScorer
+from tests.fakes.service import answer, client_of, fake_service, on_socket, problem, ready, serving, texts
+from tests.retrieval.fakes import SeededEncoder
 
 SECRET, KEY = callers.make_key("rag", list(Scope))
 BODY: dict[str, Any] = {"query": "q", "pool": texts(3)}
@@ -107,13 +110,14 @@ def test_qualities(accept: str, streams: bool) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The callers of the lists of indexes."""
     told: list[str] = []
-    listed = LocalCatalog.list
+    run = FairExecutor.run
 
-    def noted(catalog: LocalCatalog, *given: Any, **options: Any) -> Any:
-        told.append(CALLER.get())
-        return listed(catalog, *given, **options)
+    async def noted(executor: FairExecutor, function: Any, *given: Any, caller: str = "") -> Any:
+        if function.__name__ == "list":
+            told.append(caller)
+        return await run(executor, function, *given, caller=caller)
 
-    monkeypatch.setattr(LocalCatalog, "list", noted)
+    monkeypatch.setattr(FairExecutor, "run", noted)
     return told
 
 
@@ -134,6 +138,51 @@ async def test_without_keys_it_is_the_address(tmp_path: Path, told: list[str], a
             called = await rpc.call(from_there, "list_indexes")
             assert called["structuredContent"]["indexes"] == []
     assert told == [caller, caller], "a tool calls on behalf of its caller"
+
+
+async def test_whatever_works_for_a_request_knows_its_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads, the scorer and the encoder; what does not know it would take no turns."""
+    told: dict[str, set[str]] = {}
+
+    def noting(kind: type, name: str) -> None:
+        method = getattr(kind, name)
+
+        async def noted(*given: Any, **options: Any) -> Any:
+            bound = inspect.signature(method).bind(*given, **options)
+            bound.apply_defaults()
+            told.setdefault(name, set()).add(bound.arguments["caller"])
+            return await method(*given, **options)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    async with serving(Settings(data_directory=tmp_path)) as client:
+        for kind, name in (
+            (FairExecutor, "run"),
+            (SeededScorer, "score"),
+            (SeededEncoder, "encode_query"),
+            (SeededEncoder, "encode_documents"),
+        ):
+            noting(kind, name)
+        long, item = "x" * bodies.LARGE, "/indexes/i/documents/a"
+        grouped = {"query": "bus", "index": "i", "k": 1, "distinct": {"by": "kind"}, "return_documents": True}
+        for method, path, body in (
+            ("PUT", "/indexes/i", {}),
+            ("POST", "/indexes/i/documents", [{"id": "a", "text": "tram"}, {"id": "b", "text": long}]),
+            ("PUT", "/indexes/i/description", {"description": "of trams"}),
+            ("PATCH", "/indexes/i/artifacts", {"distinct": None}),
+            *(("GET", path, None) for path in ("/indexes", "/indexes/i", "/indexes/i/stats", "/indexes/i/artifacts")),
+            *(("GET", path, None) for path in ("/indexes/i/documents", item)),
+            ("POST", "/select", grouped),
+            ("POST", "/select", {"query": "q", "index": "i", "max_tokens": 50}),
+            ("POST", "/select", BODY | {"vectors": "encoder", "return_documents": True}),
+            ("POST", "/v1/rerank", {"query": "q", "documents": ["a", long], "return_documents": True}),
+            ("DELETE", "/indexes/i/documents", {"ids": ["b"]}),
+            ("DELETE", item, None),
+            ("DELETE", "/indexes/i", None),
+        ):
+            answered = await client.request(method, path, json=body)
+            assert answered.is_success, answered.text
+    assert told == {name: {"127.0.0.1"} for name in ("run", "score", "encode_query", "encode_documents")}
 
 
 async def test_behind_a_proxy_on_this_machine_it_is_the_address_that_the_proxy_tells(

@@ -29,11 +29,11 @@ class CountedEncoder(SeededEncoder):
 
     texts = 0
 
-    async def encode_query(self, query: str) -> Any:
+    async def encode_query(self, query: str, caller: str = "") -> Any:
         self.texts += 1
         return await super().encode_query(query)
 
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         self.texts += len(texts)
         return await super().encode_documents(texts)
 

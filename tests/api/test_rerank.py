@@ -170,7 +170,7 @@ async def test_answer_accounts_for_the_work(client: httpx.AsyncClient, path: str
 
 async def test_documents_are_scored_in_one_trip_without_the_encoder(tmp_path: Path) -> None:
     class Noting(SeededEncoder):
-        async def encode_query(self, text: str) -> NDArray[np.float32]:
+        async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
             self.encoded.append(text)
             return await super().encode_query(text)
 

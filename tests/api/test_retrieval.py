@@ -15,9 +15,8 @@ from starlette.types import Receive, Scope, Send
 from boundarymorph.access import callers
 from boundarymorph.api.dependencies import JSON
 from boundarymorph.api.lifecycle import Parts
-from boundarymorph.inference.concurrency import CALLER
+from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.retrieval.frame import EMBEDDINGS_TYPE, POOL_TYPE, decode_pool
-from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.settings import Limits, RetrieverSettings, Settings
 from tests.fakes.service import (
     NDJSON,
@@ -245,11 +244,11 @@ async def test_gateway_breaks_off_where_its_retriever_does(
 
 async def test_gateway_tells_its_retriever_who_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    described = LocalCatalog.describe
+    run = FairExecutor.run
 
-    def noted(catalog: LocalCatalog, name: str) -> Any:
-        told.append(CALLER.get())
-        return described(catalog, name)
+    async def noted(executor: FairExecutor, function: Any, *given: Any, caller: str = "") -> Any:
+        told.append(caller)
+        return await run(executor, function, *given, caller=caller)
 
     secret, key = callers.make_key("rag", list(callers.Scope))
     behind = application("retriever", Settings(data_directory=tmp_path))
@@ -257,7 +256,7 @@ async def test_gateway_tells_its_retriever_who_calls(tmp_path: Path, monkeypatch
         client.headers.update(bearer(secret))
         await ready(client)
         answer(await client.put("/indexes/texts"))
-        monkeypatch.setattr(LocalCatalog, "describe", noted)
+        monkeypatch.setattr(FairExecutor, "run", noted)
         for forged in ({}, {"X-BoundaryMORPH-Caller": "another"}):
             answer(await client.get("/indexes/texts", headers=forged))
     assert told == ["anonymous/rag"] * 2

@@ -79,12 +79,12 @@ class GatedEncoder(SeededEncoder):
         self.gate = Gate()
         self.queries: list[str] = []
 
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
+    async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
         self.queries.append(text)
         await self.gate.pass_by()
         return await super().encode_query(text)
 
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         embeddings = await super().encode_documents(texts)
         await self.gate.pass_by()
         return embeddings

@@ -56,7 +56,7 @@ async def test_equal_queries_at_once_are_encoded_for_one_request(encoder: Cachin
         vector[:] = 0  # as above
     assert inner.queries == ["trams"] * 2
 
-    async def fail(text: str) -> Vector:
+    async def fail(text: str, caller: str = "") -> Vector:
         await asyncio.sleep(0)
         raise EncoderUnavailable("gone")
 

@@ -179,7 +179,13 @@ class TestNames:
             models: ClassVar = ["one", None, "one", "two"]
 
             async def score(
-                self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+                self,
+                query: str,
+                texts: Sequence[str],
+                *,
+                deadline: float | None = None,
+                instruction: str | None = None,
+                caller: str = "",
             ) -> Scores:
                 scores = await super().score(query, texts, deadline=deadline)
                 return replace(scores, model=self.models[len(self.rounds) - 1])

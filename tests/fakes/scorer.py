@@ -48,7 +48,13 @@ class SeededScorer:
         pass
 
     async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+        caller: str = "",
     ) -> Scores:
         if self.error is not None and len(self.rounds) >= self.first:
             raise self.error

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from boundarymorph.inference import concurrency
-from boundarymorph.inference.concurrency import CALLER, FairExecutor, computing
+from boundarymorph.inference.concurrency import FairExecutor, computing
 from tests.patience import PATIENCE, until_async
 
 
@@ -22,11 +22,7 @@ class Busy:
         self.goes_on = threading.Event()
 
     def call(self, caller: str) -> asyncio.Task[None]:
-        async def on_behalf() -> None:
-            CALLER.set(caller)
-            await self.executor.run(self._block, caller)
-
-        return asyncio.create_task(on_behalf())
+        return asyncio.create_task(self.executor.run(self._block, caller, caller=caller))
 
     def _block(self, caller: str) -> None:
         self.begun.append(caller)

@@ -76,10 +76,10 @@ class SeededEncoder:
     async def check(self) -> None:
         await self.encode_query("probe")
 
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
+    async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
         return vector_of(text)
 
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         self.encoded += texts
         vectors = np.array([vector_of(text) for text in texts], dtype=np.float32).reshape(-1, self.dimension)
         return Embeddings(vectors, truncated=sum(len(text) > 100 for text in texts))

@@ -8,14 +8,12 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from contextvars import copy_context
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from boundarymorph.errors import CorruptIndex, EmptyIndex, StorageUnavailable, UnknownIndex
-from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.interfaces import UNREADABLE, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import KINDS, LocalCatalog, LocalIndex
@@ -131,12 +129,7 @@ def many(tmp_path: Path) -> Iterator[LocalCatalog]:
 
 def get(catalog: LocalCatalog, name: str, caller: str = "a") -> LocalIndex:
     """Use an index on behalf of a caller."""
-
-    def used() -> LocalIndex:
-        CALLER.set(caller)
-        return catalog.get(name)
-
-    return copy_context().run(used)
+    return catalog.get(name, caller)
 
 
 def files(catalog: LocalCatalog) -> set[str]:

@@ -18,7 +18,6 @@ from boundarymorph.errors import (
     TextTooLong,
 )
 from boundarymorph.inference.batching import GROW_AFTER
-from boundarymorph.inference.concurrency import CALLER
 from boundarymorph.inference.models import TokenSequence
 from boundarymorph.scoring.scorer import BatchingScorer
 from tests import metrics
@@ -404,8 +403,7 @@ class TestCallers:
         scorer = BatchingScorer(model, queue_tokens=400, share=0.75)
 
         async def on_behalf(caller: str, texts: list[str]) -> Any:
-            CALLER.set(caller)
-            return await scorer.score("q", texts)
+            return await scorer.score("q", texts, caller=caller)
 
         try:
             running = asyncio.create_task(on_behalf("greedy", ["r" * 50]))

@@ -29,23 +29,25 @@ class FakeRetriever:
         self.gone: set[str] = set()
         self.fetched: list[str] = []
 
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         self.clock.now += 3
         ids = IDS[: search.depth]
         return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
         self.clock.now += 0.5
         self.fetched += ids
         return {id: Document(id, id) for id in ids if id not in self.gone}
 
-    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+    async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
         return {id: len(id) for id in ids if id not in self.gone}
 
-    async def embed_query(self, query: str) -> NDArray[np.float32]:
+    async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
         return vector_of(query)
 
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         raise NotImplementedError
 
     async def close(self) -> None:

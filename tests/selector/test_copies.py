@@ -31,11 +31,13 @@ class Copying(FakeRetriever):
         self.texts = dict(zip(IDS, texts, strict=True))
         self.strange = strange
 
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         vectors = [vector_of(id if self.strange else self.texts[id]) for id in IDS]
         return Retrieved(Pool.of(IDS, np.array(vectors), vector_of(search.query)))
 
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
         self.fetched += ids
         return {id: Document(id, self.texts[id]) for id in ids if id not in self.gone}
 
@@ -91,7 +93,7 @@ async def test_a_score_that_came_with_one_is_that_of_the_others(selector_of: Mak
 class Down(FakeRetriever):
     """Its encoder is."""
 
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         raise EncoderUnavailable("it is down")
 
 

@@ -31,7 +31,9 @@ class Leaving(FakeRetriever):
         super().__init__()
         self.error, self.fetches = error, fetches
 
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
         self.fetches -= 1
         if self.fetches >= 0:
             return await super().documents(index, ids)

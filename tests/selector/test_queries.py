@@ -40,7 +40,7 @@ async def test_a_query_knows_only_its_candidates(selector_of: MakeSelector) -> N
 
 async def test_no_vectors_and_yet_an_order(selector_of: MakeSelector) -> None:
     class Away(FakeRetriever):
-        async def embed_query(self, query: str) -> NDArray[np.float32]:
+        async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
             raise RetrieverUnavailable("away")
 
     documents = [Document(id, id) for id in IDS]

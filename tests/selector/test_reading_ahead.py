@@ -20,12 +20,14 @@ class Counting(FakeRetriever):
         self.came: set[str] = set()
         self.trips = 0
 
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         retrieved = await super().retrieve(index, search)
         self.came = set(retrieved.pool.ids[: self.brought])
         return replace(retrieved, documents={id: Document(id, id) for id in self.came})
 
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
         self.trips += 1
         return await super().documents(index, ids)
 

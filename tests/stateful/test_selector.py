@@ -92,12 +92,14 @@ class ScriptedRetriever(FakeRetriever):
         finally:
             self.running -= 1
 
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         await self._act()
         ids = sorted(self.texts)
         return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
         await self._act()
         self.missed |= set(ids) - self.texts.keys()
         return {id: Document(id, self.texts[id]) for id in ids if id in self.texts}

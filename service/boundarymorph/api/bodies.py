@@ -58,7 +58,7 @@ async def parsed(request: Request, access: Access, model: type[Model], *, defaul
     """Return the body as a model. default: in place of an empty body. Raises as `read` and `decoded` do, and pydantic's
     ValidationError."""
     body = (await read(request, access)).strip() or default
-    return await off_loop(access, body, lambda: model.model_validate(decoded(body, access.settings.limits)))
+    return await off_loop(request, access, body, lambda: model.model_validate(decoded(body, access.settings.limits)))
 
 
 def decoded(body: bytes, limits: Limits) -> Any:
@@ -71,9 +71,9 @@ def decoded(body: bytes, limits: Limits) -> Any:
     return value
 
 
-async def off_loop(access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
+async def off_loop(request: Request, access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
     """Return `parse()`, called in a thread if the body is large. Raises what `parse` does, and Overloaded."""
-    return parse() if len(body) < LARGE else await access.work.parsing.run(parse)
+    return parse() if len(body) < LARGE else await access.work.parsing.run(parse, caller=visit_of(request).caller)
 
 
 def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
@@ -188,12 +188,12 @@ def _too_large(limit: int) -> BodyTooLarge:
 LARGE_ANSWER = 2**17  # bytes from which an answer is counted, and sent in pieces
 
 
-async def made(access: Access, make: Callable[[], bytes], *, large: bool = True) -> bytes:
-    """Return what `make` makes, within limits.body_bytes. large: whether to make it in a thread.
+async def made(access: Access, make: Callable[[], bytes], *, large: bool = True, caller: str = "") -> bytes:
+    """Return what `make` makes, within limits.body_bytes. large: whether to make it in a thread, on behalf of a caller.
 
     Raises LimitExceeded, and Overloaded.
     """
-    content = await access.work.parsing.run(make) if large else make()
+    content = await access.work.parsing.run(make, caller=caller) if large else make()
     Room(answer=access.settings.limits.body_bytes).check_answer(len(content))
     return content
 

@@ -19,7 +19,7 @@ from boundarymorph.access.limits import Access
 from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF
+from boundarymorph.inference.concurrency import ON_BEHALF_OF
 from boundarymorph.scoring.scorer import BatchingScorer
 from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.selector import Selector
@@ -108,7 +108,6 @@ def identify(request: Request, access: Access) -> Caller:
         visit.caller = _network(request.client.host)
     if access.behind_gateways and (told := request.headers.get(ON_BEHALF_OF)):
         visit.caller = f"{caller.name}/{told}"
-    CALLER.set(visit.caller)
     return caller
 
 
@@ -141,6 +140,11 @@ def permitted(request: Request) -> Caller:
     return found
 
 
+async def behalf(request: Request) -> str:
+    """Return on whose behalf an identified request is answered."""
+    return visit_of(request).caller
+
+
 async def ready(request: Request) -> Parts:
     """Return the parts of the process, which have answered a probe."""
     return (await service(request)).require()
@@ -158,6 +162,7 @@ async def scorer(parts: Annotated[Parts, Depends(ready)]) -> BatchingScorer:
 AccessOf = Annotated[Access, Depends(access)]
 ServiceOf = Annotated[Lifecycle, Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
+BehalfOf = Annotated[str, Depends(behalf)]
 BuiltOf = Annotated[Parts, Depends(built)]
 ReadyOf = Annotated[Parts, Depends(ready)]
 ScorerOf = Annotated[Any, Depends(scorer)]

@@ -19,6 +19,7 @@ from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, indexes, openapi
 from boundarymorph.api.dependencies import AccessOf, built, permitted
 from boundarymorph.api.schemas import IndexList
+from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
 from boundarymorph.remote.peer import Response as PeerResponse
 from boundarymorph.remote.peer import Unreadable
@@ -90,7 +91,9 @@ async def _answer(request: Request, access: Access, retriever: RemoteRetriever) 
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     received = asyncio.Event() if has_body else None
     body = bodies.chunks(request, access, received) if has_body else None
-    answer = retriever.forward(request.method, target, _of(request.headers, REQUEST_HEADERS), body)
+    answer = retriever.forward(
+        request.method, target, _of(request.headers, REQUEST_HEADERS), body, visit_of(request).caller
+    )
     return await bodies.while_connected(request, answer, received)
 
 

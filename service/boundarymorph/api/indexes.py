@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from boundarymorph.access.callers import NDJSON, Scope, UnsupportedMediaType
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, problems, schemas
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, allowed, permitted, prefers
+from boundarymorph.api.dependencies import AccessOf, BehalfOf, BuiltOf, allowed, permitted, prefers
 from boundarymorph.api.middleware import ENCODED_SLASH
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
@@ -84,10 +84,10 @@ REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadRepor
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
-async def list_indexes(request: Request, access: AccessOf, indexes: BuiltOf) -> IndexList:
+async def list_indexes(request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexList:
     """List the indexes that the key may use, by name, and those of them that cannot be read."""
     sees = permitted(request).sees
-    listed = await access.work.read.run(indexes.catalog.list, sees)
+    listed = await access.work.read.run(indexes.catalog.list, sees, caller=behalf)
     found = [index for index in listed if sees(index.name)]  # not a store that is away, if the key is not for it
     return IndexList(
         indexes=[index for index in found if isinstance(index, IndexDescription)],
@@ -107,7 +107,7 @@ async def list_indexes(request: Request, access: AccessOf, indexes: BuiltOf) -> 
     responses={201: {"model": IndexDescription}, **openapi.problems(404, 409, 413, 422, 503, 507)},
 )
 async def create_index(
-    name: str, request: Request, response: Response, access: AccessOf, indexes: BuiltOf
+    name: str, request: Request, response: Response, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf
 ) -> IndexDescription:
     """Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another."""
     wanted = await bodies.parsed(request, access, CreateIndex, default=b"{}")
@@ -123,14 +123,14 @@ async def create_index(
     ensure = partial(
         indexes.catalog.ensure, name, encoder=encoder, dimension=dimension, kind=kind, lexical=wanted.lexical
     )
-    response.status_code = 201 if await access.work.write.run(ensure) else 200
-    return await access.work.write.run(indexes.catalog.describe, name)
+    response.status_code = 201 if await access.work.write.run(ensure, caller=behalf) else 200
+    return await access.work.write.run(indexes.catalog.describe, name, caller=behalf)
 
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
-async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> IndexDescription:
+async def describe_index(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexDescription:
     """Return its number of documents, dimension, encoder, and more."""
-    return await access.work.read.run(indexes.catalog.describe, name)
+    return await access.work.read.run(indexes.catalog.describe, name, caller=behalf)
 
 
 @router.put(
@@ -141,11 +141,11 @@ async def describe_index(name: str, access: AccessOf, indexes: BuiltOf) -> Index
     openapi_extra=openapi.body(Describe),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def describe_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
+async def describe_documents(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
     """Keep a description of its documents, for people and language models who choose among indexes."""
     given = await bodies.parsed(request, access, Describe)
     description = given.description.strip() or None
-    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description))
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description), caller=behalf)
 
 
 @router.get(
@@ -154,9 +154,9 @@ async def describe_documents(name: str, request: Request, access: AccessOf, inde
     summary="Read the artifacts of an index",
     responses=openapi.problems(404, 422, 503),
 )
-async def read_artifacts(name: str, access: AccessOf, indexes: BuiltOf) -> IndexArtifacts:
+async def read_artifacts(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexArtifacts:
     """Return the description, the default `distinct` and the calibration of the index."""
-    found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read())
+    found = await access.work.read.run(lambda: indexes.catalog.artifacts(name).read(), caller=behalf)
     return IndexArtifacts.model_validate(asdict(found))
 
 
@@ -168,13 +168,13 @@ async def read_artifacts(name: str, access: AccessOf, indexes: BuiltOf) -> Index
     openapi_extra=openapi.body(IndexArtifacts),
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
-async def change_artifacts(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> None:
+async def change_artifacts(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
     """Replace those that the body names; null removes one."""
     given = await bodies.parsed(request, access, IndexArtifacts)
     changes = given.model_dump(exclude_unset=True)
     if given.calibration is not None:
         changes["calibration"] = Calibration.of_json(given.calibration)
-    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(**changes))
+    await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(**changes), caller=behalf)
 
 
 @router.delete(
@@ -184,9 +184,9 @@ async def change_artifacts(name: str, request: Request, access: AccessOf, indexe
     summary="Delete an index",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_index(name: str, access: AccessOf, indexes: BuiltOf) -> None:
+async def delete_index(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
     """Remove the index with its documents, description and calibration."""
-    await access.work.write.run(indexes.catalog.delete, name)
+    await access.work.write.run(indexes.catalog.delete, name, caller=behalf)
 
 
 @router.post(
@@ -201,6 +201,7 @@ async def upsert_documents(
     name: str,
     request: Request,
     access: AccessOf,
+    behalf: BehalfOf,
     indexes: BuiltOf,
     strict: Annotated[bool, Query(description="write nothing if any document is invalid")] = False,
 ) -> UploadReport | Response:
@@ -208,11 +209,13 @@ async def upsert_documents(
     `metadata` and `embedding`. It replaces a document with the same id; an unchanged one costs nothing. Invalid lines
     are skipped and listed. With `Accept: application/x-ndjson`, the answer has lines with the progress, and finally the
     report."""
-    run = access.work.write.run
-    index = await run(indexes.catalog.get, name)
+    run = access.work.write.of(behalf)
+    index = await run(indexes.catalog.get, name, behalf)
     entries = await _entries(request, index.info.dimension, access, run)
     spooled = bodies.spooling(request, access)
-    reports = _measured(ingesting(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run))
+    reports = _measured(
+        ingesting(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run, caller=behalf)
+    )
     report = await anext(reports)
     if prefers(request, NDJSON[0]):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
@@ -228,7 +231,9 @@ async def upsert_documents(
     openapi_extra=openapi.body(DeleteDocuments),
     responses=openapi.problems(404, 413, 422, 503),
 )
-async def delete_documents(name: str, request: Request, access: AccessOf, indexes: BuiltOf) -> DeleteReport:
+async def delete_documents(
+    name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf
+) -> DeleteReport:
     """Searches that begin after the answer do not find the documents."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
     filter = None if wanted.filter is None else Filter(wanted.filter)
@@ -236,10 +241,10 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
         filter.refuse_everything()
 
     def delete() -> int:
-        index = indexes.catalog.get(name)
+        index = indexes.catalog.get(name, behalf)
         return index.delete(wanted.ids or ()) if filter is None else index.delete_matching(filter)
 
-    return DeleteReport(deleted=await bodies.while_connected(request, access.work.write.run(delete)))
+    return DeleteReport(deleted=await bodies.while_connected(request, access.work.write.run(delete, caller=behalf)))
 
 
 @router.get(
@@ -252,6 +257,7 @@ async def delete_documents(name: str, request: Request, access: AccessOf, indexe
 async def list_documents(
     name: str,
     access: AccessOf,
+    behalf: BehalfOf,
     indexes: BuiltOf,
     after: Annotated[str, Query(description="the id after which the page begins")] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="documents in a page")] = 100,
@@ -259,7 +265,7 @@ async def list_documents(
     """Return a page of documents in the order of their ids, with fewer than `limit` if they are large. Between two
     pages others may write."""
     most = min(access.settings.limits.body_bytes, STOP)
-    page = await access.work.read.run(_page, indexes.catalog, name, after, limit, most)
+    page = await access.work.read.run(_page, indexes.catalog, name, behalf, after, limit, most, caller=behalf)
     return Response(page, media_type="application/json")
 
 
@@ -269,10 +275,10 @@ async def list_documents(
     summary="Describe an index and a sample of it",
     responses=openapi.problems(404, 422, 503),
 )
-async def statistics(name: str, access: AccessOf, indexes: BuiltOf) -> IndexStatistics:
+async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexStatistics:
     """Return its description, with the lengths and the metadata of a sample of its documents: of fewer if they are
     large."""
-    return await access.work.read.run(_statistics, indexes.catalog, name)
+    return await access.work.read.run(_statistics, indexes.catalog, name, behalf, caller=behalf)
 
 
 @router.get(
@@ -282,9 +288,10 @@ async def statistics(name: str, access: AccessOf, indexes: BuiltOf) -> IndexStat
     response_model=StoredDocument,
     responses=openapi.problems(404, 422, 503),
 )
-async def read_document(name: str, id: str, access: AccessOf, indexes: BuiltOf) -> Response:
+async def read_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> Response:
     """Return its text, title and metadata."""
-    return Response(await access.work.read.run(_one, indexes.catalog, name, id), media_type="application/json")
+    found = await access.work.read.run(_one, indexes.catalog, name, behalf, id, caller=behalf)
+    return Response(found, media_type="application/json")
 
 
 @router.delete(
@@ -293,29 +300,29 @@ async def read_document(name: str, id: str, access: AccessOf, indexes: BuiltOf) 
     summary="Delete a document",
     responses=openapi.problems(404, 422, 503),
 )
-async def delete_document(name: str, id: str, access: AccessOf, indexes: BuiltOf) -> DeleteReport:
+async def delete_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> DeleteReport:
     """404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list."""
-    if not await access.work.write.run(lambda: indexes.catalog.get(name).delete([id])):
+    if not await access.work.write.run(lambda: indexes.catalog.get(name, behalf).delete([id]), caller=behalf):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
 
 
-def _one(catalog: Catalog, name: str, id: str) -> bytes:
-    found = catalog.get(name).documents([id])
+def _one(catalog: Catalog, name: str, caller: str, id: str) -> bytes:
+    found = catalog.get(name, caller).documents([id])
     if id not in found:
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return StoredDocument.model_validate(found[id], from_attributes=True).model_dump_json().encode()
 
 
-def _page(catalog: Catalog, name: str, after: str, limit: int, size: int) -> bytes:
-    found = catalog.get(name).page(after, limit + 1, size)
+def _page(catalog: Catalog, name: str, caller: str, after: str, limit: int, size: int) -> bytes:
+    found = catalog.get(name, caller).page(after, limit + 1, size)
     documents = [StoredDocument.model_validate(each, from_attributes=True) for each in found[:limit]]
     more = len(found) > limit or size_of_all(found) >= size
     page = DocumentPage(documents=documents, next=documents[-1].id if more else None)
     return page.model_dump_json().encode()
 
 
-def _statistics(catalog: Catalog, name: str) -> IndexStatistics:
+def _statistics(catalog: Catalog, name: str, caller: str) -> IndexStatistics:
     index = catalog.get(name)
     sample = index.outlines(SAMPLE)
     values: dict[str, list[Any]] = {}

@@ -15,7 +15,7 @@ from pydantic import Field
 from boundarymorph.access.callers import Scope
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
-from boundarymorph.api.dependencies import JSON, AccessOf, ReadyOf, allowed, permitted
+from boundarymorph.api.dependencies import JSON, AccessOf, BehalfOf, ReadyOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import bound
 from boundarymorph.retrieval import frame
@@ -81,7 +81,7 @@ def _post(
 
 
 @_post("/retrieve", "Retrieve a pool", Retrieve, 404, 409, media_type=frame.POOL_TYPE)
-async def retrieve(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
+async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Retrieve)
@@ -101,54 +101,58 @@ async def retrieve(request: Request, access: AccessOf, parts: ReadyOf) -> Respon
         wanted.documents,
         wanted.directions,
     )
-    retrieved = await bodies.while_connected(request, parts.retriever.retrieve(wanted.index, search))
+    retrieved = await bodies.while_connected(request, parts.retriever.retrieve(wanted.index, search, caller=caller))
     encode = partial(frame.encode_pool, retrieved)
     small = retrieved.pool.embeddings.size <= FEW_NUMBERS
-    return Response(encode() if small else await access.work.parsing.run(encode), media_type=frame.POOL_TYPE)
+    return Response(
+        encode() if small else await access.work.parsing.run(encode, caller=caller), media_type=frame.POOL_TYPE
+    )
 
 
 @_post("/documents", "Read documents", Ids, 404)
-async def documents(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
+async def documents(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
     """Return text, title and metadata of the existing documents, in the order of the ids: the first of them, if they
     are large."""
     wanted = await _ids(request, access)
-    read = parts.retriever.documents(wanted.index, wanted.ids, texts=wanted.texts)
+    read = parts.retriever.documents(wanted.index, wanted.ids, texts=wanted.texts, caller=caller)
     found = await bodies.while_connected(request, read)
     encode = partial(orjson.dumps, {"documents": list(found.values())})
     small = size_of_all(found.values()) < bodies.LARGE
-    return Response(encode() if small else await access.work.parsing.run(encode), media_type=JSON)
+    return Response(encode() if small else await access.work.parsing.run(encode, caller=caller), media_type=JSON)
 
 
 @_post("/characters", "Measure documents", Ids, 404)
-async def characters(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
+async def characters(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
     """Return the length of title and text together, in the order of the ids; null for missing documents."""
     wanted = await _ids(request, access)
-    found = await bodies.while_connected(request, parts.retriever.characters(wanted.index, wanted.ids))
+    found = await bodies.while_connected(request, parts.retriever.characters(wanted.index, wanted.ids, caller=caller))
     counts = [found.get(id) for id in wanted.ids]
     return Response(orjson.dumps({"characters": counts}), media_type=JSON)
 
 
 @_post("/embed/query", "Encode a query", Query, media_type=frame.EMBEDDINGS_TYPE)
-async def embed_query(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
+async def embed_query(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
     """Return one float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Query)
     bound("query", len(wanted.query), limits.query_characters, "characters")
-    vector = await bodies.while_connected(request, parts.retriever.embed_query(wanted.query))
+    vector = await bodies.while_connected(request, parts.retriever.embed_query(wanted.query, caller=caller))
     encoded = Embeddings(vector[None], encoder=parts.encoder.name)
     return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
 
 
 @_post("/embed/documents", "Encode documents", Texts, media_type=frame.EMBEDDINGS_TYPE)
-async def embed_documents(request: Request, access: AccessOf, parts: ReadyOf) -> Response:
+async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
     """Return float32 unit vectors, in the order of the texts, in the safetensors format, and their encoder's name."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Texts)
     bound("texts", len(wanted.texts), limits.pool, "texts")
     bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
-    encoded = await bodies.while_connected(request, parts.retriever.embed_documents(wanted.texts))
+    encoded = await bodies.while_connected(request, parts.retriever.embed_documents(wanted.texts, caller=caller))
     named = replace(encoded, encoder=parts.encoder.name)
-    return Response(await access.work.parsing.run(frame.encode_embeddings, named), media_type=frame.EMBEDDINGS_TYPE)
+    return Response(
+        await access.work.parsing.run(frame.encode_embeddings, named, caller=caller), media_type=frame.EMBEDDINGS_TYPE
+    )
 
 
 async def _ids(request: Request, access: Access) -> Ids:

@@ -10,6 +10,7 @@ from boundarymorph.access.callers import Scope
 from boundarymorph.api import bodies, openapi
 from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
+from boundarymorph.api.visit import visit_of
 from boundarymorph.reading import bound
 from boundarymorph.scoring.scorer import of_content
 
@@ -42,6 +43,7 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
                 deadline=None if wanted.deadline_ms is None else arrival + wanted.deadline_ms / 1e3,
                 truncate=wanted.truncate,
                 instruction=wanted.instruction,
+                caller=visit_of(request).caller,
             ),
         ),
     )

@@ -63,7 +63,7 @@ async def _asked(request: Request, access: Access, service: Lifecycle, parts: Pa
     Raises as `bodies.read`, `bodies.decoded` and `task_of` do, and pydantic's ValidationError,
     UnknownPolicy, UnknownIndex and NotReady.
     """
-    arrival, key = time.monotonic(), permitted(request)
+    arrival, key, visit = time.monotonic(), permitted(request), visit_of(request)
     with watch.stage("receive"):
         body = await bodies.read(request, access)
 
@@ -72,17 +72,19 @@ async def _asked(request: Request, access: Access, service: Lifecycle, parts: Pa
         pool = data.get("pool") if isinstance(data, dict) else None
         documents = pool.get("documents") if isinstance(pool, dict) else pool
         wanted = SelectRequest.model_validate(policy.applied(data, SelectRequest, documents))
-        room = visit_of(request).room(access)
-        return wanted, task_of(wanted, access.settings, arrival, access.calibration, tenant=key.tenant, room=room)
+        caller, room = visit.caller, visit.room(access)
+        return wanted, task_of(
+            wanted, access.settings, arrival, access.calibration, caller=caller, tenant=key.tenant, room=room
+        )
 
     with watch.stage("parse"):
         policy = access.policies.of(key.name, request.path_params.get("policy"))
-        wanted, task = await access.work.parsing.run(parsed)
+        wanted, task = await access.work.parsing.run(parsed, caller=visit.caller)
     if task.spending.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # else it needs no model
     if wanted.index is not None:
         key.require(wanted.index)
-    turn = access.admission.turn(visit_of(request).caller, deadline=task.context.deadline.moment)
+    turn = access.admission.turn(visit.caller, deadline=task.context.deadline.moment)
     return Asked(policy.name, wanted, task, turn)
 
 
@@ -113,8 +115,9 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
             return _Events(_events(request, access, asked, first, steps, kept), kept)
 
         result = await bodies.while_connected(request, selected(selector, task, watch, turn))
+    caller = task.context.caller
     content = await bodies.made(
-        access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(task, result)
+        access, lambda: asked.answer(result).model_dump_json().encode(), large=_large(task, result), caller=caller
     )
     return Response(content, media_type="application/json", headers={STATUS_HEADER: result.status.value})
 
@@ -157,7 +160,12 @@ async def _events(
         while isinstance(step, Progress):
             yield _made("round", event, step)
             step = await anext(steps)
-        last = await bodies.made(access, partial(_made, "selection", asked.answer, step), large=_large(task, step))
+        last = await bodies.made(
+            access,
+            partial(_made, "selection", asked.answer, step),
+            large=_large(task, step),
+            caller=task.context.caller,
+        )
         visit_of(request).charging(access)(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.of(request, error))

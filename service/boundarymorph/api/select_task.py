@@ -49,6 +49,7 @@ def task_of(
     arrival: float,
     calibration: Calibration | None = None,
     *,
+    caller: str = "",
     tenant: str = "",
     room: Room = FREE,
 ) -> SelectionTask:
@@ -59,6 +60,7 @@ def task_of(
         settings: They have the defaults and the limits.
         arrival: Of the request, on `time.monotonic()`.
         calibration: Of pools; that of an index comes with its candidates.
+        caller: On whose behalf the work is done; "" is the service itself.
         tenant: Whose known scores are used.
         room: Where the bytes of the work are counted.
 
@@ -82,18 +84,24 @@ def task_of(
             instruction=instruction_of(request.instruction, limits),
         ),
         _report(request, limits),
-        context_of(request.deadline_ms, request.on_failure, settings, arrival, tenant, room),
+        context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, room),
         sources if request.queries else (),
     )
 
 
 def context_of(
-    deadline_ms: float | None, on_failure: str | None, settings: Settings, arrival: float, tenant: str, room: Room
+    deadline_ms: float | None,
+    on_failure: str | None,
+    settings: Settings,
+    arrival: float,
+    caller: str,
+    tenant: str,
+    room: Room,
 ) -> Context:
     """Return the context of a request with these fields; the other arguments are those of `task_of`."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
     deadline = Deadline.of_request(arrival, min(seconds, settings.limits.deadline_seconds))
-    return Context(tenant, deadline, ACCEPTED[on_failure], room)
+    return Context(caller, tenant, deadline, ACCEPTED[on_failure], room)
 
 
 def _wanted(request: SelectRequest, settings: Settings) -> Wanted:

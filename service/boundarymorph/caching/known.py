@@ -298,11 +298,11 @@ class KnownScores:
         self.clock = clock
         self.through = ReadThrough(writes, clock)
 
-    def of_task(self, query: str, tenant: str = "", instruction: str | None = None) -> TaskScores:
+    def of_task(self, query: str, tenant: str = "", instruction: str | None = None, caller: str = "") -> TaskScores:
         """Return the scores of one task. tenant: the others with whom it shares them. Raises TakesNoInstruction."""
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
-        return TaskScores(self, query, tenant, instruction)
+        return TaskScores(self, query, tenant, instruction, caller)
 
     async def close(self) -> None:
         await self.through.drain()
@@ -314,13 +314,15 @@ class TaskScores:
     requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of
     the last call."""
 
-    def __init__(self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None) -> None:
+    def __init__(
+        self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None, caller: str = ""
+    ) -> None:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = self.requests = 0
         self.tokens: TokenCounts | None = None
         self._known = known
         self._query = query
-        self._tenant, self._instruction = tenant, instruction
+        self._tenant, self._instruction, self._caller = tenant, instruction, caller
         self.failure: BoundaryMorphError | None = None
         self._recalled: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
@@ -407,7 +409,7 @@ class TaskScores:
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
         scorer, instruction = self._known.scorer, self._instruction
-        scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction)
+        scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction, caller=self._caller)
         scores = checked(scores, len(texts), scorer.name)
         self.failure = scores.failure
         if scores.tokens is not None:
@@ -455,23 +457,23 @@ class CachingEncoder:
     async def check(self) -> None:
         await self._encoder.check()
 
-    async def encode_query(self, text: str) -> Vector:
+    async def encode_query(self, text: str, caller: str = "") -> Vector:
         if self._closed:
             raise RuntimeError("the encoder is closed")
         name = self.identity
         if name is None:
-            return await self._encoder.encode_query(text)
+            return await self._encoder.encode_query(text, caller)
         key = name, self._encoder.dimension, digest(text)
         [known] = metrics.counted("embeddings", [self._cache.get(key)])
         while known is None and (flight := self._flights.get(key)) is not None:
             known = await asyncio.shield(flight)
-        return (await self._encoded(key, text) if known is None else known).copy()
+        return (await self._encoded(key, text, caller) if known is None else known).copy()
 
-    async def _encoded(self, key: _VectorKey, text: str) -> Vector:
+    async def _encoded(self, key: _VectorKey, text: str, caller: str) -> Vector:
         flight = self._flights[key] = asyncio.get_running_loop().create_future()
         vector: Vector | None = None
         try:
-            vector = await self._encoder.encode_query(text)
+            vector = await self._encoder.encode_query(text, caller)
         except Exception as error:
             flight.set_exception(error)
             flight.exception()  # which nobody else may want
@@ -486,8 +488,8 @@ class CachingEncoder:
             metrics.cache_writes.labels("embeddings", "ok").inc()
         return vector
 
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
-        return await self._encoder.encode_documents(texts)
+    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
+        return await self._encoder.encode_documents(texts, caller)
 
     async def close(self) -> None:
         self._closed = True

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
-from boundarymorph.inference.concurrency import CALLER, FairExecutor, room
+from boundarymorph.inference.concurrency import FairExecutor, room
 from boundarymorph.inference.models import DeviceLost, Model, ModelRole, OutOfMemory, Results, TokenSequence
 
 Owner = TypeVar("Owner")
@@ -233,16 +233,17 @@ class Batcher(Generic[ModelType]):
         patience: float | None = None,
         truncate: bool = True,
         admitted: bool = False,
+        caller: str = "",
     ) -> Results:
         """Return the results of all items of a request. tokenize: returns the items, and may block; characters: of each
         item; deadline: on the clock; patience: replaces the batcher's own; admitted: whether `enter` has admitted this
-        work. Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before any work is done;
-        DeadlineExceeded; or an error of the role."""
+        work; caller: whose share it takes. Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before
+        any work is done; DeadlineExceeded; or an error of the role."""
         self.check_open()
         arrival = self._clock()
         lengths = list(characters)
         due = arrival + (self._patience if patience is None else patience) if deadline is None else deadline
-        items = await self._tokenize(tokenize, self._guess(lengths), due, deadline, admitted)
+        items = await self._tokenize(tokenize, self._guess(lengths), due, deadline, admitted, caller)
         if len(items) != len(lengths):
             given = f"{len(items)} {self.role.item}s of {len(lengths)} texts"
             raise self.role.failed(f"{self.model.name} made {given}; its tokenizer is unusable")
@@ -254,9 +255,9 @@ class Batcher(Generic[ModelType]):
             )
         job, tokens = _Job(items, self.role, arrival), sum(map(len, items))
         with self._changed:
-            self._admit(tokens, due, deadline, admitted)
+            self._admit(tokens, due, deadline, admitted, caller)
             last = due + tokens * self.token_seconds
-            self._queue.add(Entry(item, job, place, last, CALLER.get()) for place, item in enumerate(items))
+            self._queue.add(Entry(item, job, place, last, caller) for place, item in enumerate(items))
             self._changed.notify(len(items))
         self._metrics.truncated.inc(len(truncated))
         try:
@@ -269,10 +270,10 @@ class Batcher(Generic[ModelType]):
             self._drop(job, "cancelled")
             raise
 
-    def enter(self, characters: Iterable[int]) -> None:
+    def enter(self, characters: Iterable[int], caller: str = "") -> None:
         """Raise what `run` would raise before any work, for items of these lengths in characters."""
         with self._changed:
-            self._admit(self._guess(characters), self._clock() + self._patience, None, admitted=False)
+            self._admit(self._guess(characters), self._clock() + self._patience, None, False, caller)
 
     async def close(self) -> None:
         """Finish the running batches, fail waiting requests, release the model."""
@@ -290,16 +291,16 @@ class Batcher(Generic[ModelType]):
         self._metrics.close()
 
     async def _tokenize(
-        self, tokenize: Tokenize, guess: int, due: float, deadline: float | None, admitted: bool
+        self, tokenize: Tokenize, guess: int, due: float, deadline: float | None, admitted: bool, caller: str
     ) -> Sequence[TokenSequence]:
-        expected = (due, guess, CALLER.get())
+        expected = (due, guess, caller)
         with self._changed:
-            self._admit(guess, due, deadline, admitted)
+            self._admit(guess, due, deadline, admitted, caller)
             self._tokenizing.append(expected)
         start = self._clock()
         try:
             async with asyncio.timeout(None if deadline is None else deadline - start):
-                return await self._tokenizer.run(tokenize)
+                return await self._tokenizer.run(tokenize, caller=caller)
         except TimeoutError:
             raise self._too_late() from None
         finally:
@@ -313,7 +314,7 @@ class Batcher(Generic[ModelType]):
     def _guess(self, characters: Iterable[int]) -> int:
         return sum(min(self.model.max_length, count // CHARACTERS_A_TOKEN) for count in characters)
 
-    def _admit(self, tokens: int, due: float, deadline: float | None, admitted: bool) -> None:
+    def _admit(self, tokens: int, due: float, deadline: float | None, admitted: bool, caller: str) -> None:
         """Raise unless this many more tokens, due at this time, may wait. The lock must be held."""
         if self._closed:
             raise self.role.unavailable(SHUTTING_DOWN)
@@ -328,7 +329,6 @@ class Batcher(Generic[ModelType]):
         if in_time <= 0:
             raise DeadlineExceeded("the deadline passed before the request arrived")
         waiting = self._queue.tokens + sum(guess for _, guess, _ in self._tokenizing)
-        caller = CALLER.get()
         own = self._queue.callers[caller] + sum(guess for _, guess, of in self._tokenizing if of == caller)
         excess = tokens - room(own, waiting, self.queue_tokens, self._share)
         late = (waiting + tokens) * self.token_seconds - in_time

@@ -130,8 +130,6 @@ async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         await end(tasks)
 
 
-CALLER: ContextVar[str] = ContextVar("caller", default="")
-"""On whose behalf something is done: the name of a key or, without keys, an address; empty for the service itself."""
 ON_BEHALF_OF = "X-BoundaryMORPH-Caller"  # the header that tells a retriever or scorer of ours
 REMEMBERED = 10_000  # callers whose last turn is known
 
@@ -354,9 +352,17 @@ class FairExecutor:
         self._turns = Turns(threads, share)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
-    async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        """Call the function in a thread. Raises what the function raises."""
-        caller, loop = CALLER.get(), asyncio.get_running_loop()
+    def of(self, caller: str) -> Run:
+        """Return what runs calls on behalf of a caller."""
+
+        async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+            return await self.run(function, *args, caller=caller)
+
+        return run
+
+    async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments, caller: str = "") -> Result:
+        """Call the function in a thread, on behalf of a caller; "" is the service itself. Raises what it raises."""
+        loop = asyncio.get_running_loop()
         await self._turns.take(caller)
 
         def done(_: Future[Any]) -> None:

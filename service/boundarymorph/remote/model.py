@@ -128,12 +128,12 @@ class RemoteModel:
     def descriptions(self) -> list[Description]:
         return [server.description for server in self._servers if server.description is not None]
 
-    async def connect(self, deadline: Deadline | None = None) -> None:
+    async def connect(self, deadline: Deadline | None = None, caller: str = "") -> None:
         """Fetch the descriptions of all servers; one that fits is enough. Raises Overloaded, or an error of the
         role."""
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
-        await self._balancer.ask_all(lambda server: self._describe(server, moment))
+        await self._balancer.ask_all(lambda server: self._describe(server, moment, caller))
         self._connected = True
         if not self.descriptions:
             moment.remaining()
@@ -163,7 +163,7 @@ class RemoteModel:
     async def _chunks(self, context: Context, texts: Sequence[str], deadline: Deadline) -> list[Answer]:
         if not self._connected:
             try:
-                await self.connect(deadline)
+                await self.connect(deadline, context.caller)
             except BoundaryMorphError:  # the calls below report what is wrong
                 log.debug("no %s has described itself", self._role.name, exc_info=True)
         described = [known.texts for known in self.descriptions]
@@ -188,7 +188,9 @@ class RemoteModel:
         first = [] if self._balancer.any_works else [await one(parts.pop(0))]
         return first + await together([one(part) for part in parts])
 
-    async def _describe(self, server: _Server, deadline: Deadline, *, confirm: bool = False) -> Description:
+    async def _describe(
+        self, server: _Server, deadline: Deadline, caller: str, *, confirm: bool = False
+    ) -> Description:
         """Return a server's description, fetched if unknown or, to confirm it, if a connection was opened since. Raises
         as `Peer.fetch` does, Mismatch, and OtherModel."""
         async with server.describing:
@@ -196,7 +198,7 @@ class RemoteModel:
             if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
                 kind = f"is this a server of the kind '{server.dialect.name}'?"
                 try:
-                    body = await server.fetch(path, None, deadline.within(DESCRIPTION_TIMEOUT))
+                    body = await server.fetch(path, None, deadline.within(DESCRIPTION_TIMEOUT), caller=caller)
                     known = server.dialect.describe(body, server.endpoint.model)
                     known = identified(known, server.endpoint, self._servers[0].base)
                 except KeyRefused as failure:
@@ -215,7 +217,7 @@ class RemoteModel:
     ) -> Answer:
         """Return the results of one server, in several requests if it takes fewer texts than the others. again: whether
         to try again if it serves another model."""
-        description = await self._describe(server, deadline)
+        description = await self._describe(server, deadline, context.caller)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         try:
             return _joined([await self._attempt(server, description, context, part, deadline) for part in parts])
@@ -251,6 +253,7 @@ class RemoteModel:
                     budget,
                     most=dialect.most_answer(content, len(texts)),
                     honours_deadlines=dialect.honours_deadlines,
+                    caller=context.caller,
                 )
             except Busy:
                 if server.asked_at != server.opened:  # another model may be behind the new connection
@@ -260,7 +263,7 @@ class RemoteModel:
                 answer = dialect.read(body, len(texts))
             except Unusable as flaw:
                 raise Flawed(f"{server.base} gives unusable {self._role.results}: {flaw}") from flaw
-            served = answer.served or (await self._describe(server, deadline, confirm=True)).name
+            served = answer.served or (await self._describe(server, deadline, context.caller, confirm=True)).name
             if served != description.name:
                 raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
             truncated = answer.truncated + request.cut

@@ -22,7 +22,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration
-from boundarymorph.inference.concurrency import CALLER, ON_BEHALF_OF, Budget
+from boundarymorph.inference.concurrency import ON_BEHALF_OF, Budget
 from boundarymorph.settings import header_key
 from boundarymorph.telemetry import tracing
 
@@ -300,13 +300,14 @@ class Peer:
         headers: Mapping[str, str] | None = None,
         repeatable: bool = True,
         most: int | None = SMALL,
+        caller: str = "",
     ) -> Response:
         """Send a request and return the answer, whatever its status. Cancelling closes the connection.
 
-        budget: None for no limit. repeatable: whether to send again if the connection breaks, as an idle one may. most:
-        bytes of the answer; with None the caller must read the body or close the answer, unless it `concerns_us` or, if
-        repeatable, `tells_of_server`. Raises Unavailable, Flawed for a success that is longer or compressed, or
-        DeadlineExceeded if the budget ends with the deadline.
+        budget: None for no limit. caller: on whose behalf, which a server of ours is told. repeatable: whether to send
+        again if the connection breaks, as an idle one may. most: bytes of the answer; with None the caller must read
+        the body or close the answer, unless it `concerns_us` or, if repeatable, `tells_of_server`. Raises Unavailable,
+        Flawed for a success that is longer or compressed, or DeadlineExceeded if the budget ends with the deadline.
         """
 
         async def once(sent: Mapping[str, str]) -> Response:
@@ -322,7 +323,7 @@ class Peer:
         try:
             async with asyncio.timeout(None if budget is None else budget.seconds):
                 with tracing.calling(method, self.base + path) as trace:
-                    sent = {**self._headers(headers), **trace}
+                    sent = {**self._headers(headers, caller), **trace}
                     try:
                         return await once(sent)
                     except NOT_CONNECTED:
@@ -347,13 +348,20 @@ class Peer:
             raise TimedOut(f"{self.base} did not answer within {budget.seconds:.3g} s") from timeout
 
     async def fetch(
-        self, path: str, body: bytes | None, budget: Budget, *, most: int = SMALL, honours_deadlines: bool = False
+        self,
+        path: str,
+        body: bytes | None,
+        budget: Budget,
+        *,
+        most: int = SMALL,
+        honours_deadlines: bool = False,
+        caller: str = "",
     ) -> bytes:
         """POST the body, or GET if it is None, and return the body of a successful answer. most: see `send`.
         honours_deadlines: whether a 504 means that the deadline passed. Raises also Busy, KeyRefused or Refused."""
         method = "GET" if body is None else "POST"
         response = await self.send(
-            method, path, budget=budget, content=body, headers=JSON, repeatable=not self.paid, most=most
+            method, path, budget=budget, content=body, headers=JSON, repeatable=not self.paid, most=most, caller=caller
         )
         status = response.status_code
         if response.is_success:
@@ -372,13 +380,13 @@ class Peer:
             raise Unavailable(said)
         raise Refused(said)
 
-    def _headers(self, given: Mapping[str, str] | None) -> dict[str, str]:
+    def _headers(self, given: Mapping[str, str] | None, caller: str) -> dict[str, str]:
         headers = {} if given is None else dict(given)
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
         if (request_id := tracing.request_id.get()) is not None:
             headers[tracing.REQUEST_ID] = request_id
-        if self.ours and (caller := CALLER.get()):
+        if self.ours and caller:
             headers[ON_BEHALF_OF] = caller
         return headers
 

@@ -23,10 +23,11 @@ class Unusable(Exception):
 
 
 class Context(NamedTuple):
-    """What texts are for: a scorer's query, and the caller's instruction for it."""
+    """What texts are for: a scorer's query, the caller's instruction for it, and the caller."""
 
     query: str = ""
     instruction: str | None = None
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)

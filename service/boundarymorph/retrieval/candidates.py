@@ -56,9 +56,9 @@ class IndexSource:
     def query(self) -> str:
         return self.search.query
 
-    def candidates(self, retriever: Retriever) -> Candidates:
+    def candidates(self, retriever: Retriever, caller: str = "") -> Candidates:
         """Return its candidates, which the retriever finds."""
-        return IndexedCandidates(retriever, self)
+        return IndexedCandidates(retriever, self, caller)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,9 +94,9 @@ class PoolSource:
     ranked: bool = False
     listed: bool = False
 
-    def candidates(self, retriever: Retriever) -> Candidates:
+    def candidates(self, retriever: Retriever, caller: str = "") -> Candidates:
         """Return its candidates. The retriever embeds what has no vector."""
-        return GivenCandidates(retriever, self)
+        return GivenCandidates(retriever, self, caller)
 
 
 Source = IndexSource | PoolSource
@@ -110,6 +110,7 @@ class IndexedCandidates:
     texts_at_hand: ClassVar[bool] = False
     retriever: Retriever
     source: IndexSource
+    caller: str = ""
 
     @property
     def distant(self) -> bool:
@@ -118,20 +119,20 @@ class IndexedCandidates:
 
     async def retrieve(self, run: Run) -> Retrieved:
         """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
-        return await self.retriever.retrieve(self.source.index, self.source.search)
+        return await self.retriever.retrieve(self.source.index, self.source.search, caller=self.caller)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """Return the first of the candidates with these ids, as `Index.documents` does."""
-        return await self.retriever.documents(self.source.index, ids)
+        return await self.retriever.documents(self.source.index, ids, caller=self.caller)
 
     async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
         """Do the same, for metadata alone."""
-        found = await self.retriever.documents(self.source.index, ids, texts=False)
+        found = await self.retriever.documents(self.source.index, ids, texts=False, caller=self.caller)
         return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
         """Return (n,) lengths of n candidates in tokens, given or estimated, at least 1; NaN for those deleted."""
-        characters = await self.retriever.characters(self.source.index, ids)
+        characters = await self.retriever.characters(self.source.index, ids, caller=self.caller)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
     def ordered(self) -> Ordered | None:
@@ -147,6 +148,7 @@ class GivenCandidates:
     distant: ClassVar[bool] = False
     retriever: Retriever
     source: PoolSource
+    caller: str = ""
 
     def __post_init__(self) -> None:
         self._features = dict(self.source.features)
@@ -223,7 +225,7 @@ class GivenCandidates:
             if missing:
                 texts = [self.source.given[position].content for position in missing]
                 texts = [text if has_content(text) else NO_TEXT for text in texts]
-                encoded = await self.retriever.embed_documents(texts)
+                encoded = await self.retriever.embed_documents(texts, caller=self.caller)
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
                     cut = counted(encoded.truncated, "document was", "documents were")
@@ -238,7 +240,7 @@ class GivenCandidates:
             source = "encoder" if missing else "given"
         query = self.source.query_embedding
         if query is None:
-            query = await self.retriever.embed_query(self.source.query)
+            query = await self.retriever.embed_query(self.source.query, caller=self.caller)
         return embeddings, query, source, warnings
 
 

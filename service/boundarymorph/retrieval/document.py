@@ -162,24 +162,26 @@ class Retrieved:
 
 
 class Retriever(Protocol):
-    """First-stage retrieval over named indexes."""
+    """First-stage retrieval over named indexes. caller: on whose behalf; "" is the service itself."""
 
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         """Return what a search finds, with BM25 as a feature if the index has words; with a warning if that is nothing.
 
         Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support.
         """
 
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
         """See `Index.documents`. Raises UnknownIndex."""
 
-    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+    async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
         """See `Index.characters`. Raises UnknownIndex."""
 
-    async def embed_query(self, query: str) -> NDArray[np.float32]:
+    async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
         """Return a (d,) unit vector. Raises InvalidInput if there is no encoder."""
 
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         """Return (n, d) unit rows for n texts. Raises InvalidInput if there is no encoder."""
 
     async def close(self) -> None:

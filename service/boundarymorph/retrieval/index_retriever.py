@@ -44,41 +44,45 @@ class IndexRetriever:
         self._executor = FairExecutor("search", threads=threads, share=share)
 
     @observed
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         search.condition  # noqa: B018  reject a malformed filter before anything else
         found: Index | None = None
         if search.embedding is None:
-            found = await self._executor.run(self._catalog.get, index)
+            found = await self._executor.run(self._catalog.get, index, caller, caller=caller)
             if found.info.kind != WORDS:
                 self._refuse_other_encoder(found)
-                search = replace(search, embedding=await self._required_encoder().encode_query(search.query))
+                search = replace(search, embedding=await self._required_encoder().encode_query(search.query, caller))
                 self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
                 if isinstance(found, StoreIndex):
-                    await self._probe(found)
-        return await self._executor.run(self._searched, found, index, search)
+                    await self._probe(found, caller)
+        return await self._executor.run(self._searched, found, index, search, caller, caller=caller)
 
     @observed
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        return await self._executor.run(lambda: self._catalog.get(index).documents(ids, texts=texts))
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
+        return await self._executor.run(
+            lambda: self._catalog.get(index, caller).documents(ids, texts=texts), caller=caller
+        )
 
     @observed
-    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
-        return await self._executor.run(lambda: self._catalog.get(index).characters(ids))
+    async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
+        return await self._executor.run(lambda: self._catalog.get(index, caller).characters(ids), caller=caller)
 
     @observed
-    async def embed_query(self, query: str) -> NDArray[np.float32]:
-        return await self._required_encoder().encode_query(query)
+    async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
+        return await self._required_encoder().encode_query(query, caller)
 
     @observed
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
-        return await self._required_encoder().encode_documents(texts)
+    async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
+        return await self._required_encoder().encode_documents(texts, caller)
 
     async def close(self) -> None:
         await self._executor.close()
 
-    def _searched(self, found: Index | None, name: str, search: Search) -> Retrieved:
+    def _searched(self, found: Index | None, name: str, search: Search, caller: str) -> Retrieved:
         """Return what a search finds, and why that is nothing. found: the index, if it was looked up before."""
-        found = self._catalog.get(name) if found is None else found
+        found = self._catalog.get(name, caller) if found is None else found
         artifacts = self._catalog.artifacts(name).read_if_sound()
         retrieved = _found(found, search)
         warnings = [*retrieved.warnings, *([UNREADABLE_ARTIFACTS] if artifacts is None else [])]
@@ -86,14 +90,14 @@ class IndexRetriever:
             warnings += [NOTHING_PASSES, *_mismatches(found, search, search.condition)]
         return replace(retrieved, artifacts=artifacts or NO_ARTIFACTS, warnings=warnings)
 
-    async def _probe(self, index: StoreIndex) -> None:
+    async def _probe(self, index: StoreIndex, caller: str) -> None:
         """Raise InvalidInput unless the encoder makes the vector that the store has of a document; once an index."""
         encoder = self._required_encoder()
         probed = (index.name, index.info, encoder.name)
-        if probed in self._probed or (sample := await self._executor.run(index.sample)) is None:
+        if probed in self._probed or (sample := await self._executor.run(index.sample, caller=caller)) is None:
             return
         document, vector = sample
-        own = (await encoder.encode_documents([document.content])).vectors[0]
+        own = (await encoder.encode_documents([document.content], caller)).vectors[0]
         if own.shape != vector.shape:
             raise InvalidInput(
                 f"the vectors of the index {index.name!r} have {vector.size} dimensions, and those of the encoder "

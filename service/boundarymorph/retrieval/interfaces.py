@@ -239,8 +239,9 @@ class Catalog(Protocol):
         self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return self.get(name)
 
-    def get(self, name: str) -> Index:
-        """Return the index of this name. Raises InvalidIndexName or UnknownIndex."""
+    def get(self, name: str, caller: str = "") -> Index:
+        """Return the index of this name. caller: on whose behalf; the files of one who uses many are closed first.
+        Raises InvalidIndexName or UnknownIndex."""
 
     def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""

@@ -81,7 +81,7 @@ class RemoteRetriever:
         return self._balancer.model
 
     @observed
-    async def retrieve(self, index: str, search: Search) -> Retrieved:
+    async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         body: dict[str, object] = {
             "index": index,
             "query": search.query,
@@ -94,25 +94,28 @@ class RemoteRetriever:
         if search.embedding is not None:
             body |= _vector(search.embedding)
         most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
-        return await self._call("/retrieve", body, frame.decode_pool, most)
+        return await self._call("/retrieve", body, frame.decode_pool, most, caller)
 
     @observed
-    async def documents(self, index: str, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
+    async def documents(
+        self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
+    ) -> Mapping[str, Document]:
         def read(answer: bytes) -> Mapping[str, Document]:
             return frame.documents_of(array(mapping(parsed(answer)), "documents"))
 
         asked = {"index": index, "ids": list(ids)} | ({} if texts else {"texts": False})
-        return await self._call("/documents", asked, read, SMALL + len(ids) * self._document)
+        return await self._call("/documents", asked, read, SMALL + len(ids) * self._document, caller)
 
     @observed
-    async def characters(self, index: str, ids: Sequence[str]) -> Mapping[str, int]:
+    async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
         def read(answer: bytes) -> Mapping[str, int]:
             counts = array(mapping(parsed(answer)), "characters")
             if len(counts) != len(ids) or not all(count is None or is_count(count) for count in counts):
                 raise Unusable("'characters' must contain a count or null for each id")
             return {id: count for id, count in zip(ids, counts, strict=True) if count is not None}
 
-        return await self._call("/characters", {"index": index, "ids": list(ids)}, read, SMALL + RECORD * len(ids))
+        asked = {"index": index, "ids": list(ids)}
+        return await self._call("/characters", asked, read, SMALL + RECORD * len(ids), caller)
 
     async def set_calibration(self, index: str, made: Calibration) -> None:
         content, target = encoded({"calibration": made.to_json()}), f"/indexes/{segment(index)}/artifacts"
@@ -125,20 +128,20 @@ class RemoteRetriever:
         await self._balancer.call(write)
 
     @observed
-    async def embed_query(self, query: str) -> NDArray[np.float32]:
+    async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
         content = encoded({"query": query})
-        embeddings = await self._balancer.call(lambda peer: self._embed(peer, "/embed/query", content, 1))
+        embeddings = await self._balancer.call(lambda peer: self._embed(peer, "/embed/query", content, 1, caller))
         vector: NDArray[np.float32] = embeddings.vectors[0]
         return vector
 
     @observed
-    async def embed_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         parts = [texts[start : start + TEXTS] for start in range(0, len(texts), TEXTS)] or [texts]
         contents = [encoded({"texts": list(part)}) for part in parts]
 
         async def embed(peer: Peer) -> Embeddings:
             embedded = [
-                await self._embed(peer, "/embed/documents", content, len(part))
+                await self._embed(peer, "/embed/documents", content, len(part), caller)
                 for part, content in zip(parts, contents, strict=True)
             ]
             if len({(part.vectors.shape[1], part.encoder) for part in embedded}) > 1:
@@ -149,7 +152,7 @@ class RemoteRetriever:
         return await self._balancer.call(embed)
 
     async def forward(
-        self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None
+        self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None, caller: str = ""
     ) -> Response:
         """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it. target: path,
         made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises an answer of
@@ -157,14 +160,14 @@ class RemoteRetriever:
         reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key."""
 
         async def read(peer: Peer) -> Response:
-            answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None)
+            answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None, caller=caller)
             if tells_of_server(answer):
                 raise _refusal(peer, target, answer)
             return answer
 
         async def write(peer: Peer) -> Response:
             answer = await peer.send(
-                method, target, budget=None, content=body, headers=headers, repeatable=False, most=None
+                method, target, budget=None, content=body, headers=headers, repeatable=False, most=None, caller=caller
             )
             if concerns_us(answer):
                 raise _refusal(peer, target, answer)
@@ -183,13 +186,19 @@ class RemoteRetriever:
     async def close(self) -> None:
         await self._balancer.close()
 
-    async def _call(self, path: str, body: Mapping[str, object], read: Callable[[bytes], Answer], most: int) -> Answer:
+    async def _call(
+        self, path: str, body: Mapping[str, object], read: Callable[[bytes], Answer], most: int, caller: str
+    ) -> Answer:
         content = encoded(body)
-        return await self._balancer.call(lambda peer: self._post(peer, path, content, read, most))
+        return await self._balancer.call(lambda peer: self._post(peer, path, content, read, most, caller))
 
-    async def _post(self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer], most: int) -> Answer:
+    async def _post(
+        self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer], most: int, caller: str
+    ) -> Answer:
         """Return what `read` makes of the answer of one retriever, of at most so many bytes."""
-        answer = await peer.send("POST", path, budget=self._budget, content=content, headers=JSON, most=most)
+        answer = await peer.send(
+            "POST", path, budget=self._budget, content=content, headers=JSON, most=most, caller=caller
+        )
         if not answer.is_success:
             raise _refusal(peer, path, answer)
         try:
@@ -199,10 +208,12 @@ class RemoteRetriever:
         except (errors.MalformedFrame, Unusable) as error:
             raise _unusable(peer, error) from error
 
-    async def _embed(self, peer: Peer, path: str, content: bytes, count: int) -> Embeddings:
+    async def _embed(self, peer: Peer, path: str, content: bytes, count: int, caller: str = "") -> Embeddings:
         """Raises OtherModel if the retriever has another encoder than the one in use."""
         most = SMALL + count * self._vector
-        embeddings = await self._post(peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most)
+        embeddings = await self._post(
+            peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most, caller
+        )
         if embeddings.encoder is not None:
             self._balancer.serves(peer, embeddings.encoder)
         return embeddings

@@ -253,6 +253,7 @@ async def ingesting(
     strict: bool = False,
     spooled: Callable[[int], None] = lambda size: None,
     run: Run = in_default_thread,
+    caller: str = "",
     report: IngestReport | None = None,
 ) -> AsyncIterator[IngestReport]:
     """Write the documents of an upload in batches; of several with the same id the last one is kept.
@@ -263,6 +264,7 @@ async def ingesting(
 
     strict: check the whole upload, kept in a temporary file, before anything is written; raises InvalidInput for a bad
     line or unknown field. spooled: called with the size of each document before it is written there, and may raise.
+    caller: on whose behalf documents are encoded.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None
@@ -280,11 +282,11 @@ async def ingesting(
                     report.unknown_fields[name] = report.unknown_fields.get(name, 0) + 1
             batch.append(entry)
             if len(batch) >= size or entry.end - report.position >= BATCH_BYTES:
-                await _write(index, encoder, batch, report, run)
+                await _write(index, encoder, batch, report, run, caller)
                 batch.clear()
                 yield report
         if batch:
-            await _write(index, encoder, batch, report, run)
+            await _write(index, encoder, batch, report, run, caller)
     except BoundaryMorphError as error:
         if written := report.added + report.updated:
             error.add(f"{written:,} documents of this upload were written before, and stay")
@@ -295,7 +297,7 @@ async def ingesting(
 
 
 async def _write(
-    index: Index, encoder: Encoder | None, batch: Sequence[ParsedDocument], report: IngestReport, run: Run
+    index: Index, encoder: Encoder | None, batch: Sequence[ParsedDocument], report: IngestReport, run: Run, caller: str
 ) -> None:
     report.position = batch[-1].end
     last = {entry.document.id: entry for entry in batch}
@@ -307,7 +309,7 @@ async def _write(
     if not changed:
         return
     documents = [entry.document for entry, _ in changed.values()]
-    vectors, truncated = await _embed([entry for entry, _ in changed.values()], encoder, index)
+    vectors, truncated = await _embed([entry for entry, _ in changed.values()], encoder, index, caller)
     await run(index.upsert, documents, vectors, [digest for _, digest in changed.values()])
     updated = len(known.keys() & changed.keys())
     report.added += len(changed) - updated
@@ -316,7 +318,7 @@ async def _write(
 
 
 async def _embed(
-    entries: Sequence[ParsedDocument], encoder: Encoder | None, index: Index
+    entries: Sequence[ParsedDocument], encoder: Encoder | None, index: Index, caller: str
 ) -> tuple[NDArray[np.float32], int]:
     vectors = np.empty((len(entries), index.info.dimension), dtype=np.float32)
     for row, entry in enumerate(entries):
@@ -325,7 +327,7 @@ async def _embed(
     without = [row for row, entry in enumerate(entries) if entry.embedding is None]
     if encoder is None or not without:
         return vectors, 0
-    encoded = await encoder.encode_documents([entries[row].document.content for row in without])
+    encoded = await encoder.encode_documents([entries[row].document.content for row in without], caller)
     if encoder.name != index.info.encoder:  # its servers have changed their model in the meantime
         raise IndexConflict(
             f"the encoder is {encoder.name!r} now, and the index {index.name!r} was built with {index.info.encoder!r}"

@@ -289,12 +289,18 @@ class RemoteScorer(RemoteModel):
         return any(said) or not said
 
     async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+        caller: str = "",
     ) -> Scores:
         self.check_open()
         if not texts:
             return Scores(np.empty(0))
-        answer = await self.call(Context(query, instruction), texts, deadline=deadline)
+        answer = await self.call(Context(query, instruction, caller), texts, deadline=deadline)
         failure, missing = answer.failure, int(np.isnan(answer.values).sum())
         if answer.usage is not None:
             metrics.judge_tokens.labels("read").inc(answer.usage.read)

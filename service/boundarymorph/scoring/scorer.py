@@ -100,11 +100,18 @@ class Scorer(Protocol):
         """Whether its model may read an instruction, which says what counts as relevant, with each pair."""
 
     async def score(
-        self, query: str, texts: Sequence[str], *, deadline: float | None = None, instruction: str | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        deadline: float | None = None,
+        instruction: str | None = None,
+        caller: str = "",
     ) -> Scores:
         """Score n texts against one query, or raise an error if none can be scored. deadline: on `time.monotonic()`.
-        instruction: in place of the operator's or, of a language model, beside it. Raises Overloaded before any work
-        was done, DeadlineExceeded, ScorerUnavailable or ScorerFailed."""
+        instruction: in place of the operator's or, of a language model, beside it. caller: on whose behalf; "" is the
+        service itself. Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or
+        ScorerFailed."""
 
     async def close(self) -> None:
         """Release threads and connections; later calls fail."""
@@ -159,6 +166,7 @@ class BatchingScorer(Batcher[CrossEncoder]):
         deadline: float | None = None,
         truncate: bool = True,
         instruction: str | None = None,
+        caller: str = "",
     ) -> Scores:
         """See `Scorer.score`. With truncate=False, raises TextTooLong before any work."""
         self.check_open()
@@ -173,7 +181,7 @@ class BatchingScorer(Batcher[CrossEncoder]):
             return pairs
 
         results = await self.run(
-            tokenize, (len(query) + len(text) for text in texts), deadline=deadline, truncate=truncate
+            tokenize, (len(query) + len(text) for text in texts), deadline=deadline, truncate=truncate, caller=caller
         )
         return Scores(np.where([pair.unknown for pair in pairs], 0.0, results.values), results.truncated)
 

@@ -101,7 +101,7 @@ class SelectionRun:
         self._task, self._candidates, self.scores = task, candidates, scores
         self._k = task.wanted.k
         self._shared, self._observer, self._encoder = shared, observer, encoder
-        self._in_thread: Run = shared.executor.run
+        self._in_thread: Run = shared.executor.of(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
         self.state: State = "new"
         self.pool: Pool

@@ -81,7 +81,7 @@ class Selector:
             if task.several:
                 quiet = [Observer(Stopwatch(self._clock), counts=False) for _ in task.several]
                 runs = [*map(self._run, parts_of(task), quiet)]
-                result = await select_for_all(task, runs, observer, self._shared.executor.run)
+                result = await select_for_all(task, runs, observer, self._shared.executor.of(task.context.caller))
             else:
                 run = self._run(task, observer)
                 await run.retrieve()
@@ -96,8 +96,10 @@ class Selector:
         yield result
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
-        known = self._known.of_task(task.query, task.context.tenant, task.relevance.instruction)
-        return SelectionRun(task, task.source.candidates(self.retriever), known, self._shared, observer, self.encoder())
+        context = task.context
+        known = self._known.of_task(task.query, context.tenant, task.relevance.instruction, context.caller)
+        candidates = task.source.candidates(self.retriever, context.caller)
+        return SelectionRun(task, candidates, known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:
         """Wait for the threads, and for pending writes to the cache."""

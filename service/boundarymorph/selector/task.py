@@ -117,6 +117,7 @@ class Context:
     """Who asks, and what the work may take.
 
     Attributes:
+        caller: On whose behalf the work is done, by which callers take turns; "" is the service itself.
         tenant: Whose known scores are used.
         deadline: When the current set becomes the result.
         accepts: The result after the deadline or a failure of scorer or retriever: only a complete one, or else their
@@ -124,6 +125,7 @@ class Context:
         room: Where the bytes of the work are counted.
     """
 
+    caller: str = ""
     tenant: str = ""
     deadline: Deadline = NEVER
     accepts: Accepted = "anything"

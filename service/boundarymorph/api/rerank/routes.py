@@ -145,22 +145,22 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     with watch.stage("receive"):
         body = await bodies.read(request, access)
     with watch.stage("parse"):
-        data = await bodies.off_loop(access, body, lambda: bodies.decoded(body, access.settings.limits))
+        data = await bodies.off_loop(request, access, body, lambda: bodies.decoded(body, access.settings.limits))
         dialect = _dialect(data, path)
         visit_of(request).refusal = dialect.refusal
         asked, task = await bodies.off_loop(
-            access, body, lambda: _read(request, access, dialect.flat(data), dialect, arrival, parts)
+            request, access, body, lambda: _read(request, access, dialect.flat(data), dialect, arrival, parts)
         )
     turn = access.admission.turn(visit_of(request).caller, deadline=task.context.deadline.moment)
     result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    ranking = await bodies.off_loop(access, body, lambda: _ranking(result, asked, task, parts.scorer.name))
+    ranking = await bodies.off_loop(request, access, body, lambda: _ranking(result, asked, task, parts.scorer.name))
     if asked.request.returns:
         task.context.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
 
     def answer() -> bytes:
         return dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True).encode()
 
-    content = await bodies.made(access, answer, large=len(body) >= bodies.LARGE)
+    content = await bodies.made(access, answer, large=len(body) >= bodies.LARGE, caller=task.context.caller)
     count = int(result.selection.scored.sum())
     metrics.rerank_documents.labels(path, "scored").inc(count)
     metrics.rerank_documents.labels(path, "inferred").inc(len(asked.texts) - count)
@@ -245,8 +245,10 @@ def _read(
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
-    room = visit_of(request).room(access)
-    context = context_of(wanted.deadline_ms, wanted.on_failure, access.settings, arrival, caller.tenant, room)
+    visit = visit_of(request)
+    room, tenant = visit.room(access), caller.tenant
+    given = wanted.deadline_ms, wanted.on_failure
+    context = context_of(*given, access.settings, arrival, visit.caller, tenant, room)
     return asked, _task(asked, access, context, instruction, dialect.documents)
 
 

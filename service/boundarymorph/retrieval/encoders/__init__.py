@@ -40,10 +40,10 @@ class Encoder(Protocol):
     async def check(self) -> None:
         """Warm up and encode a probe; then name and dimension are known. Raises as `encode_query` does."""
 
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
+    async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
         """Return the (d,) unit vector of a query. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
 
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         """Return (n, d) unit rows for n documents. Raises as `encode_query` does."""
 
     async def close(self) -> None:

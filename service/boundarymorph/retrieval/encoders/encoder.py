@@ -64,12 +64,14 @@ class BatchingEncoder(Batcher[DualEncoder]):
         await self.encode_documents(["warm " * self.model.max_length] * self.full_batch())
         await self.encode_query("probe")
 
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
-        results = await self.run(lambda: [self.model.tokenize_query(text)], [len(text)], patience=QUERY_PATIENCE)
+    async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
+        results = await self.run(
+            lambda: [self.model.tokenize_query(text)], [len(text)], patience=QUERY_PATIENCE, caller=caller
+        )
         vector: NDArray[np.float32] = results.values[0]
         return vector
 
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         self.check_open()
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         slices = self._slices(texts)
@@ -83,12 +85,13 @@ class BatchingEncoder(Batcher[DualEncoder]):
                     lambda chosen=chosen: self.model.tokenize_documents(chosen),  # type: ignore[misc]
                     map(len, chosen),
                     admitted=True,
+                    caller=caller,
                 )
                 vectors[part] = results.values
                 truncated += results.truncated
 
         if texts:
-            self.enter(map(len, texts[next(self._slices(texts))]))
+            self.enter(map(len, texts[next(self._slices(texts))]), caller)
             await together([worker() for _ in range(SLICES)])
         return Embeddings(vectors, truncated)
 

@@ -155,13 +155,13 @@ class RemoteEncoder:
     async def check(self) -> None:
         await self.encode_query("probe")
 
-    async def encode_query(self, text: str) -> NDArray[np.float32]:
+    async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
         await self._be_connected()
         vectors, _ = await self._encode(_QUERY, [text])
         vector: NDArray[np.float32] = vectors[0]
         return vector
 
-    async def encode_documents(self, texts: Sequence[str]) -> Embeddings:
+    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         await self._be_connected()
         parts, truncated, models = [np.empty((0, self.dimension), dtype=np.float32)], 0, set[str]()
         for start in range(0, len(texts), DOCUMENTS):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from boundarymorph import errors
 from boundarymorph.database import bytes_of, exists, locked, storage_errors, sync
-from boundarymorph.inference.concurrency import CALLER, computing
+from boundarymorph.inference.concurrency import computing
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
@@ -312,7 +312,8 @@ class LocalCatalog:
         if kind not in (None, *KINDS):
             raise errors.InvalidInput(f"there is no kind of index {kind!r}; use one of {', '.join(KINDS)}")
         made = not exists(folder) and self._build(folder, encoder, dimension, kind or "flat", lexical)
-        interfaces.check_same(name, self.get(name).info, encoder=encoder, dimension=dimension, kind=kind)
+        with self._looked_at(name) as index:
+            interfaces.check_same(name, index.info, encoder=encoder, dimension=dimension, kind=kind)
         return made
 
     def create(
@@ -321,7 +322,7 @@ class LocalCatalog:
         self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return self.get(name)
 
-    def get(self, name: str) -> LocalIndex:
+    def get(self, name: str, caller: str = "") -> LocalIndex:
         folder = self._folder(name)
         with ExitStack() as forgotten, self._lock:
             index = self._open.get(name)
@@ -329,11 +330,11 @@ class LocalCatalog:
                 self._forget(name, forgotten)
                 index = self._opened(name, folder)
                 if len(self._open) >= self._most_open:
-                    used = Counter([CALLER.get(), *(other.caller for other in self._open.values())])
+                    used = Counter([caller, *(other.caller for other in self._open.values())])
                     oldest = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
                     forgotten.callback(self._open.pop(oldest).release)
                 self._open[name] = index
-            index.caller = CALLER.get()
+            index.caller = caller or index.caller
             self._open.move_to_end(name)
             return index
 

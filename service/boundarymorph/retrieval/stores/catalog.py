@@ -90,7 +90,7 @@ class StoreCatalog(interfaces.Catalog):
         interfaces.check_same(name, info, encoder=encoder, dimension=dimension, kind=kind)
         return info.created == created
 
-    def get(self, name: str) -> StoreIndex:
+    def get(self, name: str, caller: str = "") -> StoreIndex:
         """See `Catalog.get`. An index deleted elsewhere a moment ago may still be returned; its calls then fail."""
         with self._lock:
             index, until = self._open.get(name, (None, 0.0))
@@ -224,9 +224,9 @@ class Catalogs(interfaces.Catalog):
         catalog, inner = self._of(name)
         return catalog.ensure(inner, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
 
-    def get(self, name: str) -> interfaces.Index:
+    def get(self, name: str, caller: str = "") -> interfaces.Index:
         catalog, inner = self._of(name)
-        return catalog.get(inner)
+        return catalog.get(inner, caller)
 
     def describe(self, name: str) -> interfaces.IndexDescription:
         catalog, inner = self._of(name)
