@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection import Config, Pool, Session
 from boundarymorph.selection.methods import DEFAULT, METHODS
+from boundarymorph_evaluation.problem import Question
 
 Scores = NDArray[np.float64]
 
@@ -45,3 +47,17 @@ def chosen(pool: Pool, scores: Scores, k: int, budget: int, **options: Any) -> N
     """Return the set of a session without rounds of a size."""
     ((_, session),) = played(pool, scores, k, (budget,), size=None, **options)
     return session.selection().documents
+
+
+def only(question: Question, kept: NDArray[np.intp]) -> Question:
+    """Return the question with some documents of its pool, at ascending positions."""
+    pool, grades = question.pool, question.grades
+    smaller = replace(
+        pool,
+        ids=[pool.ids[place] for place in kept],
+        embeddings=pool.embeddings[kept],
+        scores=pool.scores[kept],
+        features={name: values[kept] for name, values in pool.features.items()},
+        terms=None if pool.terms is None else pool.terms[:, kept],
+    )
+    return Question(question.id, smaller, question.scores[kept], None if grades is None else grades[kept])

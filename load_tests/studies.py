@@ -32,8 +32,8 @@ from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order, reordered
 from boundarymorph_evaluation.tables import ScoreTable
-from load_tests import registered, report, reviews
-from load_tests.sessions import chosen, first_by_score, played
+from load_tests import probability, registered, report, reviews
+from load_tests.sessions import chosen, first_by_score, only, played
 
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
@@ -153,7 +153,7 @@ class Reliability(Study):
 
 @dataclass(frozen=True)
 class Registered(Study):
-    """lines: makes the table, which compares methods with the best simple one."""
+    """lines: makes the table."""
 
     lines: Callable[[Sequence[Row]], list[Row]] = registered.lines
 
@@ -171,20 +171,6 @@ def ranked_right(said: Scores, happened: Scores) -> float:
     """Return the area under the ROC curve: how often what happened was more probable than what did not."""
     yes = happened > 0
     return pairs_in_order(said, yes) if yes.any() and not yes.all() else float("nan")
-
-
-def only(question: Question, kept: NDArray[np.intp]) -> Question:
-    """Return the question with some documents of its pool, at ascending positions."""
-    pool, grades = question.pool, question.grades
-    smaller = replace(
-        pool,
-        ids=[pool.ids[place] for place in kept],
-        embeddings=pool.embeddings[kept],
-        scores=pool.scores[kept],
-        features={name: values[kept] for name, values in pool.features.items()},
-        terms=None if pool.terms is None else pool.terms[:, kept],
-    )
-    return Question(question.id, smaller, question.scores[kept], None if grades is None else grades[kept])
 
 
 def answerable(question: Question, number: int) -> Iterator[Row]:
@@ -373,6 +359,9 @@ STUDIES = {
     "registered": Registered("Beside simple methods, by people", registered.registered, ("scorer", "method"), ("ncg",)),
     "constants": Registered(
         "Constants of a weak scorer, by people", registered.constants, ("method",), ("ncg",), lines=registered.left_out
+    ),
+    "probability": Registered(
+        "Relevance as a probability", probability.documents, (), ("relevance",), lines=probability.lines
     ),
     "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }

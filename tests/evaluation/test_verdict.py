@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection import Session
 from boundarymorph.selection.methods import TO_PEOPLE
-from boundarymorph.selector import run
+from boundarymorph.selector import composition
 from boundarymorph_evaluation.methods import CONTESTANTS, morph
 from boundarymorph_evaluation.run import run_once
 from boundarymorph_evaluation.verdict import FIRST, FUSION, HYBRID, METHODS, NO_CALLS, OURS, RETRIEVER, Verdict, judge
@@ -96,16 +96,16 @@ def test_scores_are_asked_for_only_as_methods_need_them() -> None:
 
 
 def test_ours_is_what_the_service_does_with_a_budget() -> None:
-    assert morph.ROUNDS == run.ROUNDS
+    assert morph.ROUNDS == composition.ROUNDS
     assert CONTESTANTS["people"].settings == (morph.SERVED,)
     (question,) = synthetic(queries=1, n=80).questions()
     session = Session.of(question.pool, budget=12, k=5, method=question.configured(TO_PEOPLE))
     calls: list[int] = []
-    while (asked := session.ask_round(run.ROUNDS)).size:
+    while (asked := session.ask_round(composition.ROUNDS)).size:
         calls += asked.tolist()
         session.tell(asked, question.scores[asked])
     problem, ranking = run_once(morph.SERVED, question, 12, 5)
-    assert problem.calls == calls and session.rounds == run.ROUNDS
+    assert problem.calls == calls and session.rounds == composition.ROUNDS
     assert ranking[:5].tolist() == session.selection().documents.tolist()
     strong = replace(question, trust="strong")
     assert strong.signal_weight != question.signal_weight

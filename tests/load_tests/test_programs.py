@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import orjson
 import pytest
 
-from load_tests import registered, report, soak, studies
+from boundarymorph.calibration.calibration import ProbabilityMap
+from load_tests import probability, registered, report, soak, studies
 from tests.evaluation.tables import synthetic
 
 REPOSITORY = Path(__file__).parents[2]
@@ -116,3 +118,28 @@ def test_means_and_changes_of_a_study_by_hand() -> None:
     assert (base["ce_ncg"], base["ce_ncg: a"], base["k = 5"], base["k = 10"]) == ("45.0", "35.0", "40.0", "50.0")
     assert base["ce_ncg, change"] == "+0.00 (0.00)"
     assert other["ce_ncg, change"] == "+10.00 (5.00)"  # of +10 and +30 in one table: 20 (10), and 0 (0) in the other
+
+
+def test_the_study_of_probabilities_finds_the_map_behind_relevance() -> None:
+    """Documents are relevant with the probability of a known map, in two tables of three; in the third none is."""
+    random, rows = np.random.default_rng(0), list[dict[str, Any]]()
+    for table, query, part in product(("one", "two", "none"), range(40), ("ranking", "set")):
+        relevance = random.uniform(0.01, 0.99, 30)
+        happened = random.uniform(size=30) < ProbabilityMap(0.5, -1.0, 1e-7)(relevance)
+        for value, relevant in zip(relevance.tolist(), (happened & (table != "none")).tolist(), strict=True):
+            of = {"table": table, "query": query, "N": 9, "B": 10 * (query % 2), "part": part}
+            rows.append({**of, "relevance": value, "relevant": float(relevant)})
+    one, _, none, mean, worst = probability.lines(rows)
+    assert float(none["slope"]) == pytest.approx(0.5, abs=0.1) and float(none["intercept"]) == pytest.approx(
+        -1, abs=0.1
+    )
+    assert float(mean["intercept"]) < float(none["intercept"])  # the table without relevant documents counts
+    assert float(none["left out"]) == pytest.approx(0.28, abs=0.05) and float(none["own map"]) < 0.01
+    assert float(one["own map"]) < 0.08 < float(one["as it is"])
+    assert worst["left out"] == none["left out"]
+
+
+def test_bins_of_equal_mass_by_hand() -> None:
+    said, happened = np.repeat([0.2, 0.6], 10), np.array([1.0] * 2 + [0.0] * 8 + [1.0] * 10)
+    assert probability.calibration_error(np.repeat([0.2, 0.6], 5), happened[::2]) == pytest.approx(0.36)
+    assert probability.calibration_error(said, np.roll(happened, 10)) == pytest.approx(0.68)

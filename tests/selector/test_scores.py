@@ -10,7 +10,9 @@ import pytest
 
 from boundarymorph.caching.known import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
+from boundarymorph.calibration.shipped import shipped_map
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
+from boundarymorph.selector.task import SelectionTask
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, changed, task
 
@@ -140,3 +142,70 @@ async def test_another_model_makes_it_stale(selector_of: MakeSelector, learned_w
     assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
     (warning,) = result.warnings
     assert warning.slug == "calibration-not-used" and said in warning.message
+
+
+class Embedded(SeededScorer):
+    name = "cross-encoder/ms-marco-MiniLM-L-12-v2@0123456789ab/int8/512"
+
+
+SHIPPED = shipped_map(Embedded.name)
+SHIPS = task(budget=8, k=12, to_people=True, shipped=True)
+NONE_LEARNED = Calibration(Embedded.name, None, {}, created="2026-11-28T10:00:00+00:00", trust="strong")
+
+
+async def test_the_shipped_map_turns_relevance_to_people_into_probabilities(selector_of: MakeSelector) -> None:
+    assert SHIPPED is not None
+    for budget in (0, 8):
+        wanted = changed(SHIPS, budget=budget, explain_pool=True)
+        selector = selector_of(FakeRetriever(), Embedded())
+        bare, read = [await selector.select(changed(wanted, shipped=shipped, reuse=False)) for shipped in (False, True)]
+        assert (bare.calibration, read.calibration) == (None, "shipped")
+        assert read.selection.documents.tolist() == bare.selection.documents.tolist()
+        assert read.selection.relevance.tolist() == SHIPPED(bare.selection.relevance).tolist()
+        assert read.selection.relevance.tolist() != bare.selection.relevance.tolist()
+        assert ((read.selection.std > 0) == ~read.selection.scored).all()
+        assert (read.history, read.outlook, read.scores) == (bare.history, bare.outlook, bare.scores)
+        assert read.explained is not None and bare.explained is not None
+        for one, other in ((read.explained.first, bare.explained.first), (read.explained.last, bare.explained.last)):
+            assert one.relevance.tolist() == SHIPPED(other.relevance).tolist()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "scorer"),
+    [
+        (SHIPS, SeededScorer()),
+        (changed(SHIPS, to_people=False), Embedded()),
+        (changed(SHIPS, to_people=False, method="boundarymorph"), Embedded()),
+        (changed(SHIPS, calibration=replace(NONE_LEARNED, trust=None)), Embedded()),
+    ],
+)
+async def test_the_shipped_map_is_of_one_scorer_and_of_people_without_judgements(
+    selector_of: MakeSelector, wanted: SelectionTask, scorer: SeededScorer
+) -> None:
+    bare = await selector_of(FakeRetriever(), scorer).select(changed(wanted, shipped=False))
+    result = await selector_of(FakeRetriever(), scorer).select(wanted)
+    assert result.calibration is None
+    assert result.selection.relevance.tolist() == bare.selection.relevance.tolist()
+    assert result.selection.std.tolist() == bare.selection.std.tolist()
+
+
+async def test_a_calibration_overrides_the_shipped_map(selector_of: MakeSelector) -> None:
+    own = changed(SHIPS, calibration=replace(MADE, scorer=Embedded.name))
+    selector = selector_of(FakeRetriever(), Embedded())
+    alone, both = [await selector.select(changed(own, shipped=shipped, reuse=False)) for shipped in (False, True)]
+    assert both.calibration == MADE.created
+    assert both.selection.relevance.tolist() == alone.selection.relevance.tolist()
+    stale = await selector.select(changed(SHIPS, calibration=MADE))
+    assert stale.calibration == "shipped" and [one.slug for one in stale.warnings] == ["calibration-not-used"]
+
+
+async def test_the_threshold_is_on_the_probability_of_the_shipped_map(selector_of: MakeSelector) -> None:
+    wanted = changed(SHIPS, budget=30, k=30, goal="order")
+    everything = await selector_of(FakeRetriever(), Embedded()).select(wanted)
+    least = float(everything.selection.relevance[9:11].mean())
+    result = await selector_of(FakeRetriever(), Embedded()).select(changed(wanted, min_relevance=least))
+    assert result.selection.documents.tolist() == everything.selection.documents[:10].tolist()
+    assert (result.selection.relevance >= least).all()
+    nothing = await selector_of(FakeRetriever(), Embedded()).select(changed(wanted, min_relevance=1.0))
+    assert not len(nothing.selection.documents)
+    assert f"the best was {np.floor(1000 * everything.selection.relevance.max()) / 1000:g}" in str(nothing.warnings)

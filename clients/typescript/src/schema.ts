@@ -1477,7 +1477,7 @@ export interface components {
             relevance?: "people" | "scorer";
             /**
              * Calibration
-             * @description when the calibration was made by which relevance is a probability; null if none is in use
+             * @description when the calibration was made by which relevance is a probability, or 'shipped' for the map of the embedded scorer; null if none is in use
              */
             calibration?: string | null;
             /** @description who was asked for scores */
@@ -3066,7 +3066,7 @@ export interface components {
             relevance?: ("people" | "scorer") | null;
             /**
              * Calibration
-             * @description false: relevance is not turned into the probability that a person agrees, though the index has a calibration or, for pools, the service
+             * @description false: relevance is not turned into the probability that a person agrees, by the calibration of the index or, for pools, the service, or by the map of the embedded scorer
              * @default null
              */
             calibration?: boolean | null;

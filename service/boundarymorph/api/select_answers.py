@@ -122,7 +122,9 @@ class SelectResponse(BaseModel):
         "scorer", description="what the relevance of documents is: what people are expected to find, or the score"
     )
     calibration: str | None = Field(
-        None, description="when the calibration was made by which relevance is a probability; null if none is in use"
+        None,
+        description="when the calibration was made by which relevance is a probability, or 'shipped' for the map of "
+        "the embedded scorer; null if none is in use",
     )
     scorer: ScorerInUse | None = Field(None, description="who was asked for scores")
     policy: str = Field("default", description="the policy in force, whose defaults the request has")

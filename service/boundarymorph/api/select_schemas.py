@@ -244,8 +244,8 @@ class SelectRequest(Message):
     )
     calibration: bool | None = Field(
         None,
-        description="false: relevance is not turned into the probability that a person agrees, though the index has a "
-        "calibration or, for pools, the service",
+        description="false: relevance is not turned into the probability that a person agrees, by the calibration of "
+        "the index or, for pools, the service, or by the map of the embedded scorer",
     )
     instruction: str | None = Field(
         None,

@@ -28,6 +28,7 @@ from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import SelectionTask
 
 log = logging.getLogger(__name__)
+ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
 
 
 def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
@@ -62,3 +63,17 @@ def stop_of(task: SelectionTask, budget: int) -> Budget:
     if task.wanted.target is not None:
         return Found(budget, task.wanted.target.probability)
     return Budget(budget) if task.spending.settle is None else Tolerance(budget, task.spending.settle)
+
+
+def rounds_of(task: SelectionTask, full: int) -> int | None:
+    """Return in how many rounds the budget is spent, or None for rounds that grow.
+
+    A fixed budget is spent in few. A selection that stops by itself, and one by the score alone, looks at the scores
+    more often: after each full pass of the scorer, which reads `full` documents, or in rounds that grow.
+    """
+    spending = task.spending
+    if spending.rounds != "auto":
+        return spending.rounds
+    if task.relevance.to_people and spending.settle is None and task.wanted.target is None:
+        return ROUNDS
+    return None if full == 1 else -(-spending.budget // full)

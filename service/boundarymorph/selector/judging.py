@@ -55,7 +55,7 @@ class Judging:
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
         """Score the judged documents that are in the pool. grades: by id."""
-        people = replace(task.relevance, to_people=True)
+        people = replace(task.relevance, to_people=True, shipped=False)
         bare = replace(task, wanted=Wanted(1), spending=Spending(0, reuse=False), relevance=people, context=COMPLETE)
         pool = (await self._selector.select(bare)).pool
         documents = await self._read(task, [id for id in pool.ids if id in grades])

@@ -34,7 +34,7 @@ from boundarymorph.selection import (
 from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
-from boundarymorph.selector.composition import boundary_of, completed, stop_of
+from boundarymorph.selector.composition import boundary_of, completed, rounds_of, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
@@ -46,7 +46,6 @@ log = logging.getLogger(__name__)
 # Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
-ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
 AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
@@ -255,21 +254,8 @@ class SelectionRun:
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
-        self._rounds = self._planned_rounds()
+        self._rounds = rounds_of(self._task, self._full)
         return session, self._ask(session)
-
-    def _planned_rounds(self) -> int | None:
-        """Return in how many rounds the budget is spent, or None for rounds that grow.
-
-        A fixed budget is spent in few. A selection that stops by itself, and one by the score alone, looks at the
-        scores more often: after each full pass of the scorer, or in rounds that grow.
-        """
-        task = self._task
-        if task.spending.rounds != "auto":
-            return task.spending.rounds
-        if task.relevance.to_people and task.spending.settle is None and task.wanted.target is None:
-            return ROUNDS
-        return None if self._full == 1 else -(-task.spending.budget // self._full)
 
     def _session(
         self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, groups: Groups | None
@@ -287,7 +273,7 @@ class SelectionRun:
         )
         limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
         limit = limit if groups is None else groups.limited(limit)
-        boundary = boundary_of(task, limit, method, self.calibrated.threshold)
+        boundary = boundary_of(task, limit, method, self.calibrated.least)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
         return Session(
             self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
@@ -299,7 +285,7 @@ class SelectionRun:
         batch = session.ask_round(self._rounds, most, self._full)
         if self._task.report.explain_pool:
             if self._first is None:
-                self._first = session.ranking()
+                self._first = self.calibrated.read(session.ranking())
             self._sets[session.rounds] = session.selection().documents
         return batch
 
@@ -452,7 +438,8 @@ class SelectionRun:
         """Return how the set came about, if the task asks for it and anything was believed."""
         if self.session is None or self._first is None:
             return None
-        return Explained(self._first, await self._step(self.session.ranking), self._sets)
+        ranking = self.calibrated.read(await self._step(self.session.ranking))
+        return Explained(self._first, ranking, self._sets)
 
     async def _selection(self, session: BaseSession) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
@@ -466,7 +453,7 @@ class SelectionRun:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
             changed = await self.read_texts(np.union1d(selection.documents, proposed))
-        return self._with_blank(selection), outlook
+        return self._with_blank(self.calibrated.read(selection)), outlook
 
     def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
         least = ENOUGH if self._task.wanted.min_relevance is None else self._task.wanted.min_relevance
@@ -567,7 +554,7 @@ class SelectionRun:
         """Say why the set is empty, and why no call was made."""
         task, found = self._task, list[Notice]()
         if not selection.documents.size:
-            ranking = await self._step(session.ranking)
+            ranking = self.calibrated.read(await self._step(session.ranking))
             found += none_reached(task.wanted.min_relevance, ranking.relevance, bool(ranking.scored.any()))
         if (
             self.interruption is None

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import ProbabilityMap
+from boundarymorph.calibration.shipped import NAME, shipped_map
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.trust import trust_of
-from boundarymorph.selection import Observation
+from boundarymorph.selection import Observation, Selection
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selector.task import SelectionTask
@@ -40,7 +41,8 @@ class CalibratedScores:
     reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
     warnings: about it. ranking_only: whether the session only sorts, so that it can get probabilities in place of
     scores. to_people: whether relevance is what people are expected to find. trust: in the scorer. harmful: whether
-    judgements say that calls make sets worse. scores: the scorer's own, by position.
+    judgements say that calls make sets worse. shipped: the map that ships, if there is no calibration to use; it is
+    applied to the answer alone. scores: the scorer's own, by position.
     """
 
     reading: ProbabilityMap | None = None
@@ -50,6 +52,7 @@ class CalibratedScores:
     to_people: bool = False
     trust: Trust = "normal"
     harmful: bool = False
+    shipped: ProbabilityMap | None = None
     scores: dict[int, float] = field(default_factory=dict)
 
     @classmethod
@@ -67,12 +70,13 @@ class CalibratedScores:
         """
         calibration, trusted = task.relevance.calibration, task.relevance.trust or trust_of(scorer, trust)
         ranking_only, to_people = task.spending.goal == "scores", task.relevance.to_people
+        shipped = shipped_map(scorer) if task.relevance.shipped and to_people else None
+        bare = cls(None, None if shipped is None else NAME, (), ranking_only, to_people, trusted, shipped=shipped)
         if calibration is None:
-            return cls(ranking_only=ranking_only, to_people=to_people, trust=trusted)
+            return bare
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
-            warning = Notice("calibration-not-used", f"the calibration was not used: {why}")
-            return cls(warnings=[warning], ranking_only=ranking_only, to_people=to_people, trust=trusted)
+            return replace(bare, warnings=[Notice("calibration-not-used", f"the calibration was not used: {why}")])
         reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
         harmful = measured == "none" and to_people
         if task.relevance.trust is None and measured is not None:
@@ -89,6 +93,17 @@ class CalibratedScores:
     def threshold(self, relevance: float) -> float:
         """Convert a minimum relevance, as callers know it, to the scale of the session."""
         return relevance if self.reading is None else self.reading.inverse(relevance)
+
+    def least(self, relevance: float) -> float:
+        """As `threshold`, for the set, whose relevance the shipped map turns into probabilities."""
+        return self.threshold(relevance) if self.shipped is None else self.shipped.inverse(relevance)
+
+    def read(self, selection: Selection) -> Selection:
+        """Return the selection in the same order, with relevance as a probability if there is a shipped map."""
+        if self.shipped is None:
+            return selection
+        low, relevance, high = (self.shipped(selection.relevance + side * selection.std) for side in (-1, 0, 1))
+        return replace(selection, relevance=relevance, std=(high - low) / 2)
 
     def add(self, documents: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Keep the scores (n,) of n documents, by position, and return (n,) what the session gets."""

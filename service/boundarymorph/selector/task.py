@@ -85,6 +85,7 @@ class Relevance:
         to_people: Whether it is what people are expected to find, instead of the score (`selection.trend`).
         trust: In the scorer, in place of what is declared or was measured.
         calibration: Makes it a probability.
+        shipped: Whether the map that ships does so without a calibration.
         instruction: For the scorer, if it takes one.
     """
 
@@ -92,6 +93,7 @@ class Relevance:
     to_people: bool = False
     trust: Trust | None = None
     calibration: Calibration | None = None
+    shipped: bool = False
     instruction: str | None = None
 
 

@@ -293,7 +293,13 @@ def _task(asked: Asked, access: Access, context: Context, instruction: str | Non
             rounds=rounds,
             settle=settings.auto_settle if wanted.budget == "auto" else None,
         ),
-        Relevance(settings.method, to_people, calibration=calibration, instruction=instruction),
+        Relevance(
+            settings.method,
+            to_people,
+            calibration=calibration,
+            shipped=wanted.calibration is not False,
+            instruction=instruction,
+        ),
         context=context,
     )
 
