@@ -64,10 +64,9 @@ def test_no_circle_between_files_for_typing_either() -> None:
 
 
 def test_context_variables_tell_nothing_about_requests() -> None:
-    """They are for traces, for threads whose results nobody awaits, and for the SDK of the tools."""
+    """They are for traces, and for threads whose results nobody awaits."""
     holding = {path.relative_to(PACKAGE.parent).as_posix() for path in FILES if "ContextVar" in path.read_text()}
-    names = ("telemetry/tracing", "inference/concurrency", "agents/tools")
-    assert holding == {f"boundarymorph/{name}.py" for name in names}
+    assert holding == {"boundarymorph/telemetry/tracing.py", "boundarymorph/inference/concurrency.py"}
 
 
 def test_everything_has_its_package() -> None:

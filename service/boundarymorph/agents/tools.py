@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
-from contextvars import ContextVar
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
@@ -23,7 +23,7 @@ from boundarymorph.agents.answers import LEAST, Answer, beginning, fitted, liste
 from boundarymorph.agents.rest import ADVICE, Refused, Service, path_of, within
 from boundarymorph.api.schemas import Array, QueryText
 
-__all__ = ["Exchange", "server", "within"]
+__all__ = ["Exchange", "server_of", "within"]
 DEFAULT_K = 10
 EXAMPLES = 3  # values of a field
 TITLE, NOTE, NAMES = 20, 100, 500  # tokens
@@ -40,7 +40,8 @@ INSTRUCTIONS = (
 )
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 UNCHECKED = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-SERVICE: ContextVar[Service] = ContextVar("the service that the tools of this task call")
+Function = TypeVar("Function", bound=Callable[..., Any])
+Called = Context[Service, Any]  # has the service that a tool calls
 Query = Annotated[QueryText, Field(description="What the documents should be about.")]
 IndexName = Annotated[str | None, Field(min_length=1, description="Index to search; needed if there are several.")]
 FILTER = (
@@ -53,9 +54,9 @@ Excluded = Annotated[Array[str] | None, Field(description="Ids of documents that
 BUDGET = 'How many documents may be judged; more are better and slower. "auto" stops when more would hardly help.'
 
 
-class _Server(MCPServer[None]):
+class _Server(MCPServer[Service]):
     async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
+        self, name: str, arguments: dict[str, Any], context: Called | None = None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. Raises ToolError for unknown arguments, which the SDK would ignore, and for mistakes in others,
         in words of JSON."""
@@ -75,10 +76,35 @@ class _Server(MCPServer[None]):
 
 
 logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # it logs each request otherwise
-# The level is that of all loggers without a handler.
-server = _Server(
-    "boundarymorph", instructions=INSTRUCTIONS, version=__version__, subscriptions=False, log_level="WARNING"
-)
+TOOLS: list[Tool] = []
+
+
+def server_of(service: Service) -> _Server:
+    """Return the server of the tools, which call this service."""
+
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[Service]) -> AsyncIterator[Service]:
+        yield service
+
+    return _Server(
+        "boundarymorph",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        tools=TOOLS,
+        lifespan=lifespan,
+        subscriptions=False,
+        log_level="WARNING",  # of all loggers without a handler
+    )
+
+
+def _tool(description: str) -> Callable[[Function], Function]:
+    """Return the decorator of a tool."""
+
+    def added(function: Function) -> Function:
+        TOOLS.append(Tool.from_function(function, description=description, annotations=READ_ONLY))
+        return function
+
+    return added
 
 
 class Exchange(Response):
@@ -96,25 +122,24 @@ class Exchange(Response):
         async def replayed() -> Message:
             return messages.pop() if messages else await receive()
 
-        SERVICE.set(self._service)
-        most = self._service.settings.body_bytes
+        most, server = self._service.settings.body_bytes, server_of(self._service)
         server.streamable_http_app(stateless_http=True, max_request_body_size=most, transport_security=UNCHECKED)
         with suppress(ClientDisconnect):
-            manager = server.session_manager  # of this request: the next one makes its own
+            manager = server.session_manager
             async with manager.run():
                 await manager.handle_request(scope, replayed, send)
 
 
-@server.tool(
-    annotations=READ_ONLY,
-    description="Find the documents of an index that are most relevant to a query, with their texts. An accurate model "
+@_tool(
+    "Find the documents of an index that are most relevant to a query, with their texts. An accurate model "
     "judges as many documents as the budget allows, and the relevance of the others is inferred from these judgements, "
     "so it finds documents that plain search ranks too low. Use it to gather evidence: ask in a full sentence, and ask "
     "for many documents at once instead of repeatedly. The same query with a larger budget or k costs only the "
     "difference. A text with a next_offset is cut, and fetch reads on. If answerable, a probability, is low, the index "
-    "does not answer the query.",
+    "does not answer the query."
 )
 async def select_documents(
+    context: Called,
     query: Query,
     index: IndexName = None,
     k: int | None = Field(None, ge=1, description=f"How many documents you want; {DEFAULT_K} by default."),
@@ -125,7 +150,7 @@ async def select_documents(
     exclude_ids: Excluded = None,
     budget: int | Literal["auto"] | None = Field(None, description=BUDGET),
 ) -> CallToolResult:
-    service = SERVICE.get()
+    service = context.request_context.lifespan_context
     index = index or await _only_index(service)
     k = DEFAULT_K if k is None and max_tokens is None else k
     distinct = distinct == "true" or distinct
@@ -149,13 +174,12 @@ async def select_documents(
     return _result(documents=documents, notes=notes, answerable=answerable, costs={"budget": usage["budget"], **costs})
 
 
-@server.tool(
-    annotations=READ_ONLY,
-    description="The indexes that you may search: how many documents each has, and the fields of their metadata with "
-    "some values, for filter and distinct. Call it once, before select_documents.",
+@_tool(
+    "The indexes that you may search: how many documents each has, and the fields of their metadata with "
+    "some values, for filter and distinct. Call it once, before select_documents."
 )
-async def list_indexes() -> CallToolResult:
-    service = SERVICE.get()
+async def list_indexes(context: Called) -> CallToolResult:
+    service = context.request_context.lifespan_context
     found = await service.get("/indexes")
     indexes: list[dict[str, Any]] = [{"name": each["name"], "documents": each["count"]} for each in found["indexes"]]
     for index, each in zip(indexes, found["indexes"], strict=True):
@@ -171,29 +195,28 @@ async def list_indexes() -> CallToolResult:
     return _result(indexes=kept, notes=notes)
 
 
-@server.tool(
-    annotations=READ_ONLY,
-    description="The titles of the 10 documents that are most relevant to a query. fetch has their texts; "
-    "select_documents does both at once.",
+@_tool(
+    "The titles of the 10 documents that are most relevant to a query. fetch has their texts; "
+    "select_documents does both at once."
 )
-async def search(query: Query, index: IndexName = None) -> CallToolResult:
-    service = SERVICE.get()
+async def search(context: Called, query: Query, index: IndexName = None) -> CallToolResult:
+    service = context.request_context.lifespan_context
     index = index or await _only_index(service)
     found = (await service.select({"query": query, "index": index, "k": DEFAULT_K}))["documents"]
     hits = [{"id": f"{index}/{each['id']}", "title": _title(each), "url": _url(service, index, each)} for each in found]
     return _result(results=hits)
 
 
-@server.tool(
-    annotations=READ_ONLY,
-    description="The text and the metadata of one document, by its id from search or select_documents. If the answer "
-    "has a next_offset, there is more: call it again with this offset.",
+@_tool(
+    "The text and the metadata of one document, by its id from search or select_documents. If the answer "
+    "has a next_offset, there is more: call it again with this offset."
 )
 async def fetch(
+    context: Called,
     id: str = Field(min_length=1, description="An id from search or select_documents, unchanged."),
     offset: int = Field(0, ge=0, description="Characters of the text to skip: a next_offset."),
 ) -> CallToolResult:
-    service = SERVICE.get()
+    service = context.request_context.lifespan_context
     index, found = await _found(service, id)
     rest, most = found["text"][offset:], service.settings.answer_tokens
     if offset and not rest:

@@ -45,8 +45,7 @@ def mcp(
 
     async def serve() -> None:
         async with _here(settings) if url is None else _at(url.strip(), settings) as service:
-            tools.SERVICE.set(service)
-            await tools.server.run_stdio_async()
+            await tools.server_of(service).run_stdio_async()
 
     asyncio.run(serve())
 
