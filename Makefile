@@ -211,7 +211,7 @@ bench: setup  ## NAME=selection, request, models, retrieval, scorers, stores, fa
 SOAKED_models := tests/stateful
 SOAKED_leavers := tests/system/test_leavers.py
 SOAKED_api := tests/fuzz/test_openapi.py
-SOAKED_tests := tests/fuzz/test_streams.py tests/retrieval tests/selection tests/api/test_fuzz.py
+SOAKED_tests := tests/fuzz/test_streams.py tests/retrieval tests/selection tests/fuzz/test_answers.py
 soak: setup  ## NAME=index (every answer checked under load), or tests, longer: models (state machines), leavers, api (schemathesis), tests (others)
 	$(if $(SOAKED_$(NAME)),$(PYTEST) -n auto --dist loadfile --timeout 0 --hypothesis-profile soak $(SOAKED_$(NAME)) $(OPTIONS),\
 		$(BIN)/python -m load_tests.soak $(OPTIONS))

@@ -1,11 +1,17 @@
 """Synthetic pools with known scores, for tests and benchmarks."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Pool, Session
+from boundarymorph.selection import Pool
+
+if TYPE_CHECKING:  # versions beside this one, of which benchmarks make pools too, may lack it
+    from boundarymorph.selection import Session
 
 Scores = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from boundarymorph.selection.state import State
 
 BEST_FIRST = UpperConfidenceBound(0.0)  # for the order: score the best unscored document next (docs/evaluation.md)
 Finish: TypeAlias = Callable[
-    [Capacity, NDArray[np.bool_], NDArray[np.floating], NDArray[np.float64]], NDArray[np.bool_]
+    [Capacity, NDArray[np.bool_], NDArray[np.floating], NDArray[np.intp], NDArray[np.float64]], NDArray[np.bool_]
 ]
 
 
@@ -38,7 +38,11 @@ class Boundary(Protocol):
 
 
 def as_chosen(
-    capacity: Capacity, chosen: NDArray[np.bool_], vectors: NDArray[np.floating], relevance: NDArray[np.float64]
+    capacity: Capacity,
+    chosen: NDArray[np.bool_],
+    vectors: NDArray[np.floating],
+    documents: NDArray[np.intp],
+    relevance: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
     """Leave the chosen documents as they are."""
     return chosen
@@ -53,7 +57,7 @@ class Best:
         method: Its acquisition rule asks, and its worth chooses.
         negligible: Documents with less than this share of the best document's expected relevance are left out.
         finish: Turns the (n,) mask of the chosen among n documents into that of the returned ones, given the capacity,
-            their (n, d) vectors and their (n,) relevance.
+            the (N, d) vectors of the pool, the n positions and their (n,) relevance.
     """
 
     limit: Limit
@@ -181,7 +185,7 @@ class Division:
             return documents
         inside, relevance = self._state.mask(self._inside(documents))[documents], self._state.deciding.mean[documents]
         capacity = self._among(documents)
-        inside = self._boundary.finish(capacity, inside, self._state.pool.embeddings[documents], relevance)
+        inside = self._boundary.finish(capacity, inside, self._state.pool.embeddings, documents, relevance)
         return documents[capacity.with_others(inside, relevance)]
 
     def _among(self, documents: NDArray[np.intp]) -> Capacity:

@@ -30,12 +30,13 @@ class Diverse:
         capacity: Capacity,
         chosen: NDArray[np.bool_],
         vectors: NDArray[np.floating],
+        documents: NDArray[np.intp],
         relevance: NDArray[np.float64],
     ) -> NDArray[np.bool_]:
         eligible = np.flatnonzero(capacity.eligible(relevance))
         count = int(np.count_nonzero(chosen))
         mask = np.zeros_like(chosen)
-        mask[eligible[diverse(vectors[eligible], relevance[eligible], count, self.diversity)]] = True
+        mask[eligible[diverse(vectors[documents[eligible]], relevance[eligible], count, self.diversity)]] = True
         return mask
 
 

@@ -218,7 +218,7 @@ class Session(BaseSession):
 
     def _refresh(self) -> None:
         self.state = State(
-            self.pool, self._posterior.beliefs, self.scored, self.texts, self._left, self._unscored, self._reading
+            self.pool, self._posterior, self.scored, self.texts, self._left, self._unscored, self._reading
         )
         self._division = self._boundary.division(self.state)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief, shared
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.posterior import Beliefs
+from boundarymorph.selection.posterior import Beliefs, Posterior
 
 Reading = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # increasing, from [0, 1] to [0, 1]
 
@@ -22,7 +22,7 @@ class State:
 
     Attributes:
         pool: The N candidates.
-        beliefs: Conditional on the scores so far.
+        posterior: Conditional on the scores so far.
         scored: (N,) mask of scored documents and their copies.
         texts: (N,) numbers, equal for documents of the same text; None if nothing is known of texts.
         left: Ascending positions that were not given up.
@@ -31,7 +31,7 @@ class State:
     """
 
     pool: Pool
-    beliefs: Beliefs
+    posterior: Posterior
     scored: NDArray[np.bool_]
     texts: NDArray[np.intp] | None
     left: NDArray[np.intp]
@@ -42,6 +42,10 @@ class State:
     def present(self) -> slice | NDArray[np.intp]:
         """`left` as an index of arrays, which copies nothing if no document was given up."""
         return slice(None) if len(self.left) == len(self.pool) else self.left
+
+    @cached_property
+    def beliefs(self) -> Beliefs:
+        return self.posterior.beliefs
 
     @cached_property
     def belief(self) -> Belief:
