@@ -77,8 +77,11 @@ def things_of(database: sqlite3.Connection) -> set[Thing]:
 
 
 def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
-    """Return what a file of SQLite has besides what these statements make, such as a trigger, which would run with our
-    statements; None if there is nothing. Makes no file beside this one. Raises sqlite3.DatabaseError."""
+    """Return an object in an SQLite file that the schema does not create, or None if there is none.
+
+    A foreign trigger, for example, would run with our statements. No file is made beside this one. Raises
+    sqlite3.DatabaseError.
+    """
     with closing(sqlite3.connect(":memory:")) as made:
         for statement in schema:
             made.execute(statement)

@@ -158,7 +158,8 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput for what is no text."""
+    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput if a line
+    is not text."""
     number = 0
     for block in stream:
         for line in (block if number else without_mark(block, name)).splitlines():

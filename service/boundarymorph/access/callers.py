@@ -192,7 +192,8 @@ class Origins:
     resolves to the service's address (DNS rebinding), or in a form that needs no permission. That matters where there
     are no keys.
 
-    allowed: names besides those of this machine and of private networks, `*.` before one for all under it, `*` for any.
+    allowed: further names of hosts; those of this machine and of private networks are always allowed. `*.example.com`
+    allows every name under example.com, and `*` allows any name.
     with_keys: whether callers need a key; then all names are accepted if `allowed` is empty.
     """
 

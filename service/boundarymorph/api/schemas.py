@@ -28,7 +28,6 @@ Array = Annotated[list[Element], Field(fail_fast=True)]
 """A list of a request, checked up to its first mistake: errors take more memory than the body that has them."""
 MOST_FIELDS = 100  # of a request's object: more than any has
 NO_ENCODER = "none"
-HIGHEST = 100.0  # grade
 
 
 class Message(BaseModel):

@@ -69,8 +69,8 @@ class Build:
     passages: Annotated[
         int | None,
         option(
-            "Cut texts into passages of so many characters at most; selections then have one of each document. "
-            "0: leave them whole.",
+            "The most characters of a passage, into which longer texts are cut. Selections then have one passage of "
+            "each document. 0: leave texts whole.",
             default="1200 for folders and tables, else 0",
             min=0,
             max=LONGEST_PASSAGE,

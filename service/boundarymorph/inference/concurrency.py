@@ -196,7 +196,7 @@ class Shares:
     @contextmanager
     def holding(self, caller: str) -> Iterator[Callable[[int], None]]:
         """Yield a function that takes some more, as `take` does; all is given back at the end. It also raises
-        LimitExceeded for what is too much even for a caller that is alone."""
+        LimitExceeded for an amount that exceeds the share of a caller even if nobody else calls."""
         taken = 0
 
         def take(amount: int) -> None:
@@ -221,8 +221,11 @@ class _Waiter:
 
 
 class Turns:
-    """Turns at something that only so many can use at a time, each caller within its share. The next goes to the caller
-    with the fewest, of equals to the one whose last turn began the longest ago. For use on one event loop."""
+    """Turns at a resource with a limited number of places, of which each caller gets at most its share.
+
+    The next turn goes to the caller with the fewest turns under way. Among equals, it goes to the caller whose last
+    turn began the longest ago. For use on one event loop.
+    """
 
     def __init__(self, most: int, share: float = 1.0) -> None:
         self.shares = Shares(most, share)

@@ -304,8 +304,9 @@ class Peer:
     ) -> Response:
         """Send a request and return the answer, whatever its status. Cancelling closes the connection.
 
-        budget: None for no limit. caller: on whose behalf, which a server of ours is told. repeatable: whether to send
-        again if the connection breaks, as an idle one may. most: bytes of the answer; with None the caller must read
+        budget: None for no limit. caller: on whose behalf it is sent; only our own servers get a header with it.
+        repeatable: whether to send it again if the connection breaks, as an idle one may. most: bytes of the answer;
+        with None the caller must read
         the body or close the answer, unless it `concerns_us` or, if repeatable, `tells_of_server`. Raises Unavailable,
         Flawed for a success that is longer or compressed, or DeadlineExceeded if the budget ends with the deadline.
         """

@@ -211,17 +211,11 @@ class BaseSession(ABC):
         """Positions that may still be asked: the first of each text in `_unscored`."""
         return self._unscored if self.texts is None else first_of_each(self._unscored, self.texts)
 
-    def _mask(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """(N,) mask of these positions."""
-        mask = np.zeros(len(self.pool), dtype=np.bool_)
-        mask[documents] = True
-        return mask
-
     def _hopeless(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Mask of these documents: whether the scorer failed on their text."""
         unanswered = np.array(list(self._unanswered), dtype=np.intp)
         if self.texts is None:
-            return self._mask(unanswered)[documents]
+            return np.isin(documents, unanswered)
         return np.isin(self.texts[documents], self.texts[unanswered])
 
 

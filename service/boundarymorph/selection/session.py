@@ -183,7 +183,7 @@ class Session(BaseSession):
         other."""
         places = {choice.document: choice for choice in reversed(choices)}
         named = np.array([choice.document for choice in choices], dtype=np.intp)
-        named = named[self._mask(self._unscored)[named]]
+        named = named[self.state.mask(self.state.unscored)[named]]
         if self.texts is not None:
             named = first_of_each(named, self.texts)
         if named.size:

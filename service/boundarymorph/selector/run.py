@@ -130,7 +130,7 @@ class SelectionRun:
 
     async def retrieve(self) -> None:
         """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
-        DeadlineExceeded, unless there is such an order and the task accepts it, ."""
+        DeadlineExceeded, unless there is such an order and the task accepts it."""
         self._enter("retrieve")
         try:
             with self._observer.stage("retrieve"):
