@@ -288,7 +288,7 @@ def _features(pool: PoolBody, limits: Limits) -> dict[str, NDArray[np.float64]]:
     for name, values in pool.features.items():
         if name in COMPLETE:
             raise InvalidInput(
-                f"pool.features.{name}: this name is reserved; choose another one, and send 'bm25' with the documents"
+                f"pool.features.{name}: the name is taken; choose another one, and send 'bm25' with the documents"
             )
         if len(values) != len(pool.documents):
             raise InvalidInput(
