@@ -146,8 +146,16 @@ FOR_ONE_QUERY = (  # fields that do not go with several
     "diversity",
     "objective",
     "known_scores",
+    "passages",
 )
-NOT_TO_FIND = ("k", "max_tokens", "distinct", "diversity", "calibration")  # fields that do not go with 'objective'
+NOT_TO_FIND = (
+    "k",
+    "max_tokens",
+    "distinct",
+    "diversity",
+    "calibration",
+    "passages",
+)  # fields that do not go with 'objective'
 _NULL: JsonDict = {"type": "null"}
 _SOURCES: tuple[tuple[str, JsonDict], ...] = (
     (
@@ -155,6 +163,7 @@ _SOURCES: tuple[tuple[str, JsonDict], ...] = (
         {
             "index": {"type": "string"},
             **dict.fromkeys(("pool", "vectors"), _NULL),
+            "passages": {"enum": [None, False]},
             "ranked": {"const": False},
         },
     ),
@@ -177,6 +186,7 @@ _ASKED: tuple[tuple[str, JsonDict], ...] = (
             "query": _NULL,
             **dict.fromkeys(FOR_ONE_QUERY, _NULL),
             "distinct": {"enum": [None, False]},
+            "passages": {"enum": [None, False]},
             "diversity": {"const": 0},
             "explain": {"type": "boolean"},
             "budget": _NOT_AUTOMATIC,
@@ -300,6 +310,11 @@ class SelectRequest(Message):
         None,
         description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
     )
+    passages: bool | None = Field(
+        None,
+        description="true, the default for a pool without embeddings: a document that is longer than the scorer's "
+        "window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut",
+    )
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,
@@ -350,6 +365,14 @@ class SelectRequest(Message):
             raise ValueError("'filter' and 'hybrid' go with 'index'; a pool is used as it is")
         if self.index is not None and (self.vectors is not None or self.ranked):
             raise ValueError("'vectors' and 'ranked' go with 'pool'; an index has vectors and an order of its own")
+        if self.passages and self.index is not None:
+            raise ValueError(
+                "'passages' goes with 'pool'; those of an index are made when it is built: index build --passages"
+            )
+        if self.passages and self._embedded:
+            raise ValueError("'passages' has vectors of its own: leave out the embeddings, or leave out 'passages'")
+        if self.passages and self.distinct is not None and self.distinct.k_counts == "groups":
+            raise ValueError("'distinct': \"k_counts\" is \"groups\", which does not go with 'passages'; leave one out")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
         if self.k is not None and self.max_tokens is not None:
@@ -367,6 +390,14 @@ class SelectRequest(Message):
                 raise ValueError(f"'objective' returns all that is found; leave out '{given[0]}'")
             self.calibration = False  # 'min_relevance' is on the scale of the answers
         return self
+
+    @property
+    def makes_passages(self) -> bool:
+        """Whether long documents become passages."""
+        if self.passages is not None:
+            return self.passages
+        grouped = self.distinct is not None and self.distinct.k_counts == "groups"
+        return not (self._embedded or grouped or self.queries or self.objective)
 
     @property
     def _embedded(self) -> bool:

@@ -20,6 +20,7 @@ from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import IndexSource, PoolSource, Source
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import read_path
+from boundarymorph.retrieval.passages import Cut
 from boundarymorph.selection import methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
@@ -40,6 +41,7 @@ from boundarymorph.settings import Limits, Settings
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
+USUAL_WINDOW = 512  # tokens, of a scorer that does not say how many it reads, when passages are asked for
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 
 
@@ -241,7 +243,13 @@ def source_of(request: SelectRequest, query: str, settings: Settings) -> Source:
         words=(request.method or settings.method) in methods.BY_WORDS,
         vectors=request.vectors or settings.vectors,
         ranked=request.ranked,
+        cut=cut_of(limits, asked=bool(request.passages)) if request.makes_passages else None,
     )
+
+
+def cut_of(limits: Limits, *, asked: bool) -> Cut:
+    """Return how long documents become passages. asked: whether the request asks for that."""
+    return Cut(limits.document_passages, limits.passages, USUAL_WINDOW if asked else None)
 
 
 def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:

@@ -24,6 +24,7 @@ from boundarymorph.errors import (
 from boundarymorph.notices import Notice
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document, VectorSource
+from boundarymorph.retrieval.passages import Passages
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.task import SelectionTask
@@ -74,7 +75,8 @@ class Progress:
     """The state of a task before a round.
 
     calls, cached, reused, tokens: as in `SelectionResult`; budget: the task's; outlook: of the current set;
-    selected: positions in the pool of the current set; history: the scores of the last round.
+    selected: positions in the pool of the current set; passages: as in `SelectionResult`; history: the scores of the
+    last round.
     """
 
     rounds: int
@@ -85,6 +87,7 @@ class Progress:
     outlook: Outlook
     pool: Pool
     selected: NDArray[np.intp]
+    passages: Passages
     history: Sequence[Observation]
     tokens: TokenCounts | None = None
 
@@ -113,15 +116,16 @@ class Explained:
 class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
 
-    task: as it was carried out. history: the scores that were asked for, all of which count against the budget. calls:
-    how many of them the cross-encoder computed for this task; cached: how many came from a cache, or from another task
-    that was computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set
-    is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
-    scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
-    read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
-    task asks for it and anything was believed. calibration: when that in use was made; to_people: whether relevance is
-    what people are expected to find; model, trust: the scorer's full name, if it is known, and how far it is trusted;
-    scores: the scorer's own, by position, where relevance is something else.
+    task: as it was carried out. passages: among the candidates, of which the set has at most one of each document.
+    history: the scores that were asked for, all of which count against the budget. calls: how many of them the
+    cross-encoder computed for this task; cached: how many came from a cache, or from another task that was computing
+    the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is expected to miss,
+    and what more calls would bring; documents: by id, as far as they were fetched; truncated: scored pairs that were
+    cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model read and wrote; seconds:
+    by stage, and their total; vectors: the source of the pool's vectors; explained: if the task asks for it and
+    anything was believed. calibration: when that in use was made; to_people: whether relevance is what people are
+    expected to find; model, trust: the scorer's full name, if it is known, and how far it is trusted; scores: the
+    scorer's own, by position, where relevance is something else.
     answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
     probability to reach `min_relevance`.
     """
@@ -129,6 +133,7 @@ class SelectionResult:
     task: SelectionTask
     pool: Pool
     selection: Selection
+    passages: Passages
     history: Sequence[Observation]
     rounds: int
     status: Status

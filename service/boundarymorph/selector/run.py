@@ -156,7 +156,8 @@ class SelectionRun:
             Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.room
         )
         if self._task.wanted.excluded:
-            self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in self.pool.ids])
+            ids = map(self._candidates.passages.document_id, self.pool.ids)
+            self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in ids])
 
     async def recall(self, k: int | None = None) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool. k: the number of
@@ -271,13 +272,17 @@ class SelectionRun:
             if task.wanted.target is not None and task.relevance.method == DEFAULT
             else self.calibrated.config(task.relevance.method)
         )
-        limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
-        limit = limit if groups is None else groups.limited(limit)
-        boundary = boundary_of(task, limit, method, self.calibrated.least)
+        boundary = boundary_of(task, self._limit(lengths, groups), method, self.calibrated.least)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
         return Session(
             self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
         )
+
+    def _limit(self, lengths: NDArray[np.float64] | None, groups: Groups | None) -> Limit:
+        """Return what the set may hold."""
+        limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=self._task.wanted.max_tokens)
+        limit = self._candidates.passages.limited(limit, self.pool.ids)
+        return limit if groups is None else groups.limited(limit)
 
     def _ask(self, session: BaseSession) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
@@ -310,6 +315,7 @@ class SelectionRun:
             outlook=outlook,
             pool=self.pool,
             selected=selection.documents,
+            passages=self._candidates.passages,
             history=self.calibrated.history([seen for seen in session.history if seen.round == session.rounds]),
             tokens=scores.tokens,
         )
@@ -407,7 +413,8 @@ class SelectionRun:
         result = SelectionResult(
             task=task,
             pool=self.pool,
-            selection=selection,
+            selection=self._candidates.passages.best(selection, self.pool.ids),
+            passages=self._candidates.passages,
             history=self.calibrated.history(session.history) if session else (),
             rounds=session.rounds if session else 0,
             status=status,
@@ -495,7 +502,6 @@ class SelectionRun:
         """Return the first documents in the order of the pool, as many as fit."""
         task, ids = self._task, self.pool.ids
         lengths = None if task.wanted.max_tokens is None else await self._candidates.lengths(ids)
-        capacity = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
@@ -505,12 +511,9 @@ class SelectionRun:
             worth *= np.sqrt(lengths)
         worth[self._blank] = -1.0  # behind all others
         worth[self._excluded] = -2.0  # left out below
-        if task.wanted.distinct is None:
-            fits = capacity.fill(worth)
-        else:
-            groups = await self._distinct(task.wanted.distinct)
-            limited = groups.limited(capacity).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
-            fits = limited.with_others(limited.fill(worth), worth)
+        groups = None if task.wanted.distinct is None else await self._distinct(task.wanted.distinct)
+        capacity = self._limit(lengths, groups).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+        fits = capacity.with_others(capacity.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.report.return_documents:

@@ -12,6 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph.api.schemas import AnswerWarning, DistinctBy, LanguageModelUsage, QueryText, Relevance
+from boundarymorph.api.select_answers import PassageOfDocument
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
@@ -86,6 +87,12 @@ class RerankRequest(BaseModel):
     calibration: bool | None = Field(
         None, description="whether scores are probabilities by the service's calibration of pools, if it has one"
     )
+    passages: LaxBool | None = Field(
+        None,
+        description="whether documents longer than the model's window become passages, of which the best counts and "
+        "is returned; true by default where such documents are not an error. The calls, by default as many as there "
+        "are documents, are spent on passages",
+    )
     instruction: str | None = Field(
         None,
         validation_alias=AliasChoices("instruction", "instruct"),
@@ -105,6 +112,11 @@ class RerankRequest(BaseModel):
     def cut(self) -> bool:
         """Whether texts that are too long for the model are cut instead of refused."""
         return True
+
+    @property
+    def makes_passages(self) -> bool:
+        """Whether long documents become passages."""
+        return self.cut if self.passages is None else self.passages
 
     @property
     def raw(self) -> bool:
@@ -175,12 +187,13 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A document by its position in the request, its score in [0, 1] or the log-odds of that, with `distinct` by a
-    field its value, and the document itself if the request asks for it."""
+    field its value, the document itself if the request asks for it, and of a long one the passage that is best."""
 
     index: int
     score: float
     group: Any = None
     document: Any = None
+    passage: PassageOfDocument | None = None
 
 
 def log_odds(score: float) -> float:
