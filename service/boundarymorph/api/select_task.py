@@ -80,7 +80,7 @@ def task_of(
             method,
             finds_for_people(request.relevance, method, settings, searches=searches),
             calibration=None if request.calibration is False or request.index is not None else calibration,
-            shipped=request.calibration is not False and not request.queries,
+            shipped=request.calibration is not False,
             instruction=instruction_of(request.instruction, limits),
         ),
         _report(request, limits),
