@@ -80,7 +80,7 @@ def task_of(
             method,
             finds_for_people(request.relevance, method, settings, searches=searches),
             calibration=calibration if request.calibrated and request.index is None else None,
-            shipped=request.calibrated and not request.queries,
+            shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
         ),
         _report(request, limits),
