@@ -118,10 +118,12 @@ def test_paths_go_from_where_the_service_is(tmp_path: Path) -> None:
     assert public["servers"] == [{"url": "https://search.example.com/bm"}]
 
 
-GIVEN = {"query": "q", "queries": ["a", "b"], "index": "i", "pool": ["a"], "max_tokens": 9, "objective": {"find": 0.5},
-         "distinct": True, "hybrid": True, "ranked": True, "vectors": "encoder", "filter": {"a": 1}, "k": 2,
-         "diversity": 0.5, "explain": True, "known_scores": {"0": 1.0}, "query_embedding": [1.0], "min_relevance": 0.5,
-         "calibration": True, "depth": 2, "budget": 3}  # fmt: skip
+GIVEN: dict[str, Any] = {
+    "query": "q", "queries": ["a", "b"], "index": "i", "pool": ["a"], "max_tokens": 9, "objective": {"find": 0.5}, "k": 2,
+    "distinct": True, "hybrid": True, "ranked": True, "vectors": "encoder", "filter": {"a": 1}, "calibration": True,
+    "diversity": 0.5, "explain": True, "known_scores": {"0": 1.0}, "query_embedding": [1.0], "min_relevance": 0.5,
+    "depth": 2, "budget": 3,
+}  # fmt: skip
 BY_DEFAULT = {"depth": None, "filter": None, "hybrid": False, "ranked": False, "diversity": 0, "calibration": False}
 
 
@@ -132,7 +134,7 @@ def test_the_schema_refuses_the_fields_that_do_not_go_together(asked: str, sourc
     document = described("whole")
     validator = Draft202012Validator({**document["components"]["schemas"]["SelectRequest"], **document})
     body = {asked: GIVEN[asked], source: GIVEN[source]}
-    others = [
+    others: list[dict[str, Any]] = [
         *({one: GIVEN[one], other: GIVEN[other]} for one, other in combinations(GIVEN, 2)),
         *({name: None} for name in body),
         {"budget": "auto"},
