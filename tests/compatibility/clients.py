@@ -67,6 +67,14 @@ def cohere() -> None:
         assert len(found) == len(DOCUMENTS) == len(inferred) + 4
         assert all(abs(score - exact[index]) < 1e-6 for index, score in found if index not in inferred)
 
+    def passages(path: str, servers: Servers) -> None:
+        pages = "".join(f"On day {day} the band played until midnight, and the mayor slept. " for day in range(9_000))
+        book = pages[: len(pages) // 2] + DOCUMENTS[0] + pages[len(pages) // 2 :]
+        extra = {"additional_body_parameters": {"budget": 12}}
+        first, *_ = asked(path, calling(servers, documents=[*DOCUMENTS[5:], book]), request_options=extra).results
+        assert first.index == len(DOCUMENTS) - 5 and DOCUMENTS[0] in first.passage["text"], first
+        assert book[first.passage["start"] : first.passage["end"]] == first.passage["text"]
+
     def refusals(path: str, servers: Servers) -> None:
         for fields, said in (({"documents": []}, "is empty"), ({"query": 5}, "string"), ({"top_n": "three"}, "top_n")):
             raised(cohere.BadRequestError, partial(asked, path, calling(servers), **fields), said)
@@ -75,6 +83,7 @@ def cohere() -> None:
         row("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
         check("cohere", f"POST {path}", "id, tokens and our diagnostics")(partial(whole, path))
         check("cohere", f"POST {path}", "`budget` as an additional field")(partial(budget, path))
+        check("cohere", f"POST {path}", "the best passage of a book of 300 pages")(partial(passages, path))
         check("cohere", f"POST {path}", "errors in fields")(partial(refusals, path))
 
     @check("cohere", "POST /v1/rerank", "documents as objects, rank_fields, return_documents")

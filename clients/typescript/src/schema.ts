@@ -1122,6 +1122,8 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
+            /** @description of a document longer than the window: its best passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
         };
         /**
          * ModelCard
@@ -1296,6 +1298,27 @@ export interface components {
             detail?: string | null;
         };
         /**
+         * PassageOfDocument
+         * @description The passage of a long document that is most relevant. start, end: its place in the text, in characters.
+         */
+        PassageOfDocument: {
+            /**
+             * Start
+             * @description of its first character in the document's text
+             */
+            start: number;
+            /**
+             * End
+             * @description behind its last character
+             */
+            end: number;
+            /**
+             * Text
+             * @description what was scored, after the title
+             */
+            text: string;
+        };
+        /**
          * Ready
          * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
          *     probed and not listed.
@@ -1415,6 +1438,8 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
+            /** @description of a document longer than the window: its best passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
         };
         /**
          * ScorerInUse
@@ -1613,6 +1638,8 @@ export interface components {
              * @description with 'distinct' by a field: its value; null if the document has none
              */
             group?: unknown;
+            /** @description of a document longer than the scorer's window: its most relevant passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Text
              * @description with 'return_documents'
@@ -2129,6 +2156,12 @@ export interface components {
              */
             calibration?: boolean | null;
             /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
+            /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
              * @default null
@@ -2260,6 +2293,12 @@ export interface components {
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2499,6 +2538,12 @@ export interface components {
              */
             calibration?: boolean | null;
             /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
+            /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
              * @default null
@@ -2631,6 +2676,12 @@ export interface components {
              */
             calibration?: boolean | null;
             /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
+            /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
              * @default null
@@ -2738,6 +2789,12 @@ export interface components {
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Best Passages
+             * @description as 'passages' of the other formats
+             * @default null
+             */
+            best_passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3151,6 +3208,12 @@ export interface components {
              */
             vectors?: ("lexical" | "encoder") | null;
             /**
+             * Passages
+             * @description true, the default for a pool without embeddings: a document that is longer than the scorer's window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut
+             * @default null
+             */
+            passages?: boolean | null;
+            /**
              * Return Documents
              * @description return text, title and metadata too
              * @default false
@@ -3185,59 +3248,21 @@ export interface components {
             queries?: null;
             index: string;
             pool?: null;
-            vectors?: null;
-            /** @constant */
-            ranked?: false;
-        } | {
-            queries: unknown[];
-            query?: null;
-            query_embedding?: null;
-            max_tokens?: null;
-            min_relevance?: null;
-            /** @enum {unknown} */
-            distinct?: null | false;
-            /** @constant */
-            diversity?: 0;
-            objective?: null;
-            known_scores?: null;
-            explain?: boolean;
-            budget?: unknown;
-            B?: unknown;
-            index: string;
-            pool?: null;
-            vectors?: null;
-            /** @constant */
-            ranked?: false;
         } | {
             query: string;
             queries?: null;
-            pool: Record<string, unknown> | unknown[];
             index?: null;
-            depth?: null;
-            filter?: null;
-            /** @constant */
-            hybrid?: false;
+            pool: Record<string, unknown> | unknown[];
         } | {
-            queries: unknown[];
             query?: null;
-            query_embedding?: null;
-            max_tokens?: null;
-            min_relevance?: null;
-            /** @enum {unknown} */
-            distinct?: null | false;
-            /** @constant */
-            diversity?: 0;
-            objective?: null;
-            known_scores?: null;
-            explain?: boolean;
-            budget?: unknown;
-            B?: unknown;
-            pool: Record<string, unknown> | unknown[];
+            queries: unknown[];
+            index: string;
+            pool?: null;
+        } | {
+            query?: null;
+            queries: unknown[];
             index?: null;
-            depth?: null;
-            filter?: null;
-            /** @constant */
-            hybrid?: false;
+            pool: Record<string, unknown> | unknown[];
         });
         /**
          * TeiRequest
@@ -3301,6 +3326,12 @@ export interface components {
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3504,6 +3535,12 @@ export interface components {
              */
             calibration?: boolean | null;
             /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
+            /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
              * @default null
@@ -3559,6 +3596,7 @@ export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
+export type PassageOfDocument = components['schemas']['PassageOfDocument'];
 export type Ready = components['schemas']['Ready'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];
