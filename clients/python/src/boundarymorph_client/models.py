@@ -138,7 +138,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class Passage(Answer):
+class PassageOfDocument(Answer):
     """A part of a document's text. start, end: in characters."""
 
     start: int
@@ -160,7 +160,7 @@ class SelectedDocument(Answer):
     query: int | None = None
     relevances: list[float | None] | None = None
     group: Any = None
-    passage: Passage | None = None
+    passage: PassageOfDocument | None = None
     text: str | None = None
     title: str | None = None
     metadata: dict[str, Any] | None = None
