@@ -3213,59 +3213,21 @@ export interface components {
             queries?: null;
             index: string;
             pool?: null;
-            vectors?: null;
-            /** @constant */
-            ranked?: false;
-        } | {
-            queries: unknown[];
-            query?: null;
-            query_embedding?: null;
-            max_tokens?: null;
-            min_relevance?: null;
-            /** @enum {unknown} */
-            distinct?: null | false;
-            /** @constant */
-            diversity?: 0;
-            objective?: null;
-            known_scores?: null;
-            explain?: boolean;
-            budget?: unknown;
-            B?: unknown;
-            index: string;
-            pool?: null;
-            vectors?: null;
-            /** @constant */
-            ranked?: false;
         } | {
             query: string;
             queries?: null;
-            pool: Record<string, unknown> | unknown[];
             index?: null;
-            depth?: null;
-            filter?: null;
-            /** @constant */
-            hybrid?: false;
+            pool: Record<string, unknown> | unknown[];
         } | {
-            queries: unknown[];
             query?: null;
-            query_embedding?: null;
-            max_tokens?: null;
-            min_relevance?: null;
-            /** @enum {unknown} */
-            distinct?: null | false;
-            /** @constant */
-            diversity?: 0;
-            objective?: null;
-            known_scores?: null;
-            explain?: boolean;
-            budget?: unknown;
-            B?: unknown;
-            pool: Record<string, unknown> | unknown[];
+            queries: unknown[];
+            index: string;
+            pool?: null;
+        } | {
+            query?: null;
+            queries: unknown[];
             index?: null;
-            depth?: null;
-            filter?: null;
-            /** @constant */
-            hybrid?: false;
+            pool: Record<string, unknown> | unknown[];
         });
         /**
          * TeiRequest

@@ -152,7 +152,7 @@ def _best(
     left = np.array([id not in task.wanted.excluded for id in pool.ids], dtype=np.bool_)
     for row, (run, own) in enumerate(zip(runs, places, strict=True)):
         if run.session is not None:
-            ranking = run.session.ranking()
+            ranking = run.calibrated.read(run.session.ranking())
             at = own[ranking.documents]
             relevance[row, at], std[row, at], scored[row, at] = ranking.relevance, ranking.std, ranking.scored
             left[np.setdiff1d(own, at)] = False

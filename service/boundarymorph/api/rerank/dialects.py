@@ -12,7 +12,8 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, RootModel
+from pydantic_core import CoreSchema, core_schema
 
 from boundarymorph import errors
 from boundarymorph.api.rerank.ranking import (
@@ -269,6 +270,16 @@ class MixedbreadAnswer(Diagnosed):
     return_input: bool = Field(validation_alias="returns", description="as in the request")
 
 
+@dataclass(frozen=True, slots=True)
+class TextOf:
+    """Marks a string that is read of the `text` of an object. model: of the object."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: type[str], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(attrgetter("text"), handler.generate_schema(self.model))
+
+
 class NimText(BaseModel):
     """A text in an object; images are not supported."""
 
@@ -286,10 +297,8 @@ class NimQuery(NimText):
 class NimRequest(RerankRequest):
     """A request in the format of a reranking NIM."""
 
-    query: Annotated[NimQuery, AfterValidator(attrgetter("text"))] = Field(description="the query")  # type: ignore[assignment]
-    documents: Array[Annotated[NimText, AfterValidator(attrgetter("text"))]] = Field(
-        alias="passages", description="one or more to rank"
-    )
+    query: Annotated[str, TextOf(NimQuery)] = Field(description="the query")
+    documents: Array[Annotated[str, TextOf(NimText)]] = Field(alias="passages", description="one or more to rank")
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"

@@ -12,12 +12,11 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph.api.schemas import AnswerWarning, DistinctBy, LanguageModelUsage, QueryText, Relevance
+from boundarymorph.api.select_answers import ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
 from boundarymorph.remote.wire import Span
-from boundarymorph.selection import StopReason
-from boundarymorph.selector.result import Interruption, Status
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
@@ -198,12 +197,10 @@ def log_odds(score: float) -> float:
 class Diagnostics(BaseModel):
     """How a ranking was made."""
 
-    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
+    status: StatusName = Field(
         description='partial and retrieval_only: with "on_failure": "degrade", not all scores could be had'
     )
-    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
-        description="why no more calls were made"
-    )
+    stop_reason: ReasonName = Field(description="why no more calls were made")
     documents: int = Field(description="in the request")
     budget: int = Field(description="B in force")
     cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
