@@ -224,7 +224,7 @@ def _read(
     policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
-    ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
+    ignored = unknown_fields(data, dialect.request)
     ignored += without_effect("query parameters", sorted(request.query_params))
     instruction = instruction_of(wanted.instruction, access.settings.limits)
     if instruction and not parts.scorer.takes_instruction:
@@ -315,6 +315,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             "ones, by the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
         warnings.append(Notice("budget-by-settings", said))
+    if wanted.wants_spans and not result.spans:
+        said = "relevant_spans has no effect: the scorer names none, or was not asked as its scores were known"
+        warnings.append(Notice("no-effect", said))
     return Ranking(
         request=wanted,
         texts=texts,
@@ -325,6 +328,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
                 ranked,
                 score=log_odds(ranked.score) if wanted.raw else ranked.score,
                 document=wanted.document(ranked.index) if wanted.returns else None,
+                relevant_spans=wanted.chosen_spans(result.spans.get(texts[ranked.index], ()))
+                if wanted.wants_spans
+                else None,
             )
             for ranked in results
         ],
