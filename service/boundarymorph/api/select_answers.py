@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, Relevance, ScorerInUse
+from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, Relevance, RelevantSpan, ScorerInUse
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
@@ -44,6 +44,9 @@ class SelectedDocument(BaseModel):
     text: str | None = Field(None, description="with 'return_documents'")
     title: str | None = Field(None, description="with 'return_documents'")
     metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")
+    relevant_spans: list[RelevantSpan] | None = Field(
+        None, description="the relevant parts of 'text', if the scorer names them and was asked in this request"
+    )
 
 
 class Usage(BaseModel):

@@ -16,6 +16,7 @@ from boundarymorph.api.select_answers import ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
+from boundarymorph.remote.wire import Span
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
@@ -124,9 +125,13 @@ class RerankRequest(BaseModel):
         return self.documents[index]
 
     @property
-    def ignored(self) -> list[Notice]:
-        """Warnings about known fields that have no effect here."""
-        return []
+    def wants_spans(self) -> bool:
+        """Whether results have the spans of documents that the scorer found relevant."""
+        return False
+
+    def chosen_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Return those of a document's relevant spans that the request asks for."""
+        return spans
 
 
 def names_of(request: type[RerankRequest]) -> dict[str, list[str]]:
@@ -174,12 +179,13 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A document by its position in the request, its score in [0, 1] or the log-odds of that, with `distinct` by a
-    field its value, and the document itself if the request asks for it."""
+    field its value, and the document and its relevant spans if the request asks for them."""
 
     index: int
     score: float
     group: Any = None
     document: Any = None
+    relevant_spans: Sequence[Span] | None = None
 
 
 def log_odds(score: float) -> float:
