@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from boundarymorph import Selector
-from boundarymorph.scoring.trust import trust_of
+from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.settings import Settings
 from boundarymorph_evaluation.metrics import quality
 from boundarymorph_evaluation.problem import Question
