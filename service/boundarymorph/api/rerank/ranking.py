@@ -190,8 +190,8 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A document by its position in the request, its score in [0, 1] or the log-odds of that, with `distinct` by a
-    field its value, the document and its relevant spans if the request asks for them, and of a long document the passage
-    that is best."""
+    field its value, the document and its relevant spans if the request asks for them, and of a long document the best
+    passage."""
 
     index: int
     score: float
