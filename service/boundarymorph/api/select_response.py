@@ -48,7 +48,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         method=task.relevance.method,
         vectors=result.vectors,
         usage=Usage(
-            budget=task.spending.budget,
+            budget=result.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
