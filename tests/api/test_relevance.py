@@ -107,5 +107,23 @@ async def test_the_relevance_of_the_embedded_scorer_is_a_probability_by_default(
             relevances = [[one["relevance"] for one in each["documents"]] for each in (plain, body)]
             assert relevances[0] != relevances[1] == sorted(relevances[1], reverse=True)
         assert (await chosen(client, relevance="scorer"))["calibration"] is None
-        several = await chosen(client, query=None, queries=[QUERY, "others"])
-        assert several["calibration"] is None
+        assert (await chosen(client, query=None, queries=[QUERY], relevance="scorer"))["calibration"] is None
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+async def test_relevance_to_several_queries_is_on_the_scale_of_a_single_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: float
+) -> None:
+    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
+    monkeypatch.setattr(SeededScorer, "name", "cross-encoder/ms-marco-MiniLM-L-12-v2@0123456789ab/int8/512")
+    async with filled(Settings(data_directory=tmp_path)) as client:
+        alone = {query: await chosen(client, query=query, k=60) for query in (QUERY, "others")}
+        queries = [{"query": QUERY, "weight": weight}, "others"]
+        several = await chosen(client, query=None, queries=queries, budget=120)
+    own = [{one["id"]: one["relevance"] for one in body["documents"]} for body in alone.values()]
+    worth = {id: max(weight * own[0][id], own[1][id]) for id in SCORES}
+    assert several["calibration"] == "shipped"
+    assert [one["id"] for one in several["documents"]] == sorted(SCORES, key=lambda id: -worth[id])[:10]
+    for one in several["documents"]:
+        assert one["relevance"] == pytest.approx(worth[one["id"]])
+        assert one["relevances"] == pytest.approx([each[one["id"]] for each in own])
