@@ -122,7 +122,7 @@ def test_playground_opens_on_two_sets_that_anybody_can_judge(
             expect(page.locator("#ours")).to_be_hidden()
         for card in page.locator("details.card > summary, .documents:visible summary").all():
             card.click()
-        marks = 5 + sum(not document["source"] == "cross_encoder" for document in answer["documents"])
+        marks = 5 + sum(document["source"] != "cross_encoder" for document in answer["documents"])
         expect(page.locator("#view svg[role=img] .mark")).to_have_count(marks)  # the documents, and what was left out
         page.click("text=Score by calls")
         expect(page.locator("#view svg[role=img] .line")).to_have_count(2)
@@ -216,9 +216,11 @@ def test_request_is_repeated_when_the_service_says_so(opened: Open) -> None:
 
 
 def test_page_and_answer_are_small(opened: Open, demonstrated: Service) -> None:
-    words = "convert string number parse file date text line path read write list of the value".split()
-    text = [" ".join(words[(i * j) % len(words)] for j in range(1, 40)) for i in range(6_500)]
-    documents = [{"id": f"package.module.function_{i}", "text": f"{text[i]} {i}"} for i in range(6_500)]
+    words = re.findall(
+        r"\w+", "Convert a string to a number, parse a file, read the date, and list all lines of the text."
+    )
+    texts = [" ".join(words[i * j % len(words)] for j in range(1, 40)) for i in range(6_500)]
+    documents = [{"id": f"package.module.function_{i}", "text": f"{text} {i}"} for i, text in enumerate(texts)]
     demonstrated.fill("large", documents, encoder=None)
     with opened("/docs") as page:
         network = page.context.new_cdp_session(page)
