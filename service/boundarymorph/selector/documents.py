@@ -246,13 +246,18 @@ class Documents:
             at_hand = self._candidates.texts_at_hand
             await self._look(everything if at_hand else self._suspects(await self._groups(), everything), keep=False)
             return None
+        return await self._run(numbered, grouping, self._pool.ids, await self.read_metadata())
+
+    async def read_metadata(self) -> Mapping[str, Document]:
+        """Return all documents by id, read with their metadata if not with their texts."""
         if self._candidates.texts_at_hand:
-            await self._look(everything, keep=True)
-            return await self._run(numbered, grouping, self._pool.ids, self.by_id)
-        async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
-            self._room.charge(size_of_all(piece.values()))
-            self.outlines.update(piece)
-        return await self._run(numbered, grouping, self._pool.ids, self.outlines)
+            await self._look(np.arange(len(self._pool)), keep=True)
+            return self.by_id
+        if not self.outlines:
+            async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
+                self._room.charge(size_of_all(piece.values()))
+                self.outlines.update(piece)
+        return self.outlines
 
     def _missing(self, positions: NDArray[np.intp]) -> list[str]:
         """Return the ids of the documents at these positions that were not read yet."""

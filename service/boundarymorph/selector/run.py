@@ -17,11 +17,13 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
 from boundarymorph.notices import Notice, Slug
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection import (
     BaseSession,
+    Boosted,
     ExhaustiveSession,
     Limit,
     Outlook,
@@ -118,6 +120,7 @@ class SelectionRun:
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[Notice] = []
+        self.boosts: NDArray[np.float64] | None = None  # (N,), if the task has any
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
     def _enter(self, call: Call) -> None:
@@ -179,6 +182,9 @@ class SelectionRun:
             if task.wanted.distinct is not None:
                 async with task.context.deadline.enforced():
                     groups = await self._distinct(task.wanted.distinct)
+            if task.wanted.boosts is not None:
+                async with task.context.deadline.enforced():
+                    self.boosts = await self._boosted(task.wanted.boosts)
             try:
                 async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
@@ -210,6 +216,14 @@ class SelectionRun:
             said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
             self.warnings.append(Notice("field-not-found", said))
         return Groups(grouping, groups)
+
+    async def _boosted(self, boosts: Boosts) -> NDArray[np.float64]:
+        """Read what the rules of boosts need, and return (N,) boosts."""
+        documents = await self.documents.read_metadata() if boosts.rules else {}
+        for name in await self._in_thread(boosts.unread, documents.values()):
+            said = f"no candidate has a value of the field {name!r} that 'boost' can read, so its function gives 1"
+            self.warnings.append(Notice("field-not-found", said))
+        return await self._in_thread(boosts.of, self.pool.ids, documents)
 
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
@@ -263,7 +277,7 @@ class SelectionRun:
         """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
         task, scores = self._task, self.calibrated.add_known(known)
         if task.spending.goal == "scores":
-            return ExhaustiveSession(self.pool, scores)
+            return ExhaustiveSession(self.pool, scores, self.boosts)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         budget = max(0, task.spending.budget - replacing)
         method = (
@@ -274,6 +288,8 @@ class SelectionRun:
         limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
         limit = limit if groups is None else groups.limited(limit)
         boundary = boundary_of(task, limit, method, self.calibrated.least)
+        if self.boosts is not None:
+            boundary = Boosted(boundary, self.boosts, self.calibrated.shipped)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
         return Session(
             self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
@@ -483,12 +499,13 @@ class SelectionRun:
             blank = blank[: max(0, room)]
         if task.wanted.min_relevance or not blank.size:
             return selection
-        nothing = np.zeros(len(blank))
+        nothing, value = np.zeros(len(blank)), selection.value
         return Selection(
             np.concatenate([selection.documents, blank]),
             np.concatenate([selection.relevance, nothing]),
             np.concatenate([selection.std, nothing]),
             np.concatenate([selection.scored, np.ones(len(blank), dtype=np.bool_)]),
+            None if value is None else np.concatenate([value, nothing]),
         )
 
     async def _as_given(self) -> Selection:
@@ -499,6 +516,8 @@ class SelectionRun:
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
+        if task.wanted.boosts is not None:
+            self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
         if lengths is not None:

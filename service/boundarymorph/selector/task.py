@@ -8,6 +8,7 @@ from typing import Literal
 
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.inference.concurrency import NEVER, Deadline
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Source
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selection.pool import Trust
@@ -38,6 +39,7 @@ class Wanted:
         negligible: As in `selection.boundary.Best`.
         diversity: As in `selection.diversity.Diverse`; 0 for none.
         target: Find this much of all that has `min_relevance`.
+        boosts: What relevance is multiplied by. Documents then compete by the product, and are ordered by it.
         excluded: Ids of candidates that are not selected and not scored. Their known scores are evidence, and replace
             no call.
     """
@@ -49,6 +51,7 @@ class Wanted:
     negligible: float = 0.0
     diversity: float = 0.0
     target: Target | None = None
+    boosts: Boosts | None = None
     excluded: frozenset[str] = frozenset()
 
 

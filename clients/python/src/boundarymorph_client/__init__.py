@@ -34,6 +34,7 @@ from boundarymorph_client.errors import (
 from boundarymorph_client.models import (
     AnswerWarning,
     DeleteReport,
+    BoostRule,
     Distinct,
     DocumentPage,
     ExplainedCall,
@@ -69,6 +70,7 @@ __all__ = [
     "ConnectionFailed",
     "DeadlineExceeded",
     "DeleteReport",
+    "BoostRule",
     "Distinct",
     "DocumentPage",
     "EmptyIndex",
