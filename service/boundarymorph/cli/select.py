@@ -51,9 +51,7 @@ class SelectOptions:
     distinct: Annotated[str | None, option('Few of one text or field: "text", "page", or JSON.')] = None
     boost: Annotated[
         list[str] | None,
-        option(
-            'Rules by which relevance is multiplied, as JSON: {"exp": {"field": "day", "origin": "now", "scale": "30d"}}.'
-        ),
+        option('A rule by which relevance is multiplied: {"exp": {"field": "day", "origin": "now", "scale": "30d"}}.'),
     ] = None
     diversity: Annotated[float, option("0 to 1: how much documents should differ.")] = 0.0
     depth: Annotated[int | None, option("Candidates.", "--depth", "-N", default="10000")] = None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Run, at_once
 from boundarymorph.reading import has_words
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
@@ -247,6 +248,12 @@ class Documents:
             await self._look(everything if at_hand else self._suspects(await self._groups(), everything), keep=False)
             return None
         return await self._run(numbered, grouping, self._pool.ids, await self.read_metadata())
+
+    async def read_boosts(self, boosts: Boosts) -> tuple[NDArray[np.float64], list[str]]:
+        """Return the (N,) boosts of all documents, and the fields that `Boosts.unread` names."""
+        documents = await self.read_metadata() if boosts.rules else {}
+        unread = await self._run(boosts.unread, documents.values())
+        return await self._run(boosts.of, self._pool.ids, documents), unread
 
     async def read_metadata(self) -> Mapping[str, Document]:
         """Return all documents by id, read with their metadata if not with their texts."""

@@ -17,7 +17,6 @@ from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
 from boundarymorph.notices import Notice, Slug
-from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.trust import trust_of
@@ -39,7 +38,7 @@ from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.composition import boundary_of, completed, rounds_of, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
+from boundarymorph.selector.remarks import fields_unread, no_call, none_reached, nothing_found, of_documents, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import SelectionTask
@@ -184,7 +183,8 @@ class SelectionRun:
                     groups = await self._distinct(task.wanted.distinct)
             if task.wanted.boosts is not None:
                 async with task.context.deadline.enforced():
-                    self.boosts = await self._boosted(task.wanted.boosts)
+                    self.boosts, unread = await self.documents.read_boosts(task.wanted.boosts)
+                self.warnings += fields_unread(unread)
             try:
                 async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
@@ -216,14 +216,6 @@ class SelectionRun:
             said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
             self.warnings.append(Notice("field-not-found", said))
         return Groups(grouping, groups)
-
-    async def _boosted(self, boosts: Boosts) -> NDArray[np.float64]:
-        """Read what the rules of boosts need, and return (N,) boosts."""
-        documents = await self.documents.read_metadata() if boosts.rules else {}
-        for name in await self._in_thread(boosts.unread, documents.values()):
-            said = f"no candidate has a value of the field {name!r} that 'boost' can read, so its function gives 1"
-            self.warnings.append(Notice("field-not-found", said))
-        return await self._in_thread(boosts.of, self.pool.ids, documents)
 
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts

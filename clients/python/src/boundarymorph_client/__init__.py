@@ -33,8 +33,8 @@ from boundarymorph_client.errors import (
 )
 from boundarymorph_client.models import (
     AnswerWarning,
-    DeleteReport,
     BoostRule,
+    DeleteReport,
     Distinct,
     DocumentPage,
     ExplainedCall,
@@ -64,13 +64,13 @@ from boundarymorph_client.version import __version__
 __all__ = [
     "AnswerWarning",
     "AsyncClient",
+    "BoostRule",
     "BoundaryMorphError",
     "Client",
     "Conflict",
     "ConnectionFailed",
     "DeadlineExceeded",
     "DeleteReport",
-    "BoostRule",
     "Distinct",
     "DocumentPage",
     "EmptyIndex",

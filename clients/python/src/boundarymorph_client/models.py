@@ -118,8 +118,8 @@ class SelectOptions(TypedDict, total=False):
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
         weight against relevance.
-    boost: rules by which relevance is multiplied; documents compete by the product, their `value`, and are ordered by it.
-        A document of a pool may have a `weight` of its own.
+    boost: rules by which relevance is multiplied; documents compete by the product, their `value`, which also orders
+        them. A document of a pool may have a `weight` of its own.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. rounds: trips to the scorer at
         most, or "auto": by what one costs.
