@@ -42,8 +42,8 @@ class Kind:
 TWENTY = {"connections": 16, "judge": {"documents_per_request": 20}}
 KINDS = (
     Kind("own GPU", lambda: Tei(most=128), (0.005, 0.0005)),
-    Kind("per search", Cohere, (0.104, 0.00075)),
-    Kind("per token", Jina, (0.15, 0.001)),
+    Kind("hosted", Cohere, (0.104, 0.00075)),
+    Kind("hosted, slower", Jina, (0.15, 0.001)),
     Kind("listwise", ListwiseJina, (0.2, 0.003)),
     Kind("decision model", SystemOne, (0.15, 0.002)),
     Kind("language model", lambda: Chat(counting=True), (0.6, 0.0), {"connections": 16}),

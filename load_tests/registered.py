@@ -1,4 +1,5 @@
-"""The studies "registered" and "constants": is a set better than by simple methods, by people, and never much worse?
+"""The studies "registered", "collections", "constants" and "strong": is a set better than by simple methods, by people,
+and never much worse?
 
 The criterion was fixed before the constants of `selection.pool` and `selection.trend` were chosen: the mean nCG over
 tables and cells (k = 10 and 50; 10, 25 and 50 calls), less the largest regret of a table. The regret is what the mean
@@ -22,7 +23,7 @@ from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.selection import pool, trend
 from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE, Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, standardised
-from boundarymorph_evaluation.metrics import normalised_gain
+from boundarymorph_evaluation.metrics import normalised_gain, quality
 from boundarymorph_evaluation.problem import Question, fused_order
 from boundarymorph_evaluation.study import bootstrap_interval
 from load_tests.sessions import chosen, first_by_score
@@ -30,9 +31,12 @@ from load_tests.sessions import chosen, first_by_score
 Row = dict[str, Any]
 Scores = NDArray[np.float64]
 CALLS, KS, ROUNDS = (10, 25, 50), (10, 50), 3
-SIMPLE = ("retriever", "fusion", "first B, reranked", "hybrid, first B reranked")
+FIRST, NOISY = "first B, reranked", "grades and noise"
+SIMPLE = ("retriever", "fusion", FIRST, "hybrid, first B reranked")
+TEN, MOST = KS[0], CALLS[-1]  # of the study "collections"
 # Constants of a weak scorer that were tried: the weights of the signals, of the feedback, and of words in the signals.
 TRIED = tuple(product((0.25, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0), (1.0, 2.0), (0.15, 0.25)))
+STRONG = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 1.0)  # weights of the signals beside a strong scorer
 
 
 def scorers(question: Question, number: int) -> Mapping[str, Scores]:
@@ -42,7 +46,7 @@ def scorers(question: Question, number: int) -> Mapping[str, Scores]:
     noisy = standardised(question.grades) + random.normal(size=len(scores))
     return {
         "as it is": scores,
-        "grades and noise": sigmoid(2.0 * noisy - 4.0),
+        NOISY: sigmoid(2.0 * noisy - 4.0),
         "at random": random.uniform(size=len(scores)),
         "inverted": 1.0 - scores,
     }
@@ -97,6 +101,33 @@ def constants(question: Question, number: int) -> Iterator[Row]:
                 "B": calls,
                 "ncg": normalised_gain(documents, relevant),
             }
+
+
+def collections(question: Question, number: int) -> Iterator[Row]:
+    """The service's default beside simple methods, for sets of ten."""
+    if question.grades is None or not (question.grades > 0).any():
+        return
+    scores, config = question.scores, question.configured(TO_PEOPLE)
+    rankings = simple(question, scores, MOST)
+    rankings |= {str(calls): selected(question, scores, TEN, calls, config) for calls in (0, *CALLS)}
+    for method, ranking in rankings.items():
+        found = quality(question, ranking, TEN)
+        precision = float((question.grades[ranking[:TEN]] > 0).mean())
+        yield {"method": method, "precision": precision, "ncg": found.ncg, "ndcg_10": found.ndcg_10}
+
+
+def strong(question: Question, number: int) -> Iterator[Row]:
+    """Grades plus noise, with several weights of the signals, beside reranking the first B."""
+    if question.grades is None or not (question.grades > 0).any():
+        return
+    relevant, scores = (question.grades > 0).astype(np.float64), scorers(question, number)[NOISY]
+    for k, calls in product(KS, CALLS):
+        sets = {FIRST: first_by_score(scores, calls)[:k]}
+        for weight in STRONG:
+            config = replace(TO_PEOPLE, signal_weight=weight)
+            sets[f"{weight:g}"] = selected(question, scores, k, calls, config)
+        for method, documents in sets.items():
+            yield {"method": method, "k": k, "B": calls, "ncg": normalised_gain(documents, relevant)}
 
 
 @dataclass(frozen=True)
@@ -154,3 +185,52 @@ def left_out(rows: Sequence[Row]) -> list[Row]:
         chosen.append({"scorer": f"{table} left out", "method": best, str(table): f"{means.loc[best, table]:.1f}",
                        "largest regret": f"{regret:.1f}"})  # fmt: skip
     return chosen + sorted(lines(rows), key=lambda line: -float(line["criterion"]))
+
+
+def by_collection(rows: Sequence[Row]) -> list[Row]:
+    """Return three lines for each collection, one for each metric, from the one in which the default with most calls
+    gains least over the best simple method to the one in which it gains most."""
+    frame = pd.DataFrame(rows)
+    means, found = 100 * frame.groupby(["table", "method"], sort=False)[["precision", "ncg", "ndcg_10"]].mean(), []
+    for table, own in means.groupby("table", sort=False):
+        of = own.droplevel("table")
+        gained = float(of.loc[str(MOST), "ncg"] - of.loc[[*SIMPLE], "ncg"].max())
+        count = int((frame["table"] == table).sum() / len(of))
+        for metric in of.columns:
+            line = {"collection": table, "questions": count, "metric": metric}
+            found.append((gained, line | {name: f"{value:.1f}" for name, value in of[metric].items()}))
+    return [line for _, line in sorted(found, key=lambda pair: pair[0])]
+
+
+def beside_strong(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each table: its means, and what the weight of `strong` changes against the best weight of the
+    table, against the best weight of the other tables, and against the first B, with the cells in which it is below one
+    of all at 95 %."""
+    frame, found, declared = pd.DataFrame(rows), list[Row](), f"{SIGNAL_WEIGHTS['strong']:g}"
+    weights = [f"{weight:g}" for weight in STRONG]
+    cells = 100 * frame.groupby(["table", "method", "k", "B", "query"])["ncg"].mean()
+    questions = cells.groupby(["table", "method", "query"]).mean()
+    means = questions.groupby(["method", "table"]).mean().unstack()
+
+    def change(of: pd.Series, other: str) -> tuple[float, float, float]:
+        differences = (of.xs(declared, level="method") - of.xs(other, level="method")).to_numpy()
+        return float(differences.mean()), *bootstrap_interval(differences)
+
+    for table in means.columns:
+        line: Row = {"table": table} | {name: f"{mean:.1f}" for name, mean in means[table].items()}
+        against = {"the best": means.loc[weights, table].idxmax(), "the first B": FIRST}
+        if len(means.columns) > 1:
+            against["left out"] = means.loc[weights].drop(columns=table).mean(axis=1).idxmax()
+        for name, other in against.items():
+            points, low, high = change(questions[table], other)
+            line[f"{declared} minus {name}"] = f"{points:+.1f} ({low:+.1f} to {high:+.1f})"
+        line |= {"best": against["the best"], "of the others": against.get("left out", "")}
+        below = [
+            f"k = {k}, B = {calls}: {other}"
+            for (k, calls), of in cells[table].groupby(["k", "B"])
+            for other in (*weights, FIRST)
+            if other != declared and change(of, other)[2] < 0
+        ]
+        line["significantly below"] = "; ".join(below)
+        found.append(line)
+    return [*found, {"table": "mean"} | {name: f"{mean:.1f}" for name, mean in means.mean(axis=1).items()}]

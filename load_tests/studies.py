@@ -32,7 +32,7 @@ from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order, reordered
 from boundarymorph_evaluation.tables import ScoreTable
-from load_tests import probability, registered, report, reviews
+from load_tests import passages, probability, registered, report, reviews
 from load_tests.sessions import chosen, first_by_score, only, played
 
 Row = dict[str, Any]
@@ -360,8 +360,25 @@ STUDIES = {
     "constants": Registered(
         "Constants of a weak scorer, by people", registered.constants, ("method",), ("ncg",), lines=registered.left_out
     ),
+    "collections": Registered(
+        "Sets of ten, by people",
+        registered.collections,
+        ("method",),
+        ("precision", "ncg", "ndcg_10"),
+        lines=registered.by_collection,
+    ),
+    "strong": Registered(
+        "A strong scorer, by people", registered.strong, ("method",), ("ncg",), lines=registered.beside_strong
+    ),
     "probability": Registered(
         "Relevance as a probability", probability.documents, (), ("relevance",), lines=probability.lines
+    ),
+    "passages": Study(
+        "Long documents by their best passages",
+        passages.passages,
+        ("joined", "method"),
+        ("ndcg_10",),
+        base={"method": passages.EVERY},
     ),
     "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }

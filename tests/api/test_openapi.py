@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
+from pydantic import ValidationError
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api import openapi
+from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.cli import main
+from boundarymorph.selection.methods import METHODS, Method
 from boundarymorph.server.app import create_app, create_retriever_app, create_scorer_app
 from boundarymorph.settings import Settings
 from tests.fakes.service import answer
@@ -111,3 +116,42 @@ def test_paths_go_from_where_the_service_is(tmp_path: Path) -> None:
     assert described("whole")["servers"] == [{"url": "."}]
     public = create_app(Settings(data_directory=tmp_path, public_url="https://search.example.com/bm/")).openapi()
     assert public["servers"] == [{"url": "https://search.example.com/bm"}]
+
+
+GIVEN: dict[str, Any] = {
+    "query": "q", "queries": ["a", "b"], "index": "i", "pool": ["a"], "max_tokens": 9, "objective": {"find": 0.5},
+    "distinct": True, "hybrid": True, "ranked": True, "vectors": "encoder", "filter": {"a": 1}, "calibration": True,
+    "diversity": 0.5, "explain": True, "known_scores": {"0": 1.0}, "query_embedding": [1.0], "min_relevance": 0.5,
+    "depth": 2, "budget": 3, "k": 2,
+}  # fmt: skip
+BY_DEFAULT = {"depth": None, "filter": None, "hybrid": False, "ranked": False, "diversity": 0, "calibration": False}
+
+
+@pytest.mark.parametrize("source", ["index", "pool"])
+@pytest.mark.parametrize("asked", ["query", "queries"])
+def test_the_schema_refuses_the_fields_that_do_not_go_together(asked: str, source: str) -> None:
+    """Of a request with any two other fields it says what the service does."""
+    document = described("whole")
+    validator = Draft202012Validator({**document["components"]["schemas"]["SelectRequest"], **document})
+    body = {asked: GIVEN[asked], source: GIVEN[source]}
+    others: list[dict[str, Any]] = [
+        *({one: GIVEN[one], other: GIVEN[other]} for one, other in combinations(GIVEN, 2)),
+        *({name: None} for name in body),
+        {"budget": "auto"},
+        {"explain": "pool"},
+        BY_DEFAULT,
+    ]
+    answers = {True: 0, False: 0}
+    for fields in others:
+        try:
+            SelectRequest.model_validate(body | fields)
+            accepted = True
+        except ValidationError:
+            accepted = False
+        assert validator.is_valid(body | fields) is accepted, fields
+        answers[accepted] += 1
+    assert min(answers.values()) > 10
+
+
+def test_methods_have_their_names() -> None:
+    assert get_args(Method) == tuple(METHODS)

@@ -247,7 +247,7 @@ def litellm() -> None:
     for provider, (_, path) in providers.items():
         row("litellm", f"POST {path}", partial(asked, provider), Exception, what=f"{provider}/: ")
 
-    @check("litellm", "POST /v2/rerank", "cohere/ with max_tokens_per_doc; exceptions by status; a cost, by its price")
+    @check("litellm", "POST /v2/rerank", "cohere/ with max_tokens_per_doc; exceptions by status; its accounting")
     def more(servers: Servers) -> None:
         answer = answered("cohere", calling(servers), max_tokens_per_doc=5)
         shortened = ranking(servers, [document[:20] for document in DOCUMENTS])

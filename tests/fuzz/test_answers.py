@@ -4,14 +4,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
 import pytest
 
 from boundarymorph.access.limits import Access
-from boundarymorph.api import bodies
+from boundarymorph.api.handler import Prepared, made
+from boundarymorph.api.visit import Visit
 from boundarymorph.errors import LimitExceeded
+from boundarymorph.retrieval.candidates import PoolSource
+from boundarymorph.selector.task import Context, SelectionTask, Spending, Wanted
 from boundarymorph.settings import Limits, Settings
 from tests.fakes.service import NDJSON, answer, problem, serving
 from tests.fuzz.answers import REQUESTS
@@ -30,12 +34,19 @@ def test_memory_and_pauses() -> None:
     assert len(taken) == sum(map(len, REQUESTS.values()))
 
 
-async def test_an_answer_at_the_limit_and_over_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [True, False])
+async def test_an_answer_at_the_limit_and_over_it(large: bool, tmp_path: Path) -> None:
     access = Access(Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_048)))
-    for large in (True, False):
-        assert len(await bodies.made(access, lambda: b" " * 2_048, large=large)) == 2_048
-        with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.body_bytes\): ask for fewer"):
-            await bodies.made(access, lambda: b" " * 2_049, large=large)
+    task = SelectionTask(PoolSource("q", []), Wanted(1), Spending(0), context=Context(room=Visit().room(access)))
+
+    def prepared(size: int) -> Prepared:
+        return Prepared(task, lambda _: (b" " * size, {}), lambda _: large)
+
+    result: Any = None
+    content, _ = await made(access, prepared(2_048), result)
+    assert len(content) == 2_048
+    with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.body_bytes\): ask for fewer"):
+        await made(access, prepared(2_049), result)
     await access.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,7 @@ import orjson
 import pytest
 
 from boundarymorph.calibration.calibration import ProbabilityMap
-from load_tests import probability, registered, report, soak, studies
+from load_tests import passages, probability, registered, report, soak, studies
 from tests.evaluation.tables import synthetic
 
 REPOSITORY = Path(__file__).parents[2]
@@ -143,3 +144,56 @@ def test_bins_of_equal_mass_by_hand() -> None:
     said, happened = np.repeat([0.2, 0.6], 10), np.array([1.0] * 2 + [0.0] * 8 + [1.0] * 10)
     assert probability.calibration_error(np.repeat([0.2, 0.6], 5), happened[::2]) == pytest.approx(0.36)
     assert probability.calibration_error(said, np.roll(happened, 10)) == pytest.approx(0.68)
+
+
+def test_passages_are_joined_by_topic_or_at_random() -> None:
+    """Scores that are the grades are perfect once every passage is scored, but not where documents are cut."""
+    question = synthetic(queries=1, n=110).question(0)
+    pool, near = question.pool, list[float]()
+    for join in (passages.at_random, passages.by_topic):
+        joined = join(pool, np.random.default_rng(0))
+        assert joined.shape == (13, 8) and len(set(joined.ravel().tolist())) == 104
+        near.append(float(np.mean([pool.embeddings[own] @ pool.embeddings[own].T for own in joined])))
+    assert near[1] > near[0] + 0.1
+    found = dict[tuple[str, str], list[float]]()
+    for question in synthetic(queries=4, n=110).questions():
+        assert question.grades is not None
+        for row in passages.passages(replace(question, scores=question.grades / 2), 0):
+            found.setdefault((row["joined"], row["method"]), []).append(row["ndcg_10"])
+    for how in ("at random", "by topic"):
+        assert found[how, passages.EVERY] == pytest.approx([1.0] * 4)
+        assert np.mean(found[how, "cut at the first passage"]) < 0.95
+
+
+def test_the_study_of_a_strong_scorer_names_the_best_weight_and_cells_that_are_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registered, "STRONG", (0.1, 0.25))
+    means = {"one": {"0.1": 0.5, "0.25": 0.6, "first B, reranked": 0.4}, "two": {"0.1": 0.9, "0.25": 0.8}}
+    rows = [
+        {"table": table, "query": query, "method": method, "k": 10, "B": calls, "ncg": mean + query / 100}
+        for table, by_method in means.items()
+        for method, mean in ({"first B, reranked": 0.5} | by_method).items()
+        for query, calls in product(range(8), (10, 25))
+    ]
+    one, two, mean = registered.beside_strong(rows)
+    assert (one["best"], one["of the others"], one["significantly below"]) == ("0.25", "0.1", "")
+    assert (two["best"], two["of the others"]) == ("0.1", "0.25")
+    assert two["0.25 minus the best"] == "-10.0 (-10.0 to -10.0)" and two["0.25 minus left out"].startswith("+0.0")
+    assert two["0.25 minus the first B"].startswith("+30.0")
+    assert two["significantly below"] == "k = 10, B = 10: 0.1; k = 10, B = 25: 0.1"
+    assert mean == {"table": "mean", "0.1": "73.5", "0.25": "73.5", "first B, reranked": "48.5"}
+
+
+def test_collections_are_listed_from_the_worst() -> None:
+    gains = {"good": 0.2, "bad": -0.1, "level": 0.0}
+    rows = [
+        {"table": table, "query": query, "method": method, **dict.fromkeys(("precision", "ncg", "ndcg_10"), value)}
+        for table, gain in gains.items()
+        for query in range(2)
+        for method, value in {**dict.fromkeys(registered.SIMPLE, 0.5), "10": 0.4, "50": 0.5 + gain}.items()
+    ]
+    lines = registered.by_collection(rows)
+    assert [line["collection"] for line in lines] == [name for name in ("bad", "level", "good") for _ in range(3)]
+    fixed = {"collection": "bad", "questions": 2, "metric": "precision", "10": "40.0", "50": "40.0"}
+    assert lines[0] == fixed | dict.fromkeys(registered.SIMPLE, "50.0")

@@ -3,7 +3,7 @@
 import pytest
 
 from boundarymorph.scoring.build import declared_trust
-from boundarymorph.scoring.trust import trust_of
+from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection.pool import Trust
 from boundarymorph.settings import ScorerSettings
 
@@ -14,7 +14,10 @@ from boundarymorph.settings import ScorerSettings
         ("cross-encoder/ms-marco-MiniLM-L-12-v2@0123456789ab/int8/512", "weak"),
         ("cross-encoder/ms-marco-MiniLM-L-12-v2", "weak"),
         ("Qwen/Qwen3-Reranker-0.6B@main", "strong"),
-        ("cohere:rerank-v4.0-pro", "strong"),
+        ("cohere:rerank-v5.0-pro", "strong"),
+        ("nvidia/Nemotron-3.5-Rerank-8B-BF16/32768", "strong"),  # as vLLM names it
+        ("served=Qwen/Qwen3-Reranker-4B/8192/sigmoid@01234567", "strong"),
+        ("someone/Qwen/Qwen3-Reranker-4B", "normal"),
         ("BAAI/bge-reranker-v2-m3", "normal"),
         ("someone/cross-encoder-ms-marco-MiniLM-L-12-v2-tuned", "normal"),  # no part of a name counts
         (None, "normal"),

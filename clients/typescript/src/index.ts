@@ -38,6 +38,7 @@ export type {
   PoolDocument,
   Problem,
   Ready,
+  RelevantSpan,
   RoundEvent as Round,
   SelectedDocument,
   SelectResponse as Selection,

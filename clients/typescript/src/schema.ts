@@ -1322,6 +1322,27 @@ export interface components {
             scorer?: components["schemas"]["ScorerInUse"] | null;
         };
         /**
+         * RelevantSpan
+         * @description A part of a text that the scorer found relevant.
+         */
+        RelevantSpan: {
+            /**
+             * Start
+             * @description its first character, counted from 0
+             */
+            start: number;
+            /**
+             * End
+             * @description the place after its last character
+             */
+            end: number;
+            /**
+             * Score
+             * @description its relevance in [0, 1]
+             */
+            score: number;
+        };
+        /**
          * RerankAnswer
          * @description The results, best first, with the fields that clients of each dialect expect.
          */
@@ -1415,6 +1436,11 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
+            /**
+             * Relevant Spans
+             * @description with relevant_spans: the most relevant parts of the document as it was read, best first
+             */
+            relevant_spans?: components["schemas"]["RelevantSpan"][] | null;
         };
         /**
          * ScorerInUse
@@ -1635,6 +1661,11 @@ export interface components {
             metadata?: {
                 [key: string]: unknown;
             } | null;
+            /**
+             * Relevant Spans
+             * @description the relevant parts of 'text', if the scorer names them and was asked in this request
+             */
+            relevant_spans?: components["schemas"]["RelevantSpan"][] | null;
         };
         /**
          * StoredDocument
@@ -2373,13 +2404,10 @@ export interface components {
              */
             use_activation?: boolean | null;
             /**
-             * Relevant Spans
-             * @description ignored: this service finds no spans
+             * @description return the spans that the scorer finds relevant, if it names them; known scores have none
              * @default null
              */
-            relevant_spans?: {
-                [key: string]: unknown;
-            } | null;
+            relevant_spans?: components["schemas"]["WantedSpans"] | null;
         };
         /**
          * CreateIndex
@@ -3305,59 +3333,21 @@ export interface components {
             queries?: null;
             index: string;
             pool?: null;
-            vectors?: null;
-            /** @constant */
-            ranked?: false;
-        } | {
-            queries: unknown[];
-            query?: null;
-            query_embedding?: null;
-            max_tokens?: null;
-            min_relevance?: null;
-            /** @enum {unknown} */
-            distinct?: null | false;
-            /** @constant */
-            diversity?: 0;
-            objective?: null;
-            known_scores?: null;
-            explain?: boolean;
-            budget?: unknown;
-            B?: unknown;
-            index: string;
-            pool?: null;
-            vectors?: null;
-            /** @constant */
-            ranked?: false;
         } | {
             query: string;
             queries?: null;
-            pool: Record<string, unknown> | unknown[];
             index?: null;
-            depth?: null;
-            filter?: null;
-            /** @constant */
-            hybrid?: false;
+            pool: Record<string, unknown> | unknown[];
         } | {
-            queries: unknown[];
             query?: null;
-            query_embedding?: null;
-            max_tokens?: null;
-            min_relevance?: null;
-            /** @enum {unknown} */
-            distinct?: null | false;
-            /** @constant */
-            diversity?: 0;
-            objective?: null;
-            known_scores?: null;
-            explain?: boolean;
-            budget?: unknown;
-            B?: unknown;
-            pool: Record<string, unknown> | unknown[];
+            queries: unknown[];
+            index: string;
+            pool?: null;
+        } | {
+            query?: null;
+            queries: unknown[];
             index?: null;
-            depth?: null;
-            filter?: null;
-            /** @constant */
-            hybrid?: false;
+            pool: Record<string, unknown> | unknown[];
         });
         /**
          * TeiRequest
@@ -3562,6 +3552,31 @@ export interface components {
             dtype?: "float16" | "float32";
         };
         /**
+         * WantedSpans
+         * @description Which spans a result has, as far as the scorer names any.
+         */
+        WantedSpans: {
+            /**
+             * Mode
+             * @description disabled: results have no spans
+             * @default enabled
+             * @enum {string}
+             */
+            mode?: "enabled" | "disabled";
+            /**
+             * Threshold
+             * @description the least score of a span
+             * @default 0.1
+             */
+            threshold?: number;
+            /**
+             * Max Spans
+             * @description the most spans of a document
+             * @default null
+             */
+            max_spans?: number | null;
+        };
+        /**
          * WeaviateRequest
          * @description A request of Weaviate's module, which sends up to 32 documents.
          */
@@ -3680,6 +3695,7 @@ export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
 export type Ready = components['schemas']['Ready'];
+export type RelevantSpan = components['schemas']['RelevantSpan'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
 export type RerankError = components['schemas']['RerankError'];
 export type RerankResult = components['schemas']['RerankResult'];
@@ -3726,6 +3742,7 @@ export type TeiRequest = components['schemas']['TeiRequest'];
 export type UploadProgress = components['schemas']['UploadProgress'];
 export type UploadedDocument = components['schemas']['UploadedDocument'];
 export type VectorBlock = components['schemas']['VectorBlock'];
+export type WantedSpans = components['schemas']['WantedSpans'];
 export type WeaviateRequest = components['schemas']['WeaviateRequest'];
 export type $defs = Record<string, never>;
 export interface operations {

@@ -18,7 +18,6 @@ from boundarymorph.access.limits import Access
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import BodyTooLarge, BodyTooSlow
 from boundarymorph.inference.concurrency import end
-from boundarymorph.selector.documents import Room
 from boundarymorph.settings import Limits
 
 LARGE = 2**15  # bytes from which a body is parsed in a thread instead of on the event loop
@@ -186,16 +185,6 @@ def _too_large(limit: int) -> BodyTooLarge:
 
 
 LARGE_ANSWER = 2**17  # bytes from which an answer is counted, and sent in pieces
-
-
-async def made(access: Access, make: Callable[[], bytes], *, large: bool = True, caller: str = "") -> bytes:
-    """Return what `make` makes, within limits.body_bytes. large: whether to make it in a thread, on behalf of a caller.
-
-    Raises LimitExceeded, and Overloaded.
-    """
-    content = await access.work.parsing.run(make, caller=caller) if large else make()
-    Room(answer=access.settings.limits.body_bytes).check_answer(len(content))
-    return content
 
 
 async def sent(message: Message, send: Send) -> None:

@@ -7,7 +7,6 @@ arrival.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from ipaddress import ip_address, ip_network
 from typing import Annotated, Any, cast
 
@@ -21,10 +20,6 @@ from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import InvalidInput
 from boundarymorph.inference.concurrency import ON_BEHALF_OF
 from boundarymorph.scoring.scorer import BatchingScorer
-from boundarymorph.selector.result import SelectionResult
-from boundarymorph.selector.selector import Selector
-from boundarymorph.selector.task import SelectionTask
-from boundarymorph.telemetry.tracing import Stopwatch
 
 JSON = "application/json"
 
@@ -166,16 +161,3 @@ BehalfOf = Annotated[str, Depends(behalf)]
 BuiltOf = Annotated[Parts, Depends(built)]
 ReadyOf = Annotated[Parts, Depends(ready)]
 ScorerOf = Annotated[Any, Depends(scorer)]
-
-
-STATUS_HEADER = "X-BoundaryMORPH-Status"
-
-
-async def selected(
-    selector: Selector, task: SelectionTask, watch: Stopwatch, turn: AbstractAsyncContextManager[None]
-) -> SelectionResult:
-    """Wait for a turn, and return the result of a task."""
-    async with AsyncExitStack() as stack:
-        with watch.stage("wait"):
-            await stack.enter_async_context(turn)
-        return await selector.select(task, watch)

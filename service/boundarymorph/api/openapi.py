@@ -150,23 +150,26 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def install(app: FastAPI, public_url: str | None) -> None:
-    """Make the application describe itself, with these models among its components, at /openapi.json.
+class DescribedApp(FastAPI):
+    """An application that describes itself, with these models among its components.
 
-    public_url: of the service; if it is not known, paths go from where the description is, behind any prefix.
+    Attributes:
+        public_url: Of the service; if it is not known, paths go from where the description is, behind any prefix.
     """
 
-    def describe() -> dict[str, Any]:
-        if app.openapi_schema is None:
+    public_url: str | None = None
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
             schema = get_openapi(
-                title=app.title,
-                version=app.version,
-                description=app.description,
-                routes=app.routes,
-                servers=[{"url": (public_url or ".").rstrip("/")}],
+                title=self.title,
+                version=self.version,
+                description=self.description,
+                routes=self.routes,
+                servers=[{"url": (self.public_url or ".").rstrip("/")}],
             )
-            if app.openapi_external_docs is not None:  # FastAPI refuses URLs that are relative
-                schema["externalDocs"] = app.openapi_external_docs
+            if self.openapi_external_docs is not None:  # FastAPI refuses URLs that are relative
+                schema["externalDocs"] = self.openapi_external_docs
             described = orjson.dumps(schema).decode()
             bodies: list[type[BaseModel]] = [*BODIES, Problem]
             read = dict.fromkeys(model for model in bodies if f'"{_path(model)}"' in described)
@@ -179,7 +182,7 @@ def install(app: FastAPI, public_url: str | None) -> None:
             )
             components = schema.setdefault("components", {})
             components.setdefault("schemas", {}).update(definitions["$defs"])
-            with_keys = bool(app.state.access.keys)
+            with_keys = bool(self.state.access.keys)
             for path in schema["paths"].values():
                 for operation in path.values():
                     _complete(operation, with_keys)
@@ -188,10 +191,12 @@ def install(app: FastAPI, public_url: str | None) -> None:
                     answers.setdefault("201", answers["200"] | {"description": "Created"})
             if not with_keys:
                 components.pop("securitySchemes", None)
-            app.openapi_schema = schema
-        return app.openapi_schema
+            self.openapi_schema = schema
+        return self.openapi_schema
 
-    app.openapi = describe  # type: ignore[method-assign]
+
+def install(app: FastAPI) -> None:
+    """Add the route /openapi.json."""
     made = Kept(lambda: orjson.dumps(app.openapi()))
 
     async def openapi() -> Response:

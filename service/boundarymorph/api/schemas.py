@@ -60,6 +60,16 @@ class LanguageModelUsage(BaseModel):
     output_tokens: int = Field(description="written")
 
 
+class RelevantSpan(BaseModel):
+    """A part of a text that the scorer found relevant."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    start: int = Field(description="its first character, counted from 0")
+    end: int = Field(description="the place after its last character")
+    score: float = Field(description="its relevance in [0, 1]")
+
+
 class CreateIndex(Message):
     """The configuration of an index: with vectors of the service's encoder, vectors of your own, or none."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 
-from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, Relevance, ScorerInUse
+from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, Relevance, RelevantSpan, ScorerInUse
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
@@ -18,6 +18,9 @@ ExpectedGain = Annotated[
         "relevance"
     ),
 ]
+
+StatusName = Annotated[str, WithJsonSchema({"type": "string", "enum": [*map(str, Status)]})]
+ReasonName = Annotated[str, WithJsonSchema({"type": "string", "enum": [*map(str, (*StopReason, *Interruption))]})]
 
 
 class SelectedDocument(BaseModel):
@@ -44,6 +47,9 @@ class SelectedDocument(BaseModel):
     text: str | None = Field(None, description="with 'return_documents'")
     title: str | None = Field(None, description="with 'return_documents'")
     metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")
+    relevant_spans: list[RelevantSpan] | None = Field(
+        None, description="the relevant parts of 'text', if the scorer names them and was asked in this request"
+    )
 
 
 class Usage(BaseModel):
@@ -137,12 +143,10 @@ class SelectResponse(BaseModel):
         "(lexical), the index; none if only an order was needed"
     )
     usage: Usage = Field(description="what it cost")
-    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
+    status: StatusName = Field(
         description="partial: fewer scores than asked for, as time or the scorer ran out; retrieval_only: no scores"
     )
-    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
-        description="why no more calls were made"
-    )
+    stop_reason: ReasonName = Field(description="why no more calls were made")
     expected_loss: float = Field(
         description="share of the best set's relevance that the set is expected to miss; 0 if every document fits. "
         "With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.access.callers import DEFAULT_POLICY
-from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, ScorerInUse
+from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, RelevantSpan, ScorerInUse
 from boundarymorph.api.select_answers import (
     ExpectedRecall,
     ExplainedCall,
@@ -23,6 +23,7 @@ from boundarymorph.api.select_answers import (
     Usage,
 )
 from boundarymorph.remote.wire import TokenCounts
+from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Observation, Outlook, Pool, Selection
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.task import SelectionTask
@@ -135,9 +136,15 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
                 text=document.text if document else None,
                 title=document.title if document else None,
                 metadata=dict(document.metadata) if document else None,
+                relevant_spans=_spans(result, read) if read and scored else None,
             )
         )
     return chosen
+
+
+def _spans(result: SelectionResult, document: Document) -> list[RelevantSpan] | None:
+    spans = result.spans_in(document)
+    return None if spans is None else list(map(RelevantSpan.model_validate, spans))
 
 
 def _nullable(values: NDArray[np.float64]) -> list[float | None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AliasChoices,
@@ -14,14 +15,14 @@ from pydantic import (
     Tag,
     model_validator,
 )
-from pydantic.config import JsonDict
+from pydantic.config import JsonDict, JsonValue
 
 from boundarymorph.api.boosts import BoostRule, Weight
 from boundarymorph.api.schemas import Array, DistinctBy, Message, QueryText, Relevance
 from boundarymorph.reading import Id
 from boundarymorph.retrieval.boosts import MAX_RULES
 from boundarymorph.scoring.scorer import TOLERANCE
-from boundarymorph.selection.methods import METHODS
+from boundarymorph.selection.methods import Method
 from boundarymorph.settings.sections import Calls
 
 
@@ -143,65 +144,76 @@ def _as_query(value: object) -> object:
 
 
 Queries = Array[Annotated[AskedQuery, BeforeValidator(_as_query, json_schema_input_type=AskedQuery | str)]]
-FOR_ONE_QUERY = (  # fields that do not go with several
-    "query_embedding",
-    "max_tokens",
-    "min_relevance",
-    "distinct",
-    "diversity",
-    "objective",
-    "known_scores",
+EITHER: tuple[dict[str, JsonValue], ...] = (  # a request has exactly one of each pair; the types are those of JSON
+    {"query": "string", "queries": "array"},
+    {"index": "string", "pool": ["object", "array"]},
 )
-NOT_TO_FIND = ("k", "max_tokens", "distinct", "diversity", "calibration")  # fields that do not go with 'objective'
-_NULL: JsonDict = {"type": "null"}
-_SOURCES: tuple[tuple[str, JsonDict], ...] = (
-    (
-        "index",
-        {
-            "index": {"type": "string"},
-            **dict.fromkeys(("pool", "vectors"), _NULL),
-            "ranked": {"const": False},
-        },
-    ),
-    (
-        "pool",
-        {
-            "pool": {"type": ["object", "array"]},
-            **dict.fromkeys(("index", "depth", "filter"), _NULL),
-            "hybrid": {"const": False},
-        },
-    ),
-)
-_NOT_AUTOMATIC: JsonDict = {"not": {"const": "auto"}}
-_ASKED: tuple[tuple[str, JsonDict], ...] = (
-    ("query", {"query": {"type": "string"}, "queries": _NULL}),
-    (
+
+
+class Rule(NamedTuple):
+    """A request with `field` has none of `excluded`: fields, or one value of a field.
+
+    message: for a request that breaks the rule; {} is what it should leave out.
+    """
+
+    field: str
+    excluded: Mapping[str, str | None]
+    message: str
+
+
+FOR_ONE_QUERY = ("query_embedding", "max_tokens", "min_relevance", "distinct", "diversity", "objective", "known_scores")
+RULES = (
+    Rule(
         "queries",
-        {
-            "queries": {"type": "array"},
-            "query": _NULL,
-            **dict.fromkeys(FOR_ONE_QUERY, _NULL),
-            "distinct": {"enum": [None, False]},
-            "diversity": {"const": 0},
-            "explain": {"type": "boolean"},
-            "budget": _NOT_AUTOMATIC,
-            "B": _NOT_AUTOMATIC,
-        },
+        dict.fromkeys(FOR_ONE_QUERY) | {"budget": "auto", "explain": "pool"},
+        "{} goes with 'query', not with 'queries'; leave it out, or ask each query alone",
+    ),
+    Rule("pool", {"depth": None}, "{} goes with 'index'; a pool is used whole"),
+    Rule("pool", {"filter": None, "hybrid": None}, "{} goes with 'index'; a pool is used as it is"),
+    Rule(
+        "index", {"vectors": None, "ranked": None}, "{} goes with 'pool'; an index has vectors and an order of its own"
+    ),
+    Rule("max_tokens", {"k": None}, "give 'k' or 'max_tokens', not both"),
+    Rule("max_tokens", {"diversity": None}, "{} goes with 'k'; leave out 'max_tokens'"),
+    Rule(
+        "objective",
+        dict.fromkeys(("k", "max_tokens", "distinct", "diversity", "calibration")),
+        "'objective' returns all that is found; leave out {}",
     ),
 )
-ONE_SOURCE: JsonDict = {
-    "oneOf": [
-        {"required": [asked, source], "properties": {**asking, **taking}}
-        for source, taking in _SOURCES
-        for asked, asking in _ASKED
+
+
+def _with_rules(schema: JsonDict) -> None:
+    """Add EITHER and RULES to the schema of a request."""
+    null: JsonDict = {"type": "null"}
+    given: JsonDict = {"not": {"enum": [None, False, 0, [], {}]}}
+    schema["oneOf"] = [
+        {
+            "required": [*names],
+            "properties": {
+                each: {"type": kind} if each in names else null for pair in EITHER for each, kind in pair.items()
+            },
+        }
+        for names in product(*EITHER)
     ]
-}
+    broken: list[JsonValue] = [
+        {
+            "required": [rule.field],
+            "properties": {rule.field: {"not": null}},
+            "anyOf": [
+                {"required": [name], "properties": {name: {"const": value} if value else given}}
+                for name, value in rule.excluded.items()
+            ],
+        }
+        for rule in RULES
+    ]
+    schema["not"] = {"anyOf": broken}
 
 
 class SelectRequest(Message):
     """Choose the best k documents for a query with at most B cross-encoder calls."""
 
-    model_config = ConfigDict(json_schema_extra=ONE_SOURCE)
+    model_config = ConfigDict(json_schema_extra=_with_rules)
 
     query: QueryText | None = Field(None, description="the information need, in plain words")
     queries: Queries | None = Field(
@@ -272,7 +284,7 @@ class SelectRequest(Message):
         description="rules by which relevance is multiplied: the set, its order and the calls go by the product, the "
         "value; 'min_relevance' goes by relevance. Each factor, and the product of all, is held from 0.001 to 1,000",
     )
-    method: Literal[*METHODS] | None = Field(  # type: ignore[valid-type]
+    method: Method | None = Field(
         None,
         description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
         "which makes the paper's calls one by one only with as many rounds as calls and reuse false",
@@ -333,52 +345,36 @@ class SelectRequest(Message):
     )
 
     @model_validator(mode="after")
-    def _one_or_several(self) -> Self:
-        if (self.query is None) == (self.queries is None):
-            raise ValueError("give exactly one of 'query' and 'queries'")
+    def _fields_go_together(self) -> Self:
+        for one, other in EITHER:
+            if (getattr(self, one) is None) == (getattr(self, other) is None):
+                raise ValueError(f"give exactly one of '{one}' and '{other}'")
+        for rule in RULES:
+            for name, value in rule.excluded.items() if getattr(self, rule.field) else ():
+                given = getattr(self, name)
+                if given == value if value else given:
+                    raise ValueError(rule.message.format(f"'{name}': \"{value}\"" if value else f"'{name}'"))
+        return self
+
+    @model_validator(mode="after")
+    def _values_go_together(self) -> Self:
         if self.queries is not None:
             texts = [one.query for one in self.queries]
             if len(set(texts)) < len(texts):
                 raise ValueError("two of the 'queries' are the same; give each once, with its weight")
-            if given := [name for name in FOR_ONE_QUERY if getattr(self, name)]:
-                raise ValueError(
-                    f"'{given[0]}' goes with 'query', not with 'queries'; leave it out, or ask each query alone"
-                )
             documents = [] if self.pool is None else self.pool.documents
             if any(one.bm25 is not None or one.cross_encoder_score is not None for one in documents):
                 raise ValueError("'bm25' and 'cross_encoder_score' are about one query; leave them out with 'queries'")
-            if self.budget == "auto" or self.explain == "pool":
-                option = "'budget': \"auto\"" if self.budget == "auto" else "'explain': \"pool\""
-                raise ValueError(f"{option} goes with 'query', not with 'queries'")
-        return self
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.index is None) == (self.pool is None):
-            raise ValueError("give exactly one of 'index' and 'pool'")
-        if self.pool is not None and self.depth is not None:
-            raise ValueError("'depth' goes with 'index'; a pool is used whole")
-        if self.pool is not None and (self.filter is not None or self.hybrid):
-            raise ValueError("'filter' and 'hybrid' go with 'index'; a pool is used as it is")
-        if self.index is not None and (self.vectors is not None or self.ranked):
-            raise ValueError("'vectors' and 'ranked' go with 'pool'; an index has vectors and an order of its own")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
-        if self.k is not None and self.max_tokens is not None:
-            raise ValueError("give 'k' or 'max_tokens', not both")
-        if self.max_tokens is not None and self.diversity:
-            raise ValueError("'diversity' goes with 'k'; leave out 'max_tokens'")
         if self.max_tokens is not None and self.distinct is not None and self.distinct.k_counts == "groups":
             raise ValueError("'distinct': \"k_counts\" is \"groups\", which goes with 'k'; leave out 'max_tokens'")
         return self
 
-    @model_validator(mode="after")
-    def _all_that_is_found(self) -> Self:
-        if self.objective is not None:
-            if given := [name for name in NOT_TO_FIND if getattr(self, name)]:
-                raise ValueError(f"'objective' returns all that is found; leave out '{given[0]}'")
-            self.calibration = False  # 'min_relevance' is on the scale of the answers
-        return self
+    @property
+    def calibrated(self) -> bool:
+        """Whether a calibration may apply; with an objective, 'min_relevance' is on the scale of the answers."""
+        return self.calibration is not False and self.objective is None
 
     @property
     def _embedded(self) -> bool:

@@ -82,8 +82,8 @@ def task_of(
         Relevance(
             method,
             finds_for_people(request.relevance, method, settings, searches=searches),
-            calibration=None if request.calibration is False or request.index is not None else calibration,
-            shipped=request.calibration is not False,
+            calibration=calibration if request.calibrated and request.index is None else None,
+            shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
         ),
         _report(request, limits),
@@ -234,7 +234,7 @@ def source_of(request: SelectRequest, query: str, settings: Settings) -> Source:
             directions=few and (request.method or settings.method) == methods.DEFAULT,
         )
         defaults: set[Literal["calibration", "distinct"]] = set()
-        if request.calibration is not False:
+        if request.calibrated:
             defaults.add("calibration")
         if request.objective is None and "distinct" not in request.model_fields_set:
             defaults.add("distinct")

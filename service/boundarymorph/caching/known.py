@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, ScorerUnavailable
 from boundarymorph.inference.models import identity_of
-from boundarymorph.remote.wire import TokenCounts
+from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked
 from boundarymorph.telemetry import metrics
@@ -312,7 +312,7 @@ class TaskScores:
     """The scores of one task. reused: by position, scores from earlier requests, which replace calls. calls: scores
     computed for this task; cached: scores from the cache or computed for another task. truncated: pairs of all three.
     requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of
-    the last call."""
+    the last call. spans: see `Scores`; those of all calls."""
 
     def __init__(
         self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None, caller: str = ""
@@ -320,6 +320,7 @@ class TaskScores:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = self.requests = 0
         self.tokens: TokenCounts | None = None
+        self.spans: dict[str, Sequence[Span]] = {}
         self._known = known
         self._query = query
         self._tenant, self._instruction, self._caller = tenant, instruction, caller
@@ -412,6 +413,7 @@ class TaskScores:
         scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction, caller=self._caller)
         scores = checked(scores, len(texts), scorer.name)
         self.failure = scores.failure
+        self.spans.update(scores.spans)
         if scores.tokens is not None:
             self.tokens = scores.tokens.plus(self.tokens or TokenCounts())
         if texts:

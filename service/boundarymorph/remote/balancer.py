@@ -161,7 +161,7 @@ class Balancer(Generic[P]):
             except (Unavailable, Mismatch, Flawed) as failure:
                 tried.add(replica)
                 if failure.carried_out and replica.peer.paid:
-                    raise self._role.error(failure, "; not retried, because its requests cost money") from failure
+                    raise self._role.error(failure, "; not retried, because it may have been carried out") from failure
                 if failure.carried_out and not repeatable:
                     raise self._role.error(failure) from failure
                 last, repeated = (replica, failure), last is not None

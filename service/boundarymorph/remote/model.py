@@ -267,7 +267,7 @@ class RemoteModel:
             if served != description.name:
                 raise ModelChanged(f"{server.base} {self._role.done} with {served}, not with {description.name}")
             truncated = answer.truncated + request.cut
-            return Answer(answer.values, truncated, description.name, answer.usage)
+            return Answer(answer.values, truncated, description.name, answer.usage, spans=answer.spans)
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
@@ -279,7 +279,8 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     failure = min(failures, key=lambda error: isinstance(error, ScorerFailed), default=None)  # which says least
     counts = [answer.usage for answer in there if answer.usage is not None]
     usage = reduce(TokenCounts.plus, counts) if counts else None
-    return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, failure)
+    spans = [part for answer in answers for part in answer.spans or [()] * len(answer.values)]
+    return Answer(values, sum(answer.truncated for answer in there), there[0].served, usage, failure, spans)
 
 
 def remote_options(chosen: ModelSettings) -> dict[str, Any]:

@@ -48,16 +48,26 @@ class TokenCounts:
         return TokenCounts(self.read + other.read, self.written + other.written)
 
 
+class Span(NamedTuple):
+    """A relevant part of a text: characters [start, end), and its relevance in [0, 1]."""
+
+    start: int
+    end: int
+    score: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
     """Results of n texts. values: (n, ...) in their order; truncated: how many texts were; served: the model; usage:
-    tokens; None if not given. failure: why values are NaN."""
+    tokens; None if not given. failure: why values are NaN. spans: the relevant parts of each text, empty if the server
+    gives none."""
 
     values: NDArray[Any]
     truncated: int = 0
     served: str | None = None
     usage: TokenCounts | None = None
     failure: BoundaryMorphError | None = None
+    spans: Sequence[Sequence[Span]] = ()
 
 
 @dataclass(frozen=True, slots=True)

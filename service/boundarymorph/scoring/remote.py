@@ -17,14 +17,16 @@ from boundarymorph.remote import urls, wire
 from boundarymorph.remote.balancer import Role
 from boundarymorph.remote.model import RemoteModel
 from boundarymorph.remote.urls import Endpoint, Spelling
-from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, Unusable
+from boundarymorph.remote.wire import Answer, Context, Description, Dialect, Request, Span, Unusable
 from boundarymorph.scoring.chat import Chat
+from boundarymorph.scoring.rerankers import KNOWN, Reranker
 from boundarymorph.scoring.scorer import Scores, rounded_into_range
 from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
 Activation = Literal["sigmoid", "cosine", "none"]
 QUESTION = "Does this passage answer the query, or a part of it?"  # asked of decision models, before the passage
+MOST_SPANS = 16  # relevant parts that are asked for and read of a text
 UNGRADED = 5  # texts of a call, none of which gets a score, by which a model that may decline is known to fail
 DEADLINE_SHARE = 0.95  # fraction of our own time limit, so that the scorer's timeout comes first
 _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
@@ -69,7 +71,8 @@ class RerankServer(Dialect):
     texts, results, score: the fields of the texts, of the results (None if the answer is their list) and of a score;
     named, counted, instructed: whether requests have `model`, `top_n` and an instruction; options: further fields;
     characters: most of a text, as the server rejects longer ones. advice: how to make the server give relevances.
-    activation: what its results are by the operator or the model; without it they must be in [0, 1].
+    activation: what its results are by the operator or the model; without it they must be in [0, 1]. known: the model,
+    if it is in the table.
     """
 
     texts, score = "documents", "relevance_score"
@@ -79,11 +82,30 @@ class RerankServer(Dialect):
     characters: int | None = None
     advice: str
     activation: Activation | None = None
+    known: Reranker | None = None
 
     def activated(self, activation: Activation) -> Self:
         activated = copy(self)
         activated.activation = activation
         return activated
+
+    def of_model(self, name: str | None) -> Self:
+        """Return the dialect for a model that a service hosts, or a proxy under another prefix, by the table."""
+        known = KNOWN.get(f"{self.name}:{str(name).rpartition('/')[2]}")
+        if known is None:
+            return self
+        dialect = copy(self)
+        dialect.known = known
+        if known.together > 1:
+            dialect.most_texts, dialect.in_one_pass = known.together, True
+        dialect.activation = _ACTIVATIONS.get(known.results)
+        if known.spans:
+            dialect.options = {**self.options, "relevant_spans": {"mode": "enabled", "max_spans": MOST_SPANS}}
+        return dialect
+
+    def configured(self, model: str) -> Description:
+        described = super().configured(model)
+        return described if self.known is None else replace(described, length=self.known.tokens)
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         body: dict[str, object] = {"model": model} if self.named else {}
@@ -101,14 +123,19 @@ class RerankServer(Dialect):
             answer = wire.array(wire.mapping(answer), self.results)
         elif not isinstance(answer, list):
             raise Unusable(f"the answer is {wire.shown(answer)}, not an array")
-        scores = ((result.get("index"), result.get(self.score)) for result in map(wire.mapping, answer))
+        results = list(map(wire.mapping, answer))
+        scores = ((result.get("index"), result.get(self.score)) for result in results)
         if self.activation == "sigmoid":
             return Answer(sigmoid(_numbers(scores, count)))
         if self.activation == "cosine":
             scores = ((index, _of_cosine(score)) for index, score in scores)
             return Answer(_ordered(scores, count, "leave activation=cosine off its URL"))
         hint = f"{self.advice}, or add ?activation=sigmoid or cosine to its URL if its scores are logits or cosines"
-        return Answer(_ordered(scores, count, hint if self.activation is None else self.advice))
+        values = _ordered(scores, count, hint if self.activation is None else self.advice)
+        if self.known is None or not self.known.spans:
+            return Answer(values)
+        spans = {result["index"]: _spans(result.get("relevant_spans")) for result in results}
+        return Answer(values, spans=[spans.get(place, ()) for place in range(count)])
 
 
 class TextEmbeddingsInference(RerankServer, wire.TextEmbeddingsInference):
@@ -163,13 +190,39 @@ class Voyage(RerankServer):
     advice = "choose a model whose scores are relevances"
 
 
-class ListwiseJina(Jina):
-    """jina-reranker-v3 and v3.5: up to 64 documents, which see each other, in one pass; a score is a cosine
-    (https://jina.ai/models/jina-reranker-v3, read in November 2026)."""
+class SGLang(RerankServer):
+    """SGLang's rerank route. Decoders such as Qwen3-Reranker give the probability of a yes."""
 
-    family = "jina-reranker-v3"
-    most_texts, in_one_pass = 64, True
-    activation: Activation | None = "cosine"
+    name, path, description_path = "sglang", "/v1/rerank", "/v1/models"
+    most_texts, results, score = 512, None, "score"
+    options: Mapping[str, object] = {"return_documents": False}
+    advice = "choose a model that gives probabilities"
+
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        request = super().request(model, context, texts, seconds)
+        said = {} if context.instruction is None else {"instruct": context.instruction}
+        return replace(request, body=request.body | said)
+
+    def describe(self, body: bytes, model: str | None) -> Description:
+        return replace(wire.vllm_description(body, model, self.most_texts), instructed=True)
+
+
+class Nim(RerankServer):
+    """NVIDIA's NIM for reranking, which gives logits."""
+
+    name, path, description_path, most_texts = "nim", "/v1/ranking", "/v1/models", 512
+    results, score = "rankings", "logit"
+    activation: Activation | None = "sigmoid"
+    advice = "leave activation off its URL"
+
+    def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
+        passages = [{"text": text} for text in texts]
+        return Request(
+            self.path, {"model": model, "query": {"text": context.query}, "passages": passages, "truncate": "END"}
+        )
+
+    def describe(self, body: bytes, model: str | None) -> Description:
+        return wire.vllm_description(body, model, self.most_texts)
 
 
 class LlamaCpp(Jina):
@@ -210,12 +263,26 @@ class Decisions(SystemOne):
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 
 
-_KINDS = (TextEmbeddingsInference, VLLM, Infinity, LlamaCpp, Cohere, Jina, Voyage, SystemOne, Decisions, Chat)
+_ACTIVATIONS: Mapping[str, Activation] = {"logit": "sigmoid", "cosine": "cosine"}  # by the results in the table
+_RERANK_SERVERS = (TextEmbeddingsInference, VLLM, SGLang, Nim, Infinity, LlamaCpp, Cohere, Jina, Voyage)
+_KINDS: tuple[type[Dialect], ...] = (*_RERANK_SERVERS, SystemOne, Decisions, Chat)
 FOREIGN: tuple[Dialect, ...] = tuple(kind() for kind in _KINDS)
 
 
 def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
     return body if context.instruction is None else body | {"instruction": context.instruction}
+
+
+def _spans(found: object) -> list[Span]:
+    """Return the relevant parts of a text; those that are malformed are left out, as scores do not depend on them."""
+    named = found[:MOST_SPANS] if isinstance(found, list) else []
+    read = [(part.get("start"), part.get("end"), part.get("score")) for part in named if isinstance(part, dict)]
+    return [
+        Span(start, end, float(score))
+        for start, end, score in read
+        if wire.is_count(start) and wire.is_count(end) and isinstance(score, int | float)
+        if start < end and 0 <= score <= 1
+    ]
 
 
 def _of_cosine(score: object) -> object:
@@ -251,14 +318,15 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`. Raises InvalidConfiguration, without the
     password.
 
-    `http` and `https` are scorers of this service; `tei`, `vllm`, `infinity` and `llamacpp` are servers of that kind
-    over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` and `openai` (a chat model that grades) are
-    hosted services over TLS. `+http` or `+https` after one of these ten changes that. activation: the results of other
-    rerank servers are logits (`sigmoid`), cosines (`cosine`) or relevances (`none`). judge: how a chat model is asked.
+    `http` and `https` are scorers of this service; `tei`, `vllm`, `sglang`, `nim`, `infinity` and `llamacpp` are
+    servers of that kind over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` and `openai` (a chat
+    model that grades) are hosted services over TLS. `+http` or `+https` after one of these changes that. activation:
+    the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`) or relevances (`none`). judge: how a
+    chat model is asked.
     """
     endpoint = urls.parse(url, _SPELLING)
-    if type(endpoint.dialect) is Jina and ListwiseJina.family in str(endpoint.model):
-        endpoint = replace(endpoint, dialect=ListwiseJina())
+    if isinstance(endpoint.dialect, RerankServer):
+        endpoint = replace(endpoint, dialect=endpoint.dialect.of_model(endpoint.model))
     if isinstance(endpoint.dialect, Chat):
         endpoint = replace(endpoint, dialect=Chat(judge, at_home=endpoint.base == Chat.home))
     if endpoint.activation is None:
@@ -312,4 +380,5 @@ class RemoteScorer(RemoteModel):
             failure = None
         if missing and failure is None and not self._declines:
             failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")
-        return Scores(answer.values, answer.truncated, answer.served, failure, answer.usage)
+        spans = {text: parts for text, parts in zip(texts, answer.spans, strict=True) if parts}
+        return Scores(answer.values, answer.truncated, answer.served, failure, answer.usage, spans)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerFailed,
 from boundarymorph.inference.batching import Batcher
 from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_cross_encoder
 from boundarymorph.reading import blank
-from boundarymorph.remote.wire import TokenCounts
+from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -25,13 +25,15 @@ log = logging.getLogger(__name__)
 class Scores:
     """A scorer's answer for n texts. values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score.
     truncated: number of pairs. model: that gave them, None if it cannot change. failure: why the scorer could not give
-    the missing values now; the others are valid. tokens: that a language model read and wrote for them."""
+    the missing values now; the others are valid. tokens: that a language model read and wrote for them. spans: the
+    relevant parts of texts, by text, as far as the scorer names them."""
 
     values: NDArray[np.float64]
     truncated: int = 0
     model: str | None = None
     failure: BoundaryMorphError | None = None
     tokens: TokenCounts | None = None
+    spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
 
 
 TOLERANCE = 1e-6  # how far rounding may move a score out of [0, 1]

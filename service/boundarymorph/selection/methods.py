@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,7 @@ class TrendConfig:
 PAPER = "boundarymorph"
 PEOPLE = "people"  # the name, in evaluations, of the default method where relevance is what people find
 DEFAULT = "trend"
+Method = Literal["trend", "boundarymorph"]
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
 TO_PEOPLE = TrendConfig(to_people=True)  # the default method, where relevance is what people find
 TO_FIND = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/find-all.md)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import Run, together
-from boundarymorph.remote.wire import TokenCounts
+from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.groups import best_of_each
@@ -89,12 +89,14 @@ def _joined(
 ) -> SelectionResult:
     """Return the result of all queries, but for its pool and seconds. places: as for `_best`."""
     weights = np.array([query.weight for query in task.several])
-    calls, scores = _calls(parts, places), dict[int, float]()
+    calls, scores, spans = _calls(parts, places), dict[int, float](), dict[str, Sequence[Span]]()
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
         for column in np.flatnonzero(selection.scored & (answered.leading == number)).tolist():
             place = int(selection.documents[column])
             (position,) = np.flatnonzero(own == place).tolist()
             scores[place] = part.scores.get(position, float(answered.relevance[number, column]))
+            if (document := part.documents.get(part.pool.ids[position])) and document.content in part.spans:
+                spans[document.content] = part.spans[document.content]
     incomplete = [part for part in parts if part.status != Status.COMPLETE]
     only_retrieved = all(part.status == Status.RETRIEVAL_ONLY for part in parts)
     reasons = [part.stop_reason for part in incomplete or parts]
@@ -122,6 +124,7 @@ def _joined(
         tokens=reduce(TokenCounts.plus, tokens) if tokens else None,
         warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
         scores=scores,
+        spans=spans,
         answered=replace(answered, asked=[number for number, _ in calls]),
     )
 

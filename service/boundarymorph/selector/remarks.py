@@ -16,8 +16,7 @@ from boundarymorph.scoring import rerankers
 from boundarymorph.selection import StopReason
 
 ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below this; of relevant documents few are
-# what the names of models that read English alone begin with
-ENGLISH = ("cross-encoder/ms-marco-MiniLM", "BAAI/bge-small-en", *rerankers.ENGLISH)
+ENGLISH = ("BAAI/bge-small-en", *rerankers.ENGLISH)  # what the names of models that read English alone begin with
 FORMS = {"was": ("was", "were"), "has": ("has", "have"), "it": ("it", "them"), "its": ("its", "their")}  # one, many
 
 

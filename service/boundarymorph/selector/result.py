@@ -22,7 +22,7 @@ from boundarymorph.errors import (
     StorageUnavailable,
 )
 from boundarymorph.notices import Notice
-from boundarymorph.remote.wire import TokenCounts
+from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.document import Document, VectorSource
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.pool import Trust
@@ -123,7 +123,7 @@ class SelectionResult:
     what people are expected to find; model, trust: the scorer's full name, if it is known, and how far it is trusted;
     scores: the scorer's own, by position, where relevance is something else.
     answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
-    probability to reach `min_relevance`.
+    probability to reach `min_relevance`. spans: the relevant parts of what was scored for this task, by its text.
     """
 
     task: SelectionTask
@@ -152,3 +152,14 @@ class SelectionResult:
     scores: Mapping[int, float] = field(default_factory=dict)
     answered: Answered | None = None
     proposals: Selection | None = None
+    spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
+
+    def spans_in(self, document: Document) -> list[Span] | None:
+        """Return the relevant parts of a document's text, which the scorer read after its title; None if it named none
+        for this task."""
+        before = len(document.content) - len(document.text)
+        found = [
+            Span(max(0, start - before), end - before, score)
+            for start, end, score in self.spans.get(document.content, ())
+        ]
+        return [span for span in found if span.end > 0] or None

@@ -19,7 +19,7 @@ from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result,
 from boundarymorph.notices import Notice, Slug
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
-from boundarymorph.scoring.trust import trust_of
+from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import (
     BaseSession,
     Boosted,
@@ -438,6 +438,7 @@ class SelectionRun:
             trust=self.calibrated.trust,
             scores=self.calibrated.original(self.documents.texts),
             proposals=self._proposals,
+            spans=scores.spans,
         )
         self._observer.finished(result, task, scores.model)
         return result

@@ -14,7 +14,7 @@ from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph.calibration.shipped import NAME, shipped_map
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import VectorSource
-from boundarymorph.scoring.trust import trust_of
+from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import Observation, Selection
 from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust

@@ -9,8 +9,8 @@ from boundarymorph.caching.known import KnownScores, ScoreCache
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Retriever
+from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.scoring.scorer import Scorer
-from boundarymorph.scoring.trust import trust_of
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.queries import parts_of, select_for_all

@@ -90,7 +90,7 @@ def _application(
             await lifecycle.built.close()
         await access.close()
 
-    app = FastAPI(
+    app = openapi.DescribedApp(
         title="BoundaryMORPH",
         version=__version__,
         description=description,
@@ -104,7 +104,8 @@ def _application(
     app.state.access, app.state.lifecycle = access, lifecycle
     problems.install(app)
     operations.install(app, settings.metrics_seconds)
-    openapi.install(app, settings.public_url)
+    app.public_url = settings.public_url
+    openapi.install(app)
     for middleware in (Unexpected, InPieces, Compressed, HeadAsGet):
         app.add_middleware(middleware)
     app.add_middleware(Paths, routes=app.routes)

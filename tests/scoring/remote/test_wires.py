@@ -12,7 +12,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput, ScorerFailed
 from boundarymorph.remote.wire import Context, Unusable
-from boundarymorph.scoring.remote import DEADLINE_SHARE, QUESTION, RemoteScorer, parse
+from boundarymorph.scoring.remote import DEADLINE_SHARE, MOST_SPANS, QUESTION, RemoteScorer, parse
 from tests.contract.scorer import QUERY, TEXTS, ScorerContract
 from tests.fakes.scorer import score_of
 from tests.fakes.upstream import answer, edited
@@ -29,6 +29,9 @@ QUESTIONS = {
     "questions": {str(n): {"type": "noul", "instructions": f"{QUESTION}\n\n{text}"} for n, text in enumerate("ab")},
 }
 DECIDED = {"model": "m.0", "answers": {"1": {"type": "noul", "noul": 0.75}, "0": {"type": "noul", "noul": 0.25}}}
+JUDGED = [{"score": score, "document": None, "index": n, "meta_info": None} for n, score in ((1, 0.75), (0, 0.25))]
+RANKED = {"model": "m", "query": {"text": "q"}, "passages": [{"text": "a"}, {"text": "b"}], "truncate": "END"}
+SPANS = {"relevant_spans": {"mode": "enabled", "max_spans": MOST_SPANS}}
 VLLM = {"truncate_prompt_tokens": -1, "use_activation": True}
 # A URL, the path and the body of the request for the scores of two texts, and an answer that gives them 0.25 and 0.75.
 EXCHANGES = [
@@ -52,7 +55,15 @@ EXCHANGES = [
         NAMED | {"top_n": 2, "return_documents": False},
         {"results": LOGITS},
     ),
+    ("sglang://a", "/v1/rerank", NAMED | {"return_documents": False}, JUDGED),
+    (
+        "nim://a",
+        "/v1/ranking",
+        RANKED,
+        {"rankings": [{"index": 1, "logit": math.log(3)}, {"index": 0, "logit": -math.log(3)}]},
+    ),
     ("cohere://?model=m", "/v2/rerank", NAMED | {"top_n": 2}, {"id": "1", "results": RESULTS}),
+    ("cohere://?model=rerank-v5.0-fast", "/v2/rerank", NAMED | {"top_n": 2} | SPANS, {"id": "1", "results": RESULTS}),
     ("jina://?model=m", "/v1/rerank", NAMED | {"top_n": 2, "return_documents": False}, {"results": RESULTS}),
     (
         "jina://?model=jina-reranker-v3.5",
@@ -78,10 +89,11 @@ def test_wire_sends_and_reads_an_exchange(url: str, path: str, body: dict[str, A
     assert read.truncated == 0
 
 
-@pytest.mark.parametrize("url", ["http://a", "vllm://a", "tei://a", "cohere://?model=m"])
+@pytest.mark.parametrize("url", ["http://a", "vllm://a", "sglang://a", "tei://a", "cohere://?model=m"])
 def test_wire_sends_the_instruction_to_servers_that_take_one(url: str) -> None:
     body = parse(url).dialect.request("m", Context("q", "only of 2026"), ["a"], 10.0).body
-    assert body.get("instruction") == ("only of 2026" if url.startswith(("http", "vllm")) else None)
+    name = "instruct" if url.startswith("sglang") else "instruction"
+    assert body.get(name) == ("only of 2026" if url.startswith(("http", "vllm", "sglang")) else None)
 
 
 def described(url: str, **told: Any) -> Any:
@@ -114,6 +126,8 @@ CARDS = [{"id": "other", "capabilities": ["embed"]}, {"id": "m", "capabilities":
         ("vllm://a", {"data": [{"id": "m", "max_model_len": 8192}]}, "m/8192", "m", 512, 8192),
         ("vllm://a", {"data": [{"id": "m"}, {"id": "lora", "parent": "m"}]}, "m", "m", 512, None),
         ("vllm://a?model=b", {"data": [{"id": "a"}, {"id": "b"}]}, "b", "b", 512, None),
+        ("sglang://a", {"data": [{"id": "m", "max_model_len": 8192}]}, "m/8192", "m", 512, 8192),
+        ("nim://a", {"object": "list", "data": [{"id": "m"}]}, "m", "m", 512, None),
         ("infinity://a", {"data": CARDS}, "m/auto", "m", 2048, None),
         ("llamacpp://a", {"data": [{"id": "m"}]}, "m", "m", 256, None),
     ],
@@ -123,7 +137,7 @@ def test_describe_reads_the_model_and_its_limits(
 ) -> None:
     read = described(url, **told)
     assert (read.name, read.model, read.texts, read.length) == (name, model, texts, length)
-    assert read.instructed == (told is OURS or url.startswith("vllm"))
+    assert read.instructed == (told is OURS or url.startswith(("vllm", "sglang")))
     assert not url.startswith("http:") or read.revision == ("12" if told is OURS else "m")
     assert read.concurrent_texts == told.get("max_concurrent_requests")
 

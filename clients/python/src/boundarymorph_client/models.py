@@ -170,6 +170,14 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class RelevantSpan(Answer):
+    """A part of a text that the cross-encoder found relevant: characters from `start` up to `end`."""
+
+    start: int
+    end: int
+    score: float
+
+
 class SelectedDocument(Answer):
     """A document of the set. `relevance` is the cross-encoder's score where it was asked, else what was inferred."""
 
@@ -188,6 +196,7 @@ class SelectedDocument(Answer):
     text: str | None = None
     title: str | None = None
     metadata: dict[str, Any] | None = None
+    relevant_spans: list[RelevantSpan] | None = None
 
 
 class LanguageModelUsage(Answer):

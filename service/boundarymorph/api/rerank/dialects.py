@@ -12,7 +12,8 @@ from http import HTTPStatus
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, RootModel
+from pydantic_core import CoreSchema, core_schema
 
 from boundarymorph import errors
 from boundarymorph.api.rerank.ranking import (
@@ -31,8 +32,8 @@ from boundarymorph.api.rerank.ranking import (
     text_of,
     texts_of,
 )
-from boundarymorph.api.schemas import Array, Problem, QueryText
-from boundarymorph.notices import Notice
+from boundarymorph.api.schemas import Array, Problem, QueryText, RelevantSpan
+from boundarymorph.remote.wire import Span
 
 NESTED = ("input", "parameters")  # objects of DashScope whose fields count as those of the request
 
@@ -91,17 +92,32 @@ class DocumentsRequest(RerankRequest):
         return {TEXT: document} if isinstance(document, str) else document
 
 
+class WantedSpans(BaseModel):
+    """Which spans a result has, as far as the scorer names any."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    mode: Literal["enabled", "disabled"] = Field("enabled", description="disabled: results have no spans")
+    threshold: float = Field(0.1, description="the least score of a span")
+    max_spans: int | None = Field(None, ge=1, description="the most spans of a document")
+
+
 class CohereV2Request(DocumentsRequest):
     """A request of version 2 of Cohere's API."""
 
-    relevant_spans: dict[str, Any] | None = Field(None, description="ignored: this service finds no spans")
+    relevant_spans: WantedSpans | None = Field(
+        None, description="return the spans that the scorer finds relevant, if it names them; known scores have none"
+    )
 
     api_version: ClassVar[str] = "2"
 
     @property
-    def ignored(self) -> list[Notice]:
-        said = Notice("no-effect", "relevant_spans has no effect: no spans are found here")
-        return [said] if self.relevant_spans else []
+    def wants_spans(self) -> bool:
+        return self.relevant_spans is not None and self.relevant_spans.mode == "enabled"
+
+    def chosen_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        wanted = self.relevant_spans or WantedSpans()
+        return [span for span in spans if span.score >= wanted.threshold][: wanted.max_spans]
 
 
 class BareRequest(DocumentsRequest):
@@ -121,6 +137,9 @@ class RerankResult(Answer):
         None, description="with return_documents; Infinity's and Voyage's is the bare text"
     )
     group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
+    relevant_spans: list[RelevantSpan] | None = Field(
+        None, description="with relevant_spans: the most relevant parts of the document as it was read, best first"
+    )
 
 
 class ApiVersion(BaseModel):
@@ -251,6 +270,16 @@ class MixedbreadAnswer(Diagnosed):
     return_input: bool = Field(validation_alias="returns", description="as in the request")
 
 
+@dataclass(frozen=True, slots=True)
+class TextOf:
+    """Marks a string that is read of the `text` of an object. model: of the object."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: type[str], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(attrgetter("text"), handler.generate_schema(self.model))
+
+
 class NimText(BaseModel):
     """A text in an object; images are not supported."""
 
@@ -268,10 +297,8 @@ class NimQuery(NimText):
 class NimRequest(RerankRequest):
     """A request in the format of a reranking NIM."""
 
-    query: Annotated[NimQuery, AfterValidator(attrgetter("text"))] = Field(description="the query")  # type: ignore[assignment]
-    documents: Array[Annotated[NimText, AfterValidator(attrgetter("text"))]] = Field(
-        alias="passages", description="one or more to rank"
-    )
+    query: Annotated[str, TextOf(NimQuery)] = Field(description="the query")
+    documents: Array[Annotated[str, TextOf(NimText)]] = Field(alias="passages", description="one or more to rank")
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"

@@ -12,11 +12,11 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph.api.schemas import AnswerWarning, DistinctBy, LanguageModelUsage, QueryText, Relevance
+from boundarymorph.api.select_answers import ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
-from boundarymorph.selection import StopReason
-from boundarymorph.selector.result import Interruption, Status
+from boundarymorph.remote.wire import Span
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
@@ -125,9 +125,13 @@ class RerankRequest(BaseModel):
         return self.documents[index]
 
     @property
-    def ignored(self) -> list[Notice]:
-        """Warnings about known fields that have no effect here."""
-        return []
+    def wants_spans(self) -> bool:
+        """Whether results have the spans of documents that the scorer found relevant."""
+        return False
+
+    def chosen_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Return those of a document's relevant spans that the request asks for."""
+        return spans
 
 
 def names_of(request: type[RerankRequest]) -> dict[str, list[str]]:
@@ -175,12 +179,13 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A document by its position in the request, its score in [0, 1] or the log-odds of that, with `distinct` by a
-    field its value, and the document itself if the request asks for it."""
+    field its value, and the document and its relevant spans if the request asks for them."""
 
     index: int
     score: float
     group: Any = None
     document: Any = None
+    relevant_spans: Sequence[Span] | None = None
 
 
 def log_odds(score: float) -> float:
@@ -192,12 +197,10 @@ def log_odds(score: float) -> float:
 class Diagnostics(BaseModel):
     """How a ranking was made."""
 
-    status: Literal[*map(str, Status)] = Field(  # type: ignore[valid-type]
+    status: StatusName = Field(
         description='partial and retrieval_only: with "on_failure": "degrade", not all scores could be had'
     )
-    stop_reason: Literal[*map(str, (*StopReason, *Interruption))] = Field(  # type: ignore[valid-type]
-        description="why no more calls were made"
-    )
+    stop_reason: ReasonName = Field(description="why no more calls were made")
     documents: int = Field(description="in the request")
     budget: int = Field(description="B in force")
     cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")

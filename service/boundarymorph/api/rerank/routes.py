@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, Literal
 from uuid import uuid4
@@ -20,16 +19,9 @@ from pydantic import BaseModel, Field
 from boundarymorph import __version__
 from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
-from boundarymorph.api import bodies, openapi, operations
-from boundarymorph.api.dependencies import (
-    STATUS_HEADER,
-    AccessOf,
-    BuiltOf,
-    CallerOf,
-    ReadyOf,
-    permitted,
-    selected,
-)
+from boundarymorph.api import bodies, handler, openapi, operations
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ReadyOf, permitted
+from boundarymorph.api.handler import Prepared
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import DIALECTS, PATHS, TEI, Dialect, RerankError, TeiError
 from boundarymorph.api.rerank.ranking import (
@@ -59,7 +51,6 @@ from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import Context, Relevance, SelectionTask, Spending, Wanted
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
-from boundarymorph.telemetry.tracing import Stopwatch
 
 LEAVING_OUT = ("min_relevance", "distinct", "group_by")  # by these a request asks for fewer results than documents
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
@@ -140,34 +131,31 @@ router = APIRouter(tags=["reranking"], route_class=DialectRoute)
 async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: ReadyOf) -> Response:
     """Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
     budget is smaller than the list. If the caller disconnects, the work ends."""
-    watch, arrival = Stopwatch(), time.monotonic()
+    return await handler.answered(request, access, parts.selector, partial(_prepared, request, access, parts))
+
+
+def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> Prepared:
+    """Read a request, whose errors are then in the words of its dialect. data: the body. Raises as `_read` does."""
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
-    with watch.stage("receive"):
-        body = await bodies.read(request, access)
-    with watch.stage("parse"):
-        data = await bodies.off_loop(request, access, body, lambda: bodies.decoded(body, access.settings.limits))
-        dialect = _dialect(data, path)
-        visit_of(request).refusal = dialect.refusal
-        asked, task = await bodies.off_loop(
-            request, access, body, lambda: _read(request, access, dialect.flat(data), dialect, arrival, parts)
-        )
-    turn = access.admission.turn(visit_of(request).caller, deadline=task.context.deadline.moment)
-    result = await bodies.while_connected(request, selected(parts.selector, task, watch, turn))
-    ranking = await bodies.off_loop(request, access, body, lambda: _ranking(result, asked, task, parts.scorer.name))
-    if asked.request.returns:
-        task.context.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
+    dialect = _dialect(data, path)
+    visit_of(request).refusal = dialect.refusal
+    asked, task = _read(request, access, dialect.flat(data), dialect, arrival, parts)
 
-    def answer() -> bytes:
-        return dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True).encode()
+    def answer(result: SelectionResult) -> tuple[bytes, dict[str, str]]:
+        ranking = _ranking(result, asked, task, parts.scorer.name)
+        if asked.request.returns:
+            task.context.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
+        content = dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True)
+        count, warnings = int(result.selection.scored.sum()), ranking.diagnostics.warnings
+        metrics.rerank_documents.labels(path, "scored").inc(count)
+        metrics.rerank_documents.labels(path, "inferred").inc(len(asked.texts) - count)
+        shown = warnings and not dialect.takes_warnings
+        return content.encode(), {
+            WARNINGS_HEADER: json.dumps([each.model_dump() for each in warnings])
+        } if shown else {}
 
-    content = await bodies.made(access, answer, large=len(body) >= bodies.LARGE, caller=task.context.caller)
-    count = int(result.selection.scored.sum())
-    metrics.rerank_documents.labels(path, "scored").inc(count)
-    metrics.rerank_documents.labels(path, "inferred").inc(len(asked.texts) - count)
-    headers = {STATUS_HEADER: result.status.value}
-    if ranking.diagnostics.warnings and not dialect.takes_warnings:
-        headers[WARNINGS_HEADER] = json.dumps([each.model_dump() for each in ranking.diagnostics.warnings])
-    return Response(content, media_type="application/json", headers=headers)
+    large = sum(map(len, asked.texts)) >= bodies.LARGE
+    return Prepared(task, answer, lambda result: large)
 
 
 @router.get(f"{BY_POLICY}{WEAVIATE}/meta", include_in_schema=False)
@@ -236,7 +224,7 @@ def _read(
     policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
-    ignored = [*wanted.ignored, *unknown_fields(data, dialect.request)]
+    ignored = unknown_fields(data, dialect.request)
     ignored += without_effect("query parameters", sorted(request.query_params))
     instruction = instruction_of(wanted.instruction, access.settings.limits)
     if instruction and not parts.scorer.takes_instruction:
@@ -327,6 +315,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             "ones, by the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
         warnings.append(Notice("budget-by-settings", said))
+    if wanted.wants_spans and not result.spans:
+        said = "relevant_spans has no effect: the scorer names none, or was not asked as its scores were known"
+        warnings.append(Notice("no-effect", said))
     return Ranking(
         request=wanted,
         texts=texts,
@@ -337,6 +328,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
                 ranked,
                 score=log_odds(ranked.score) if wanted.raw else ranked.score,
                 document=wanted.document(ranked.index) if wanted.returns else None,
+                relevant_spans=wanted.chosen_spans(result.spans.get(texts[ranked.index], ()))
+                if wanted.wants_spans
+                else None,
             )
             for ranked in results
         ],

@@ -22,7 +22,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.build import build_encoder, build_indexes
 from boundarymorph.retrieval.document import Search
 from boundarymorph.scoring.build import build_local_scorer, build_scorer, declared_trust
-from boundarymorph.scoring.trust import trust_of
+from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection.pool import Trust
 from boundarymorph.settings import Settings
 from boundarymorph_evaluation import datasets, report, tables

@@ -13,7 +13,7 @@ from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.retrieval.lexical_vectors import LexicalVectors, lexical_vectors
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.scoring.trust import trust_of
+from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import Pool, TrendConfig
 from boundarymorph.selection.methods import Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
