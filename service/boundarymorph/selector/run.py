@@ -243,8 +243,8 @@ class SelectionRun:
             deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
             lengths = np.nan_to_num(lengths, nan=1.0)
         models = self.scores.model, self._encoder
-        self.calibrated = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
-        self.warnings += self.calibrated.warnings
+        self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
+        self.warnings += said
         if self.calibrated.harmful and self._task.spending.budget and not self._task.ranks_all:
             if self._task.spending.explicit:
                 self.warnings.append(HARMFUL)
