@@ -85,6 +85,7 @@ def task_of(
             calibration=calibration if request.calibrated and request.index is None else None,
             shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
+            boosts=_boosts(request),
         ),
         _report(request, limits),
         context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, room),
@@ -119,7 +120,6 @@ def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
         negligible=settings.negligible if max_tokens is not None and least is None else 0.0,
         diversity=request.diversity,
         target=None if objective is None else Target(objective.find, objective.within),
-        boosts=_boosts(request),
         excluded=frozenset(request.exclude_ids or ()),
     )
     bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")

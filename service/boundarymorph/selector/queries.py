@@ -167,7 +167,7 @@ def _best(
     chosen = there[np.argsort(-largest[there], kind="stable")[: task.wanted.k]]
     leading = worth[:, chosen].argmax(axis=0)
     best, spread = worth[leading, chosen] / boosts[chosen], std[leading, chosen] * weights[leading]
-    value = None if task.wanted.boosts is None else worth[leading, chosen]
+    value = None if task.relevance.boosts is None else worth[leading, chosen]
     if np.isnan(relevance).all():
         best, spread, value = np.full(len(chosen), 0.5), np.full(len(chosen), 0.5), None
     return Selection(chosen, best, spread, scored[leading, chosen], value), Answered(leading, relevance[:, chosen], ())

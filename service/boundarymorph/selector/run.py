@@ -181,9 +181,9 @@ class SelectionRun:
             if task.wanted.distinct is not None:
                 async with task.context.deadline.enforced():
                     groups = await self._distinct(task.wanted.distinct)
-            if task.wanted.boosts is not None:
+            if task.relevance.boosts is not None:
                 async with task.context.deadline.enforced():
-                    self.boosts, unread = await self.documents.read_boosts(task.wanted.boosts)
+                    self.boosts, unread = await self.documents.read_boosts(task.relevance.boosts)
                 self.warnings += fields_unread(unread)
             try:
                 async with task.context.deadline.enforced():
@@ -509,7 +509,7 @@ class SelectionRun:
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
-        if task.wanted.boosts is not None:
+        if task.relevance.boosts is not None:
             self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens

@@ -39,7 +39,6 @@ class Wanted:
         negligible: As in `selection.boundary.Best`.
         diversity: As in `selection.diversity.Diverse`; 0 for none.
         target: Find this much of all that has `min_relevance`.
-        boosts: What relevance is multiplied by. Documents then compete by the product, and are ordered by it.
         excluded: Ids of candidates that are not selected and not scored. Their known scores are evidence, and replace
             no call.
     """
@@ -51,7 +50,6 @@ class Wanted:
     negligible: float = 0.0
     diversity: float = 0.0
     target: Target | None = None
-    boosts: Boosts | None = None
     excluded: frozenset[str] = frozenset()
 
 
@@ -90,6 +88,7 @@ class Relevance:
         calibration: Makes it a probability.
         shipped: Whether the map that ships does so without a calibration.
         instruction: For the scorer, if it takes one.
+        boosts: What it is multiplied by. Documents then compete by the product, and are ordered by it.
     """
 
     method: str = DEFAULT
@@ -98,6 +97,7 @@ class Relevance:
     calibration: Calibration | None = None
     shipped: bool = False
     instruction: str | None = None
+    boosts: Boosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
