@@ -32,7 +32,7 @@ from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order, reordered
 from boundarymorph_evaluation.tables import ScoreTable
-from load_tests import passages, probability, registered, report, reviews
+from load_tests import lists, passages, probability, registered, report, reviews
 from load_tests.sessions import chosen, first_by_score, only, played
 
 Row = dict[str, Any]
@@ -372,6 +372,9 @@ STUDIES = {
     ),
     "probability": Registered(
         "Relevance as a probability", probability.documents, (), ("relevance",), lines=probability.lines
+    ),
+    "lists": Study(
+        "Lists for a reranker, by people", lists.lists, ("method",), ("ndcg_10",), base={"method": "as given"}
     ),
     "passages": Study(
         "Long documents by their best passages",

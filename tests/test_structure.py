@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ FILES = [
     for found in (PACKAGE, *(PROJECT / "service" / name / "src" for name in BESIDE))
     for path in found.rglob("*.py")
 ]
-LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS = 600, 80, 9
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION, PARAMETERS, FIELDS = 600, 80, 9, 8
+OF_SELECTIONS = ("selection", "selector", "api")
 AT_THE_ROOT = {"__init__.py", "database.py", "errors.py", "library.py", "notices.py", "reading.py"}
 
 
@@ -41,17 +43,52 @@ def test_functions_are_short() -> None:
     assert long == []
 
 
+def nodes(*folders: str) -> Iterator[tuple[Path, ast.AST]]:
+    """Yield what the files in these folders of the package consist of."""
+    for folder in folders:
+        for path in (PACKAGE / folder).rglob("*.py"):
+            yield from ((path, node) for node in ast.walk(ast.parse(path.read_text())))
+
+
 def test_constructors_of_selections_have_few_parameters() -> None:
     many = [
         f"{path.name}: {node.name}"
-        for folder in ("selection", "selector", "api")
-        for path in (PACKAGE / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, node in nodes(*OF_SELECTIONS)
         if isinstance(node, ast.FunctionDef)
         and node.name == "__init__"
         and len(node.args.args) + len(node.args.kwonlyargs) - 1 > PARAMETERS
     ]
     assert many == []
+
+
+def test_dataclasses_of_selections_have_few_fields() -> None:
+    many = [
+        f"{path.name}: {node.name}"
+        for path, node in nodes(*OF_SELECTIONS)
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+        and sum(isinstance(each, ast.AnnAssign) for each in node.body) > FIELDS
+    ]
+    assert many == ["result.py: Progress", "result.py: SelectionResult"]
+
+
+def test_types_of_selections_are_complete() -> None:
+    for folder in OF_SELECTIONS:
+        assert [path.name for path in (PACKAGE / folder).rglob("*.py") if "type: ignore" in path.read_text()] == []
+
+
+def test_nothing_asks_whether_an_object_follows_one_of_our_protocols() -> None:
+    classes = [node for _, node in nodes("") if isinstance(node, ast.ClassDef)]
+    protocols = {node.name for node in classes if any("Protocol" in ast.unparse(base) for base in node.bases)}
+    assert len(protocols) > 20
+    asking = [
+        f"{path.name}: {ast.unparse(node)}"
+        for path, node in nodes("")
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("isinstance", "issubclass")
+        and protocols & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+    ]
+    assert asking == []
 
 
 def test_no_circle_between_files_for_typing_either() -> None:

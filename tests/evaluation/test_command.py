@@ -9,12 +9,15 @@ import re
 import runpy
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.typing import ColorType
 from typer.testing import CliRunner
 
 from boundarymorph.cli.common import new_console
@@ -54,9 +57,23 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure is drawn, but small and unarranged, which takes most of the time."""
-    monkeypatch.setattr(plots, "Figure", lambda figsize, layout, dpi: Figure(figsize, dpi=30))
+def small_pictures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Every figure is drawn, but small and unarranged, which takes most of the time. Returns those that were drawn."""
+    drawn = list[Figure]()
+
+    def figure(figsize: tuple[float, float], layout: str, dpi: int) -> Figure:
+        drawn.append(Figure(figsize, dpi=30))
+        return drawn[-1]
+
+    monkeypatch.setattr(plots, "Figure", figure)
+    return drawn
+
+
+def told_apart(one: ColorType, other: ColorType) -> bool:
+    """Return whether two colours differ without red-green vision (deuteranopia, Machado and others 2009)."""
+    lost = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    seen = [np.clip(np.array(lost) @ np.array(to_rgb(colour)) ** 2.2, 0, 1) ** (1 / 2.2) for colour in (one, other)]
+    return bool(np.linalg.norm(seen[0] - seen[1]) > 0.25)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -67,8 +84,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.usefixtures("small_pictures")
-def test_evaluate_writes_the_report_of_two_tables(tmp_path: Path) -> None:
+def test_evaluate_writes_the_report_of_two_tables(tmp_path: Path, small_pictures: list[Figure]) -> None:
     """report.md beside this test has it, without times and empty lines. A failure names the file to renew it from."""
     one, out = synthetic(n=45, seed=1), tmp_path / "out"
     tables.write(replace(one, arrays={**one.arrays, "call_seconds": np.array(0.02)}), tmp_path / "one.npz")
@@ -83,6 +99,12 @@ def test_evaluate_writes_the_report_of_two_tables(tmp_path: Path) -> None:
     pictures = re.findall(r"^!\[.*\]\((.*)\)$", text, re.MULTILINE)
     assert sorted(pictures) == sorted(f"plots/{path.name}" for path in (out / "plots").iterdir())
     assert all((out / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    titles = {figure.get_suptitle() for figure in small_pictures}
+    assert titles == {"nCG: one", "nDCG@10: one", "CE-nCG: one", "CE-nCG: other", "CE-nCG: mean of tables"}
+    for panel in (panel for figure in small_pictures for panel in figure.axes):
+        wide = [line.get_color() for line in panel.lines if line.get_linewidth() > 1]
+        assert len(wide) == 3 and all(told_apart(*pair) for pair in combinations(wide, 2))
+        assert {line.get_color() for line in panel.lines if line.get_linewidth() == 1} <= {plots.OTHERS}
     assert "CE-nCG (%)" in shown and "other: bm25 left out: the table has no bm25" in " ".join(shown.split())
     assert "\x1b[" not in shown, "no colour where there is no terminal"
 

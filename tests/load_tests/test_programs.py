@@ -14,7 +14,8 @@ import orjson
 import pytest
 
 from boundarymorph.calibration.calibration import ProbabilityMap
-from load_tests import passages, probability, registered, report, soak, studies
+from boundarymorph_evaluation.problem import QuestionTexts
+from load_tests import lists, passages, probability, registered, report, soak, studies
 from tests.evaluation.tables import synthetic
 
 REPOSITORY = Path(__file__).parents[2]
@@ -94,10 +95,14 @@ def study(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple
 @pytest.mark.parametrize("name", [name for name, one in studies.STUDIES.items() if one.of == "questions"])
 def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "one.npz", **synthetic(queries=2, n=110, name="one").arrays)  # type: ignore[arg-type]
+    for file, count, letter in (("corpus", 110, "d"), ("queries", 2, "q")):
+        lines = [{"_id": f"{letter}{place}", "text": f"text {place % 7} of {place}"} for place in range(count)]
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / "texts" / f"{file}.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
     for constant, fewer in (("KS", (50,)), ("SMALL_KS", (5, 50)), ("CAP", 30)):
         monkeypatch.setattr(studies, constant, fewer)
     monkeypatch.setattr(registered, "TRIED", [(0.5, 1.0, 0.15), (1.0, 2.0, 0.25)])
-    rows, text = study(tmp_path, monkeypatch, name, "--tables", str(tmp_path))
+    rows, text = study(tmp_path, monkeypatch, name, "--tables", str(tmp_path), "--collections", str(tmp_path))
     done = studies.STUDIES[name]
     assert {row["query"] for row in rows} == {0, 1}
     measured = [row[metric] for row in rows for metric in done.metrics if row[metric] is not None]
@@ -197,3 +202,14 @@ def test_collections_are_listed_from_the_worst() -> None:
     assert [line["collection"] for line in lines] == [name for name in ("bad", "level", "good") for _ in range(3)]
     fixed = {"collection": "bad", "questions": 2, "metric": "precision", "10": "40.0", "50": "40.0"}
     assert lines[0] == fixed | dict.fromkeys(registered.SIMPLE, "50.0")
+
+
+def test_lists_are_ranked_as_by_a_rerank_route() -> None:
+    """Without texts there is nothing to send. Words find what stands behind the first 25."""
+    question, relevant = synthetic(queries=1, n=110).question(0), np.arange(110) // 20 == 2
+    texts = QuestionTexts("sea", [f"{'sea' if of_it else 'hill'} {place}" for place, of_it in enumerate(relevant)])
+    made = replace(question, grades=relevant.astype(np.float64), scores=np.where(relevant, 0.9, 0.1))
+    assert not list(lists.lists(made, 0))
+    found = {row["method"]: row["ndcg_10"] for row in lists.lists(replace(made, texts=texts), 0)}
+    assert (found["as given"], found["the first 25 reranked"], found["all reranked"]) == (0, 0, 1)
+    assert min(found["25 calls"], found["10 calls"]) > 0.5

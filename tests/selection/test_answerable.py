@@ -45,7 +45,7 @@ def by_the_posterior(session: Session, least: float) -> float:
         share = sum(
             weight * norm.sf((mark - mean[document]) / math.sqrt(variance[document] + noise[0]))
             for weight, mean, variance, noise in zip(
-                mixture.weights, mixture.means, mixture.variances, mixture.noise, strict=True
+                mixture.weights, mixture.means, mixture.variances, mixture.residuals.noise, strict=True
             )
         )
         none += math.log(1.0 - share)

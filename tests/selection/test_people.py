@@ -57,7 +57,7 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
     from the belief about scores."""
     believed = posterior(pool, scores, to_people=False).beliefs
     mean = (believed.weights[:, None] * believed.means).sum(axis=0)
-    unknown = np.mean(believed.weights @ believed.own)
+    unknown = np.mean(believed.weights @ believed.residuals.variances)
     spread = np.sqrt(np.mean((mean - mean.mean()) ** 2) + unknown)
     best = np.argsort(-(mean + share * spread * speaking(pool, unit(pool.scores))))[: min(3, math.ceil(len(pool) / 10))]
     added = share * spread * speaking(pool, moved(pool, best))
@@ -103,8 +103,9 @@ def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
         plain,
         means=middle + factor * (plain.means + added - middle),
         variances=factor**2 * plain.variances,
-        typical=factor**2 * plain.typical,
-        noise=factor**2 * plain.noise,
+        residuals=plain.residuals._replace(
+            typical=factor**2 * plain.residuals.typical, noise=factor**2 * plain.residuals.noise
+        ),
     )
     shifted = moved.belief().mean
     unscored = np.setdiff1d(np.arange(len(pool)), list(scores))

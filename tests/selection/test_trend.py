@@ -15,7 +15,7 @@ from scipy.stats import logistic, norm, rankdata
 
 from boundarymorph.selection import Pool, Session, TrendConfig
 from boundarymorph.selection.belief import BLOCK, Scale, logistic_share
-from boundarymorph.selection.pool import DEFAULT_PRIOR, TrendPrior, standardised
+from boundarymorph.selection.pool import DEFAULT_PRIOR, Normal, TrendPrior, standardised
 from boundarymorph.selection.process import SharedRows, VonMisesFisher, median_distance
 from boundarymorph.selection.trend import (
     FIRST_APART,
@@ -30,7 +30,7 @@ from tests.selection.pools import Scores, clustered, play
 from tests.sessions import session_of
 
 Matrix = NDArray[np.float64]
-OTHER = TrendPrior(-1.0, 0.8, -0.2, 0.9, 0.2, 0.6, 0.3, 2.0, 4.0)
+OTHER = TrendPrior(Normal(-1.0, 0.8), Normal(-0.2, 0.2), Normal(0.9, 0.2), Normal(0.6, 0.3), 2.0, 4.0)
 
 
 def with_bm25(pool: Pool, seed: int = 0) -> Pool:
@@ -64,12 +64,12 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
     weighed = weighed - weighed.mean(axis=0)
     weighed /= np.sqrt((weighed**2).sum(axis=1).mean())
     reweighting = weighed @ weighed.T
-    trend: Matrix = np.full_like(field, prior.level_deviation**2)
-    trend += prior.slope_deviation**2 * sum(np.outer(s, s) for s in signals)
-    sets = [(trend, prior.rank * signals[0] + prior.similarity * signals[1])]
+    trend: Matrix = np.full_like(field, prior.level.deviation**2)
+    trend += prior.rank.deviation**2 * sum(np.outer(s, s) for s in signals)
+    sets = [(trend, prior.rank.mean * signals[0] + prior.similarity.mean * signals[1])]
     if "bm25" in pool.features:
         bm25 = standardised(np.sqrt(pool.features["bm25"]))
-        sets.append((trend + prior.words_deviation**2 * np.outer(bm25, bm25), sets[0][1] + prior.words * bm25))
+        sets.append((trend + prior.words.deviation**2 * np.outer(bm25, bm25), sets[0][1] + prior.words.mean * bm25))
     if others := [standardised(rankdata(pool.features[name])) for name in "abc" if name in pool.features]:
         more = sum(np.outer(s, s) for s in others) / len(others) ** 2
         sets.append((sets[-1][0] + LINEAR_WEIGHT * more, sets[-1][1]))
@@ -95,7 +95,7 @@ def member(
     t = len(observed)
     inverse, cross, variance = conditioned(field + trend, observed)
     own = conditioned(field, observed)[2]
-    above = y - prior.level
+    above = y - prior.level.mean
 
     def surprise(log_amplitude: float) -> float:
         off = above / np.exp(log_amplitude) - lean[observed]
@@ -104,7 +104,7 @@ def member(
 
     best = minimize_scalar(surprise, bounds=(-6, 6), method="bounded", options={"xatol": 1e-9})
     amplitude = np.exp(best.x)
-    mean = prior.level + amplitude * lean + cross @ inverse @ (above - amplitude * lean[observed])
+    mean = prior.level.mean + amplitude * lean + cross @ inverse @ (above - amplitude * lean[observed])
     variance = own.mean() + t**2 / (t**2 + HALF_KNOWN**2) * (variance - own.mean())
     return mean, amplitude**2 * (variance + NOISE), 0.5 * np.linalg.slogdet(inverse)[1] - best.fun
 
@@ -150,9 +150,9 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     beliefs = posterior.beliefs
     rng = np.random.default_rng(0)
     chosen = rng.choice(len(beliefs.weights), p=beliefs.weights, size=40_000)
-    typical = beliefs.own.mean(axis=1, keepdims=True)
+    typical = beliefs.residuals.variances.mean(axis=1, keepdims=True)
     spread = typical + 100 / (100 + HALF_KNOWN**2) * (beliefs.variances - typical)
-    means, variances = beliefs.means[:, 20:25], spread[:, 20:25] + beliefs.noise
+    means, variances = beliefs.means[:, 20:25], spread[:, 20:25] + beliefs.residuals.noise
     samples = expit(means[chosen] + np.sqrt(variances[chosen]) * rng.normal(size=(40_000, 5)))
     belief = beliefs.belief()
     np.testing.assert_allclose(belief.mean[20:25], samples.mean(axis=0), atol=0.01)
@@ -161,7 +161,7 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)
     np.testing.assert_array_equal(values[:, :10], np.broadcast_to(scores[:10], (len(shares), 10)))
     apart = LAST_APART - (LAST_APART - FIRST_APART) * HALF_APART / (HALF_APART + 10)
-    own = apart * (beliefs.own + beliefs.noise)[:, 20:25]
+    own = apart * (beliefs.residuals.variances + beliefs.residuals.noise)[:, 20:25]
     assert (own < variances).all()
     samples = expit(means[chosen] + np.sqrt(own[chosen]) * rng.normal(size=(40_000, 5)))
     np.testing.assert_allclose((shares * values).sum(axis=0)[20:25], samples.mean(axis=0), atol=0.01)
@@ -205,7 +205,7 @@ def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
     ):
         new = range(len(processes.observed), known)
         posterior.observe(new, scores[new].tolist())
-        np.testing.assert_allclose(processes.targets + DEFAULT_PRIOR.level, logit(held))
+        np.testing.assert_allclose(processes.targets + DEFAULT_PRIOR.level.mean, logit(held))
     np.testing.assert_array_equal(posterior.beliefs.belief().mean[:6], scores)
 
 

@@ -141,7 +141,6 @@ class Readiness:
             log.warning("%s: not ready: %s", name, detail)
 
 
-@dataclass(slots=True)
 class Lifecycle:
     """The lifecycle of a process.
 
@@ -150,16 +149,15 @@ class Lifecycle:
     trouble: the same for operators; failure: why waiting is useless; draining: it has been told to stop.
     """
 
-    settings: Settings
-    on_failure: Callable[[], None] = lambda: None
-    built: Parts | None = None
-    ready: bool = False
-    waiting: str = "the models are warming up"
-    trouble: str | None = None
-    failure: str | None = None
-    draining: bool = False
-    readiness: Readiness | None = None
-    begun: float = field(default_factory=time.monotonic)
+    def __init__(self, settings: Settings, on_failure: Callable[[], None] = lambda: None) -> None:
+        self.settings, self.on_failure = settings, on_failure
+        self.built: Parts | None = None
+        self.ready = self.draining = False
+        self.waiting = "the models are warming up"
+        self.trouble: str | None = None
+        self.failure: str | None = None
+        self.readiness: Readiness | None = None
+        self._begun = time.monotonic()
 
     async def load(self, build: Build) -> None:
         """Build the parts, whose models load meanwhile. Call `on_failure` after an error."""
@@ -215,7 +213,7 @@ class Lifecycle:
             raise NotReady("the service could not start, or failed; its log says why")
         if self.built is None or (probed and not self.ready):
             # As long as it has taken so far: nobody knows how long a model takes, or when another process comes.
-            seconds = math.ceil(min(max(time.monotonic() - self.begun, 1.0), LONGEST_PAUSE))
+            seconds = math.ceil(min(max(time.monotonic() - self._begun, 1.0), LONGEST_PAUSE))
             again = "in a second" if seconds == 1 else f"in {seconds} seconds"
             raise NotReady(f"{self.waiting}; try again {again}", retry_after=seconds)
         return self.built

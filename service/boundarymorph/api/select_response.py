@@ -115,6 +115,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored, relevance = bool(selection.scored[rank - 1]), float(selection.relevance[rank - 1])
+        worth = None if selection.value is None else float(selection.value[rank - 1])
         read = result.documents.get(pool.ids[position])
         document = read if with_text else None
         value = [] if task.wanted.distinct is None or read is None else task.wanted.distinct.value(read)
@@ -124,6 +125,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
                 rank=rank,
                 relevance=relevance,
                 std=float(selection.std[rank - 1]),
+                value=worth,
                 source="cross_encoder" if scored else "posterior",
                 cross_encoder_score=result.scores.get(position, relevance) if scored else None,
                 retrieval_rank=position + 1,

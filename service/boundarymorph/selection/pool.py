@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -166,35 +166,41 @@ def footprint(pool: Pool, budget: int) -> int:
     return OF_A_PAIR * calls * count + OF_TWO_CALLS * calls**2 + OF_A_CANDIDATE * count + pool.embeddings.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class TrendPrior:
+class Normal(NamedTuple):
+    """A normal distribution."""
+
+    mean: float
+    deviation: float
+
+
+class TrendPrior(NamedTuple):
     """The prior of `TrendPosterior`: normal for the level and the slopes, inverse gamma for the squared amplitude.
 
-    level: of the log-odds. All others are in units of the amplitude: level_deviation; rank and similarity, the slopes
-    along the ranking and in the similarity, and their slope_deviation; words, the slope in BM25, and words_deviation.
-    scale: the squared amplitude; scores: as how many scores it counts. The defaults say that most cross-encoders
-    accept few documents, and prefer those that the retriever prefers.
+    The defaults say that most cross-encoders accept few documents, and prefer those that the retriever prefers.
+
+    Attributes:
+        level: Of the log-odds. Its deviation and all others are in units of the amplitude.
+        rank, similarity, words: The slopes along the ranking, in the similarity and in BM25.
+        scale: The squared amplitude.
+        scores: As how many scores the scale counts.
     """
 
-    level: float = -3.0
-    level_deviation: float = 4.0
-    rank: float = 0.5
-    similarity: float = 0.5
-    slope_deviation: float = 0.3
-    words: float = 0.3
-    words_deviation: float = 0.5
+    level: Normal = Normal(-3.0, 4.0)
+    rank: Normal = Normal(0.5, 0.3)
+    similarity: Normal = Normal(0.5, 0.3)
+    words: Normal = Normal(0.3, 0.5)
     scale: float = 1.0
     scores: float = 1.0
 
     @property
     def slopes(self) -> NDArray[np.float64]:
         """(3,) expected along the ranking, in the similarity and in BM25."""
-        return np.array([self.rank, self.similarity, self.words])
+        return np.array([self.rank.mean, self.similarity.mean, self.words.mean])
 
     @property
     def deviations(self) -> NDArray[np.float64]:
         """(4,) of the level and of the three slopes."""
-        return np.array([self.level_deviation, self.slope_deviation, self.slope_deviation, self.words_deviation])
+        return np.array([each.deviation for each in (self.level, self.rank, self.similarity, self.words)])
 
 
 DEFAULT_PRIOR = TrendPrior()

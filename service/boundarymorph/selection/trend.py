@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,22 +73,30 @@ class Judged:
     scale: Scale
 
 
+class Residuals(NamedTuple):
+    """What a known trend leaves open.
+
+    variances: (q, N); typical: (q, 1) their means over the pool; noise: (q, 1) variances of an observation.
+    """
+
+    variances: NDArray[np.float64]
+    typical: NDArray[np.float64]
+    noise: NDArray[np.float64]
+
+
 @dataclass(eq=False)
 class Mixture:
     """A mixture of q members that have normal posteriors of the log-odds of N documents.
 
-    weights: (q,); means, variances: (q, N); own: (q, N) variances for a known trend; typical: (q, 1) means of `own`
-    over the pool; noise: (q, 1) variances of an observation. observed: positions of the scored documents; scores: (t,)
-    their scores; scale: of the log-odds. judge: returns what is reported and chosen by instead of scores, if it is
-    something else; `belief`, by which calls are chosen, is not.
+    weights: (q,); means, variances: (q, N); residuals: for a known trend. observed: positions of the scored documents;
+    scores: (t,) their scores; scale: of the log-odds. judge: returns what is reported and chosen by instead of scores,
+    if it is something else; `belief`, by which calls are chosen, is not.
     """
 
     weights: NDArray[np.float64]
     means: NDArray[np.float64]
     variances: NDArray[np.float64]
-    own: NDArray[np.float64]
-    typical: NDArray[np.float64]
-    noise: NDArray[np.float64]
+    residuals: Residuals
     observed: NDArray[np.intp]
     scores: NDArray[np.float64]
     scale: Scale
@@ -136,19 +145,19 @@ class Mixture:
         known = len(self.observed) + fantasies
         counting = known**2 / (known**2 + HALF_KNOWN**2)
         spread = counting * self.variances
-        spread += (1.0 - counting) * self.typical + self.noise
+        spread += (1.0 - counting) * self.residuals.typical + self.residuals.noise
         return spread
 
     def reported(self) -> Belief:
         if self.judged is not None or not self.scale.levels:
             return self.deciding()
-        shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.noise)
+        shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.residuals.noise)
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
     def reaching(self, least: float) -> Belief:
-        means, variances, scores, scale = self._read(self.variances + self.noise)
+        means, variances, scores, scale = self._read(self.variances + self.residuals.noise)
         shares = scale.reaching(least, self.weights, means, variances)
         return Belief.of_shares(shares, self.observed, scores >= least)
 
@@ -162,7 +171,7 @@ class Mixture:
     def _outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         fading = HALF_APART / (HALF_APART + len(self.observed))
         apart = 1.0 if self.scale.levels else LAST_APART - (LAST_APART - FIRST_APART) * fading
-        return self._discrete(apart * (self.own + self.noise))
+        return self._discrete(apart * (self.residuals.variances + self.residuals.noise))
 
     def prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self._prospects
@@ -171,10 +180,10 @@ class Mixture:
     def _prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         fading = HALF_APART / (HALF_APART + len(self.observed))
         counted = 1.0 if self.scale.levels else LAST_COUNTED - (LAST_COUNTED - FIRST_COUNTED) * fading
-        rest = self.typical + self.noise
+        rest = self.residuals.typical + self.residuals.noise
         unexplained = rest / (rest + self.means.var(axis=1, keepdims=True))
         counted *= (TYPICAL_SIZE / self.means.shape[1]) ** BY_SIZE
-        return self._discrete(counted * unexplained**BY_TREND * (self.variances + self.noise), heavy=True)
+        return self._discrete(counted * unexplained**BY_TREND * (self.variances + self.residuals.noise), heavy=True)
 
     def _discrete(
         self, variances: NDArray[np.float64], *, heavy: bool = False
@@ -195,12 +204,13 @@ class Mixture:
     def among(self, documents: NDArray[np.intp]) -> Mixture:
         """The mixture over a subset: ascending positions, with every scored document."""
         observed = np.searchsorted(documents, self.observed)
-        means, variances, own = (values[:, documents] for values in (self.means, self.variances, self.own))
+        means, variances = self.means[:, documents], self.variances[:, documents]
+        residuals = self.residuals._replace(variances=self.residuals.variances[:, documents])
 
         def judge(mixture: Mixture) -> Judged | None:
             return None if self.judged is None else replace(self.judged, offsets=self.judged.offsets[documents])
 
-        return replace(self, means=means, variances=variances, own=own, observed=observed, judge=judge)
+        return replace(self, means=means, variances=variances, residuals=residuals, observed=observed, judge=judge)
 
 
 class TrendFantasy:
@@ -297,7 +307,7 @@ class TrendPosterior:
         self._scores.update(zip(documents, scores, strict=True))
         scale = Scale.of(self._scores.values())
         changed, self._scale = scale.clip != self._scale.clip, scale
-        values = scale.log_odds(np.array(list(self._scores.values()))) - self._prior.level
+        values = scale.log_odds(np.array(list(self._scores.values()))) - self._prior.level.mean
         self._processes.observe(documents, values[len(values) - len(documents) :])
         if changed:
             self._processes.retarget(values)
@@ -327,15 +337,17 @@ class TrendPosterior:
         weights = np.exp(fitted.log_likelihoods - fitted.log_likelihoods.max()).ravel()
         weights /= weights.sum()
         means = fitted.means
-        means += self._prior.level
+        means += self._prior.level.mean
         noise = self._processes.noise * fitted.scales.reshape(-1, 1)
         observed, scores = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         scale = self._scale
         if scale.levels:
-            scale = scale.cut(scores, weights, _flat(fitted.foreseen) + self._prior.level, _flat(fitted.deviations))
+            scale = scale.cut(
+                scores, weights, _flat(fitted.foreseen) + self._prior.level.mean, _flat(fitted.deviations)
+            )
         means, variances, own = _flat(means), _flat(fitted.variances), _flat(fitted.own)
-        typical = own.mean(axis=1, keepdims=True)
-        return Mixture(weights, means, variances, own, typical, noise, observed, scores, scale, self._judge)
+        residuals = Residuals(own, own.mean(axis=1, keepdims=True), noise)
+        return Mixture(weights, means, variances, residuals, observed, scores, scale, self._judge)
 
     def _judge(self, mixture: Mixture) -> Judged | None:
         """Return what people are expected to find. The documents believed best speak for those near them."""
@@ -344,7 +356,7 @@ class TrendPosterior:
         pool, scale = self._people, mixture.scale
         centre = mixture.weights @ mixture.means
         continuous = replace(scale, levels=(), cuts=())
-        unknown = (mixture.weights @ mixture.own).mean()
+        unknown = (mixture.weights @ mixture.residuals.variances).mean()
         middle, spread = centre.mean(), np.sqrt(centre.var() + unknown)
         share = spread * self._signal_weight
         added = share * combined_signals(pool, _nearness(pool, centre + share * combined_signals(pool)))

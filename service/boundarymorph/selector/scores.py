@@ -39,7 +39,7 @@ class CalibratedScores:
     """The scorer's scores of a task's documents, and how relevance is read as a probability.
 
     reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
-    warnings: about it. ranking_only: whether the session only sorts, so that it can get probabilities in place of
+    ranking_only: whether the session only sorts, so that it can get probabilities in place of
     scores. to_people: whether relevance is what people are expected to find. trust: in the scorer. harmful: whether
     judgements say that calls make sets worse. shipped: the map that ships, if there is no calibration to use; it is
     applied to the answer alone. scores: the scorer's own, by position.
@@ -47,7 +47,6 @@ class CalibratedScores:
 
     reading: ProbabilityMap | None = None
     created: str | None = None
-    warnings: Sequence[Notice] = ()
     ranking_only: bool = False
     to_people: bool = False
     trust: Trust = "normal"
@@ -63,7 +62,7 @@ class CalibratedScores:
         scorer: str | None,
         encoder: str | None,
         trust: Trust | None = None,
-    ) -> CalibratedScores:
+    ) -> tuple[CalibratedScores, list[Notice]]:
         """Take the map of the task's calibration, or say in a warning why not.
 
         scorer, encoder: names of the models in use, None if they are not known. trust: that is declared for the scorer.
@@ -71,18 +70,18 @@ class CalibratedScores:
         calibration, trusted = task.relevance.calibration, task.relevance.trust or trust_of(scorer, trust)
         ranking_only, to_people = task.spending.goal == "scores", task.relevance.to_people
         shipped = shipped_map(scorer) if task.relevance.shipped and to_people else None
-        bare = cls(None, None if shipped is None else NAME, (), ranking_only, to_people, trusted, shipped=shipped)
+        bare = cls(None, None if shipped is None else NAME, ranking_only, to_people, trusted, shipped=shipped)
         if calibration is None:
-            return bare
+            return bare, []
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
-            return replace(bare, warnings=[Notice("calibration-not-used", f"the calibration was not used: {why}")])
+            return bare, [Notice("calibration-not-used", f"the calibration was not used: {why}")]
         reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
         harmful = measured == "none" and to_people
         if task.relevance.trust is None and measured is not None:
             trusted = "weak" if measured == "none" else measured
         used = reading is not None or (measured is not None and to_people)
-        return cls(reading, calibration.created if used else None, (), ranking_only, to_people, trusted, harmful)
+        return cls(reading, calibration.created if used else None, ranking_only, to_people, trusted, harmful), []
 
     def config(self, method: str) -> Config:
         """Return the configuration of a session by the method of this name."""
