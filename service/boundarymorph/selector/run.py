@@ -22,6 +22,7 @@ from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import (
     BaseSession,
+    Boosted,
     ExhaustiveSession,
     Limit,
     Outlook,
@@ -37,7 +38,7 @@ from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.composition import boundary_of, completed, rounds_of, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
+from boundarymorph.selector.remarks import fields_unread, no_call, none_reached, nothing_found, of_documents, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import SelectionTask
@@ -118,6 +119,7 @@ class SelectionRun:
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[Notice] = []
+        self.boosts: NDArray[np.float64] | None = None  # (N,), if the task has any
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
     def _enter(self, call: Call) -> None:
@@ -179,6 +181,10 @@ class SelectionRun:
             if task.wanted.distinct is not None:
                 async with task.context.deadline.enforced():
                     groups = await self._distinct(task.wanted.distinct)
+            if task.relevance.boosts is not None:
+                async with task.context.deadline.enforced():
+                    self.boosts, unread = await self.documents.read_boosts(task.relevance.boosts)
+                self.warnings += fields_unread(unread)
             try:
                 async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
@@ -261,7 +267,7 @@ class SelectionRun:
         """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
         task, scores = self._task, self.calibrated.add_known(known)
         if task.spending.goal == "scores":
-            return ExhaustiveSession(self.pool, scores)
+            return ExhaustiveSession(self.pool, scores, self.boosts)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         budget = max(0, self._budget - replacing)
         method = (
@@ -272,6 +278,8 @@ class SelectionRun:
         limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
         limit = limit if groups is None else groups.limited(limit)
         boundary = boundary_of(task, limit, method, self.calibrated.least)
+        if self.boosts is not None:
+            boundary = Boosted(boundary, self.boosts, self.calibrated.shipped)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
         return Session(
             self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
@@ -483,12 +491,13 @@ class SelectionRun:
             blank = blank[: max(0, room)]
         if task.wanted.min_relevance or not blank.size:
             return selection
-        nothing = np.zeros(len(blank))
+        nothing, value = np.zeros(len(blank)), selection.value
         return Selection(
             np.concatenate([selection.documents, blank]),
             np.concatenate([selection.relevance, nothing]),
             np.concatenate([selection.std, nothing]),
             np.concatenate([selection.scored, np.ones(len(blank), dtype=np.bool_)]),
+            None if value is None else np.concatenate([value, nothing]),
         )
 
     async def _as_given(self) -> Selection:
@@ -499,6 +508,8 @@ class SelectionRun:
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
+        if task.relevance.boosts is not None:
+            self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
         if lengths is not None:
