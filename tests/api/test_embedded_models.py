@@ -95,3 +95,6 @@ async def test_rounds_and_exclusions_name_documents_not_passages(client: httpx.A
     assert {id for event in events[:-1] for id in event["ids"]} <= {"bread", "book"}
     body = answer(await client.post("/select", json={**request, "exclude_ids": ["book"]}))
     assert [document["id"] for document in body["documents"]] == ["bread"]
+    boosted = [SHELF[0], SHELF[1] | {"weight": 0.001}]
+    body = answer(await client.post("/select", json={**request, "k": 2, "pool": boosted}))
+    assert [document["id"] for document in body["documents"]] == ["bread", "book"]

@@ -79,10 +79,7 @@ class Passages:
         """Return the selection with the first passage of each document alone."""
         if not self.by_id:
             return selection
-        kept = np.sort(np.unique(self._parents(ids)[selection.documents], return_index=True)[1])
-        return Selection(
-            selection.documents[kept], selection.relevance[kept], selection.std[kept], selection.scored[kept]
-        )
+        return selection.at(np.sort(np.unique(self._parents(ids)[selection.documents], return_index=True)[1]))
 
     def _parents(self, ids: Sequence[str]) -> NDArray[np.intp]:
         """Return (N,) numbers from 0 to N - 1, equal for the passages of a document."""
