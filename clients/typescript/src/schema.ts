@@ -623,6 +623,13 @@ export interface components {
              */
             inferred: number[];
             /**
+             * Relevance
+             * @description with 'boost': of documents, by index, without boosts
+             */
+            relevance?: {
+                [key: string]: number;
+            } | null;
+            /**
              * Expected Loss
              * @description share of the best k documents' relevance that is expected to be missed
              */
@@ -2159,6 +2166,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -2330,6 +2343,12 @@ export interface components {
              * @default null
              */
             relevance?: ("people" | "scorer") | null;
+            /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2599,6 +2618,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -2761,6 +2786,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -2868,6 +2899,12 @@ export interface components {
              * @default null
              */
             relevance?: ("people" | "scorer") | null;
+            /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -3406,6 +3443,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -3632,6 +3675,12 @@ export interface components {
              * @default null
              */
             relevance?: ("people" | "scorer") | null;
+            /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
