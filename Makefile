@@ -205,7 +205,7 @@ format: setup  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## NAME=selection, request, models, retrieval, scorers, stores, failover, overload, floods or gpu -> build/bench/NAME.json; OPTIONS=--help
+bench: setup  ## NAME=selection, request, models, retrieval, scorers, stores, failover, overload, floods, agents or gpu -> build/bench/NAME.json; OPTIONS=--help
 	$(BIN)/python -m load_tests.bench_$(NAME) $(OPTIONS)
 
 SOAKED_models := tests/stateful

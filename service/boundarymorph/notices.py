@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 Slug: TypeAlias = Literal[  # docs/api.md says when each is sent
     "all-scores-low",
     "approximate-search",
+    "boost-not-used",
     "budget-by-settings",
     "budget-not-spent",
     "calibration-not-used",

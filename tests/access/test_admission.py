@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from boundarymorph.access.limits import Access, Admission
+from boundarymorph.access.admission import Admission
+from boundarymorph.access.limits import Access
 from boundarymorph.errors import Overloaded
 from boundarymorph.settings import Limits, Settings
 from tests import metrics

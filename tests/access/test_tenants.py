@@ -10,7 +10,7 @@ import pytest
 
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.settings import Settings
 from tests.fakes.service import answer, faked, serving, texts
 

@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 import boundarymorph_client as bm
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
 from tests.clients.conftest import serving

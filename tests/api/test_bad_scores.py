@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import SeededScorer

@@ -13,7 +13,7 @@ import pytest
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api.lifecycle import Parts
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.scoring.build import build_scorer
 from boundarymorph.settings import Settings
 from tests.fakes.scorer import score_of

@@ -11,7 +11,7 @@ import pytest_asyncio
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api.rerank.dialects import PATHS, TeiError
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded, Overloaded, ScorerFailed, ScorerUnavailable
 from boundarymorph.settings import Limits, Settings
 from tests.fakes.scorer import SeededScorer, failing, late

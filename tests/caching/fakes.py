@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.known import CachedScore, KnownScores, MemoryScoreCache
+from boundarymorph.caching.known import KnownScores
+from boundarymorph.caching.scores import CachedScore, MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.scoring.scorer import Scores

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
 from boundarymorph.caching.redis import decoded, encoded
+from boundarymorph.caching.scores import CachedScore, MemoryScoreCache, digest
 from tests.clocks import Clock
 from tests.contract.score_cache import MODEL, QUERY, SCORES, TEXTS, ScoreCacheContract
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import CachingEncoder, Vector
+from boundarymorph.caching.vectors import CachingEncoder, Vector
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.encoders import Encoder
 from tests.caching.fakes import GatedEncoder, turns

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.caching.known import CachedScore, MemoryScoreCache, digest
+from boundarymorph.caching.scores import CachedScore, MemoryScoreCache, digest
 from boundarymorph.errors import DeadlineExceeded, ScorerUnavailable
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scores

@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from boundarymorph.caching.build import build_caches
-from boundarymorph.caching.known import CachedScore, digest
 from boundarymorph.caching.redis import RedisLink, RedisScoreCache, State, score_key
+from boundarymorph.caching.scores import CachedScore, digest
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import CacheSettings
 from tests import metrics

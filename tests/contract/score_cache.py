@@ -1,6 +1,6 @@
 """What every ScoreCache does. A test class inherits and provides `cache`, empty, with a day to live."""
 
-from boundarymorph.caching.known import FIELDS, CachedScore, ScoreCache, digest
+from boundarymorph.caching.scores import FIELDS, CachedScore, ScoreCache, digest
 
 MODEL = "maker/model@123/fp32/512"
 QUERY = "how often do trams run?"

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from starlette.types import ASGIApp
 
 from boundarymorph.api.lifecycle import Build, Parts
-from boundarymorph.caching.known import ScoreCache
+from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.index_retriever import IndexRetriever

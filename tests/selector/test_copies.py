@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.errors import EncoderUnavailable
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document, Retrieved, Search

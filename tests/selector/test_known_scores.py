@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.retrieval.candidates import IndexSource
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.selector.result import Progress, SelectionResult

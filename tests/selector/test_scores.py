@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.calibration.shipped import shipped_map
 from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace

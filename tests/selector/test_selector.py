@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selection import Session

@@ -738,7 +738,7 @@ export interface components {
         };
         /**
          * ExplainedPool
-         * @description All candidates. The lists have one entry each, in retrieval order.
+         * @description All candidates, or the first 'explain_depth'. The lists have one entry each, in retrieval order.
          */
         ExplainedPool: {
             /**
@@ -1604,6 +1604,11 @@ export interface components {
              */
             std: number;
             /**
+             * Value
+             * @description with boosts: relevance times those of the document; it ranks the set
+             */
+            value?: number | null;
+            /**
              * Source
              * @description whether 'relevance' was scored or inferred
              * @enum {string}
@@ -2228,6 +2233,46 @@ export interface components {
             use_activation?: boolean | null;
         };
         /**
+         * BoostRule
+         * @description A weight or a function, or both, which are then multiplied; with a 'filter' for the documents that match it.
+         */
+        BoostRule: {
+            /**
+             * Filter
+             * @description in the language of the request's 'filter'
+             * @default null
+             */
+            filter?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Weight
+             * @description 1 changes nothing
+             * @default null
+             */
+            weight?: number | null;
+            /**
+             * @description falls as a normal distribution does
+             * @default null
+             */
+            gauss?: components["schemas"]["DecayFunction"] | null;
+            /**
+             * @description falls fastest at the origin
+             * @default null
+             */
+            exp?: components["schemas"]["DecayFunction"] | null;
+            /**
+             * @description falls steadily
+             * @default null
+             */
+            linear?: components["schemas"]["DecayFunction"] | null;
+            /**
+             * @description follows a number, such as a popularity
+             * @default null
+             */
+            field_value_factor?: components["schemas"]["FactorFunction"] | null;
+        };
+        /**
          * CohereV2Request
          * @description A request of version 2 of Cohere's API.
          */
@@ -2399,6 +2444,39 @@ export interface components {
              * @default cosine
              */
             metric?: string;
+        };
+        /**
+         * DecayFunction
+         * @description 1 at the origin and up to 'offset' away from it; 'decay' at a distance of 'scale' beyond that.
+         */
+        DecayFunction: {
+            /**
+             * Field
+             * @description of the metadata: a number, or a date in ISO 8601 or in seconds since 1970
+             */
+            field: string;
+            /**
+             * Origin
+             * @description a number, a date in ISO 8601, or "now"
+             */
+            origin: number | string;
+            /**
+             * Scale
+             * @description above 0; for dates a duration such as "30d", in ms, s, m, h or d
+             */
+            scale: number | string;
+            /**
+             * Offset
+             * @description 0 or more; for dates a duration
+             * @default 0
+             */
+            offset?: number | string;
+            /**
+             * Decay
+             * @description the boost at 'scale'
+             * @default 0.5
+             */
+            decay?: number;
         };
         /**
          * DeleteDocuments
@@ -2593,6 +2671,36 @@ export interface components {
              * @default null
              */
             use_activation?: boolean | null;
+        };
+        /**
+         * FactorFunction
+         * @description A number of the metadata, times 'factor', by a 'modifier'.
+         */
+        FactorFunction: {
+            /**
+             * Field
+             * @description of the metadata
+             */
+            field: string;
+            /**
+             * Factor
+             * @description the number is multiplied by it first
+             * @default 1
+             */
+            factor?: number;
+            /**
+             * Modifier
+             * @description the base of log, log1p and log2p is 10, that of the others e
+             * @default none
+             * @enum {string}
+             */
+            modifier?: "none" | "log" | "log1p" | "log2p" | "ln" | "ln1p" | "ln2p" | "square" | "sqrt" | "reciprocal";
+            /**
+             * Missing
+             * @description in place of a missing number; without it the boost is then 1
+             * @default null
+             */
+            missing?: number | null;
         };
         /**
          * MixedbreadRequest
@@ -2909,6 +3017,12 @@ export interface components {
              */
             tokens?: number | null;
             /**
+             * Weight
+             * @description a boost: its value is its relevance times this, and what 'boost' gives; 1 changes nothing
+             * @default null
+             */
+            weight?: number | null;
+            /**
              * Metadata
              * @description returned with 'return_documents'
              */
@@ -3116,6 +3230,12 @@ export interface components {
              */
             diversity?: number;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied: the set, its order and the calls go by the product, the value; 'min_relevance' goes by relevance. Each factor, and the product of all, is held from 0.001 to 1,000
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Method
              * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with as many rounds as calls and reuse false
              * @default null
@@ -3190,6 +3310,12 @@ export interface components {
              * @default false
              */
             explain?: boolean | "pool";
+            /**
+             * Explain Depth
+             * @description with 'explain': "pool": only the belief about the first so many candidates
+             * @default null
+             */
+            explain_depth?: number | null;
             /**
              * Deadline Ms
              * @description from the arrival; the answer is the set as it is then
@@ -3599,12 +3725,15 @@ export type WeaviateAnswer = components['schemas']['WeaviateAnswer'];
 export type WeaviateScore = components['schemas']['WeaviateScore'];
 export type AskedQuery = components['schemas']['AskedQuery'];
 export type BareRequest = components['schemas']['BareRequest'];
+export type BoostRule = components['schemas']['BoostRule'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
+export type DecayFunction = components['schemas']['DecayFunction'];
 export type DeleteDocuments = components['schemas']['DeleteDocuments'];
 export type Describe = components['schemas']['Describe'];
 export type Distinct = components['schemas']['Distinct'];
 export type DocumentsRequest = components['schemas']['DocumentsRequest'];
+export type FactorFunction = components['schemas']['FactorFunction'];
 export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];

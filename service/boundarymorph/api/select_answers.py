@@ -32,6 +32,9 @@ class SelectedDocument(BaseModel):
     rank: int = Field(description="1 is the most relevant of the set")
     relevance: float = Field(description="in [0, 1]")
     std: float = Field(description="posterior standard deviation; 0 if scored")
+    value: float | None = Field(
+        None, description="with boosts: relevance times those of the document; it ranks the set"
+    )
     source: Literal["cross_encoder", "posterior"] = Field(description="whether 'relevance' was scored or inferred")
     cross_encoder_score: float | None = Field(description="null if it was not scored")
     retrieval_rank: int = Field(description="1 is the first of the pool")
@@ -86,7 +89,7 @@ class ExplainedRound(BaseModel):
 
 
 class ExplainedPool(BaseModel):
-    """All candidates. The lists have one entry each, in retrieval order."""
+    """All candidates, or the first 'explain_depth'. The lists have one entry each, in retrieval order."""
 
     ids: list[str] = Field(description="of the documents")
     retrieval_scores: list[float] = Field(description="of the first stage")

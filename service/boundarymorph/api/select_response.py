@@ -48,7 +48,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         method=task.relevance.method,
         vectors=result.vectors,
         usage=Usage(
-            budget=task.spending.budget,
+            budget=result.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
@@ -115,6 +115,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored, relevance = bool(selection.scored[rank - 1]), float(selection.relevance[rank - 1])
+        worth = None if selection.value is None else float(selection.value[rank - 1])
         read = result.documents.get(pool.ids[position])
         document = read if with_text else None
         value = [] if task.wanted.distinct is None or read is None else task.wanted.distinct.value(read)
@@ -124,6 +125,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
                 rank=rank,
                 relevance=relevance,
                 std=float(selection.std[rank - 1]),
+                value=worth,
                 source="cross_encoder" if scored else "posterior",
                 cross_encoder_score=result.scores.get(position, relevance) if scored else None,
                 retrieval_rank=position + 1,
@@ -186,13 +188,14 @@ def _pool(result: SelectionResult) -> ExplainedPool:
     first, last = (None, None) if result.explained is None else (result.explained.first, result.explained.last)
     first_relevance, first_std = _of_all(first, result.pool)
     relevance, std = _of_all(last, result.pool)
+    depth = result.task.report.explain_depth
     return ExplainedPool(
-        ids=list(result.pool.ids),
-        retrieval_scores=_rounded(result.pool.scores),
-        first_relevance=first_relevance,
-        first_std=first_std,
-        relevance=relevance,
-        std=std,
+        ids=list(result.pool.ids)[:depth],
+        retrieval_scores=_rounded(result.pool.scores[:depth]),
+        first_relevance=first_relevance[:depth],
+        first_std=first_std[:depth],
+        relevance=relevance[:depth],
+        std=std[:depth],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import math
+import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,12 +12,14 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
+from boundarymorph.api.boosts import rules_of
 from boundarymorph.api.schemas import Distinct
 from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.reading import bound
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import IndexSource, PoolSource, Source
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import read_path
@@ -82,6 +85,7 @@ def task_of(
             calibration=calibration if request.calibrated and request.index is None else None,
             shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
+            boosts=_boosts(request),
         ),
         _report(request, limits),
         context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, room),
@@ -126,6 +130,17 @@ def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
     return wanted
 
 
+def _boosts(request: SelectRequest) -> Boosts | None:
+    """Return what relevance is multiplied by, at the present time. Raises InvalidInput or LimitExceeded."""
+    documents = [] if request.pool is None else request.pool.documents
+    weights = {
+        str(place) if given.id is None else given.id: given.weight
+        for place, given in enumerate(documents)
+        if given.weight is not None
+    }
+    return Boosts(rules_of(request.boost or (), time.time()), weights) if request.boost or weights else None
+
+
 def _spending(request: SelectRequest, settings: Settings) -> Spending:
     limits, objective = settings.limits, request.objective
     spending = Spending(
@@ -146,7 +161,7 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
 def _report(request: SelectRequest, limits: Limits) -> Report:
     proposals = 0 if request.objective is None else request.objective.next
     bound("objective.next", proposals, limits.k, "documents")
-    return Report(request.return_documents, request.explain == "pool", proposals)
+    return Report(request.return_documents, request.explain == "pool", request.explain_depth, proposals)
 
 
 def instruction_of(given: str | None, limits: Limits) -> str | None:

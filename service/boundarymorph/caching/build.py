@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from boundarymorph.caching.known import CachingEncoder, MemoryScoreCache, ScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache, ScoreCache
+from boundarymorph.caching.vectors import CachingEncoder
 from boundarymorph.settings import CacheSettings
 
 if TYPE_CHECKING:  # a standalone scorer loads neither Redis nor an encoder

@@ -7,16 +7,13 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum, auto
-from hashlib import blake2b
-from sys import getsizeof
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boundarymorph.caching.scores import CachedScore, ScoreCache, digest
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, ScorerUnavailable
 from boundarymorph.inference.models import identity_of
 from boundarymorph.remote.wire import Span, TokenCounts
@@ -24,122 +21,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked
 from boundarymorph.telemetry import metrics
 
-if TYPE_CHECKING:  # the library has none of these
-    from cachetools import LRUCache, TLRUCache
-
-    from boundarymorph.retrieval.encoders import Embeddings, Encoder
-
-DIGEST_BYTES = 16
 CHANGED = "the scorer's model has changed since this request began; try again"  # its scores are not comparable
-
-
-def digest(*texts: str) -> bytes:
-    """Return 16 bytes that identify these texts, in this order."""
-    # Every str has a digest, even with a lone surrogate; lengths keep ("ab", "c") and ("a", "bc") apart.
-    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
-    if len(parts) > 1:
-        parts = [len(part).to_bytes(8, "little") + part for part in parts]
-    return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
-
-
-FIELDS = 5_000  # most that are recalled per query
-DOCUMENT_BYTES = 255  # longest document id in UTF-8; a score with a longer one is stored without it
-SECONDS_TO_LIVE = 7 * 24 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class CachedScore:
-    """A score in [0, 1]; truncated: whether the pair was; document: the text's id when it was scored, only a hint where
-    to look: the score is valid for a text with the digest under which it is stored."""
-
-    score: float
-    truncated: bool = False
-    document: str | None = None
-
-
-def kept_name(document: str | None) -> bytes | None:
-    if document is None:
-        return None
-    try:
-        name = document.encode()
-    except UnicodeEncodeError:
-        return None
-    return name if len(name) <= DOCUMENT_BYTES else None
-
-
-class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: errors are misses. A cache may lose anything."""
-
-    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
-        """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
-
-    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
-        """Return n scores in the order of the digests, None for each that is missing."""
-
-    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
-        """Store scores by the digests of their texts; all of a query expire a fixed time after its first write."""
-
-
-_QUERY_BYTES = 550
-_SCORE_BYTES = 200
-
-
-@dataclass(slots=True)
-class _Query:
-    expires: float
-    scores: dict[bytes, CachedScore] = field(default_factory=dict)
-
-
-class MemoryScoreCache:
-    """A `ScoreCache` in this process, for one event loop; it evicts whole queries, least recently used first.
-    max_bytes: an estimate. seconds_to_live: since the first write of a query."""
-
-    def __init__(
-        self,
-        max_bytes: int = 64 * 2**20,
-        *,
-        seconds_to_live: float = SECONDS_TO_LIVE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        from cachetools import TLRUCache
-
-        self._seconds_to_live, self._clock = seconds_to_live, clock
-        self._queries: TLRUCache[bytes, _Query] = TLRUCache(
-            max_bytes, lambda key, query, now: query.expires, clock, _size
-        )
-
-    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
-        return dict(self._known(model, query))
-
-    async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
-        known = self._known(model, query)
-        return metrics.counted("scores", [known.get(text) for text in text_digests])
-
-    async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
-        if not scores:
-            return
-        key = digest(model, query)
-        known = self._queries.pop(key, None) or _Query(self._clock() + self._seconds_to_live)
-        for text, cached in scores.items():
-            known.scores.pop(text, None)
-            kept = kept_name(cached.document) is not None
-            known.scores[text] = cached if kept else replace(cached, document=None)
-        for text in list(known.scores)[:-FIELDS]:
-            del known.scores[text]
-        with suppress(ValueError):  # larger than the whole cache
-            self._queries[key] = known
-        metrics.cache_writes.labels("scores", "ok").inc(len(scores))
-
-    def _known(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
-        found: _Query | None = self._queries.get(digest(model, query))
-        return {} if found is None else found.scores
-
-
-def _size(query: _Query) -> int:
-    ids = (score.document for score in query.scores.values() if score.document is not None)
-    return _QUERY_BYTES + len(query.scores) * _SCORE_BYTES + sum(map(getsizeof, ids))
-
-
 _Key = tuple[str, str, bytes]  # model, query, digest of the text
 log = logging.getLogger(__name__)
 
@@ -425,74 +307,3 @@ class TaskScores:
         before, self._model = self._model, name or self._model
         if before not in (None, self._model):
             raise ScorerUnavailable(CHANGED, public=CHANGED)
-
-
-Vector = NDArray[np.float32]
-_VectorKey = tuple[str, int, bytes]  # model, dimension, digest of the text
-_ENTRY_BYTES = 600  # of a vector besides its numbers
-
-
-class CachingEncoder:
-    """An `Encoder` that passes on documents, and queries that are neither cached nor being encoded."""
-
-    def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
-        from cachetools import LRUCache
-
-        self._encoder = encoder
-        self._cache: LRUCache[_VectorKey, Vector] = LRUCache(max_bytes, lambda vector: _ENTRY_BYTES + vector.nbytes)
-        self._flights: dict[_VectorKey, asyncio.Future[Vector | None]] = {}  # None of a request that was cancelled
-        self._closed = False
-
-    @property
-    def name(self) -> str:
-        return self._encoder.name
-
-    @property
-    def identity(self) -> str | None:
-        """The name under which vectors are kept; None while it is unknown."""
-        return identity_of(self._encoder)
-
-    @property
-    def dimension(self) -> int:
-        return self._encoder.dimension
-
-    async def check(self) -> None:
-        await self._encoder.check()
-
-    async def encode_query(self, text: str, caller: str = "") -> Vector:
-        if self._closed:
-            raise RuntimeError("the encoder is closed")
-        name = self.identity
-        if name is None:
-            return await self._encoder.encode_query(text, caller)
-        key = name, self._encoder.dimension, digest(text)
-        [known] = metrics.counted("embeddings", [self._cache.get(key)])
-        while known is None and (flight := self._flights.get(key)) is not None:
-            known = await asyncio.shield(flight)
-        return (await self._encoded(key, text, caller) if known is None else known).copy()
-
-    async def _encoded(self, key: _VectorKey, text: str, caller: str) -> Vector:
-        flight = self._flights[key] = asyncio.get_running_loop().create_future()
-        vector: Vector | None = None
-        try:
-            vector = await self._encoder.encode_query(text, caller)
-        except Exception as error:
-            flight.set_exception(error)
-            flight.exception()  # which nobody else may want
-            raise
-        finally:
-            del self._flights[key]
-            if not flight.done():
-                flight.set_result(vector)
-        if (self.identity, self._encoder.dimension) == key[:2]:
-            with suppress(ValueError):  # larger than the whole cache
-                self._cache[key] = vector.copy()  # theirs may be a row of a large array
-            metrics.cache_writes.labels("embeddings", "ok").inc()
-        return vector
-
-    async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
-        return await self._encoder.encode_documents(texts, caller)
-
-    async def close(self) -> None:
-        self._closed = True
-        await self._encoder.close()

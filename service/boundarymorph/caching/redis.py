@@ -15,7 +15,7 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from boundarymorph.caching.known import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, digest, kept_name
+from boundarymorph.caching.scores import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, digest, kept_name
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.inference.concurrency import owned
 from boundarymorph.telemetry import metrics

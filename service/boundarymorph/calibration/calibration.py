@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.trust import CHOICES, Choice
-from boundarymorph.errors import InvalidInput
+from boundarymorph.errors import InvalidConfiguration, InvalidInput
 
 VERSION = 2
 Relevance = Literal["people", "scorer"]  # what people are expected to find, or the score alone
@@ -89,6 +91,14 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def of_file(cls, path: Path) -> Calibration:
+        """Return the calibration of the setting `calibration`. Raises InvalidConfiguration."""
+        try:
+            return cls.of_json(orjson.loads(path.read_bytes()))
+        except (OSError, orjson.JSONDecodeError, InvalidInput) as error:
+            raise InvalidConfiguration(f"calibration: {path} cannot be used: {error}") from None
 
     @classmethod
     def of_json(cls, values: Any) -> Calibration:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -22,6 +22,7 @@ from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import (
     BaseSession,
+    Boosted,
     ExhaustiveSession,
     Limit,
     Outlook,
@@ -37,7 +38,7 @@ from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.composition import boundary_of, completed, rounds_of, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
+from boundarymorph.selector.remarks import fields_unread, no_call, none_reached, nothing_found, of_documents, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import SelectionTask
@@ -99,7 +100,7 @@ class SelectionRun:
         encoder: str | None = None,
     ) -> None:
         self._task, self._candidates, self.scores = task, candidates, scores
-        self._k = task.wanted.k
+        self._k, self._budget = task.wanted.k, task.spending.budget
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._in_thread: Run = shared.executor.of(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
@@ -118,6 +119,7 @@ class SelectionRun:
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[Notice] = []
+        self.boosts: NDArray[np.float64] | None = None  # (N,), if the task has any
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
     def _enter(self, call: Call) -> None:
@@ -179,6 +181,10 @@ class SelectionRun:
             if task.wanted.distinct is not None:
                 async with task.context.deadline.enforced():
                     groups = await self._distinct(task.wanted.distinct)
+            if task.relevance.boosts is not None:
+                async with task.context.deadline.enforced():
+                    self.boosts, unread = await self.documents.read_boosts(task.relevance.boosts)
+                self.warnings += fields_unread(unread)
             try:
                 async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
@@ -239,12 +245,10 @@ class SelectionRun:
         models = self.scores.model, self._encoder
         self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
         self.warnings += said
-        if self.calibrated.harmful and self._task.spending.budget and not self._task.ranks_all:
-            if self._task.spending.explicit:
-                self.warnings.append(HARMFUL)
-            else:
-                self._task = replace(self._task, spending=replace(self._task.spending, budget=0))
-                self.warnings.append(SPARED)
+        if self.calibrated.harmful and self._budget and not self._task.ranks_all:
+            explicit = self._task.spending.explicit
+            self.warnings.append(HARMFUL if explicit else SPARED)
+            self._budget = self._budget if explicit else 0
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.spending.known, set(self._blank.tolist())
         if brought:
@@ -254,7 +258,7 @@ class SelectionRun:
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
-        self._rounds = rounds_of(self._task, self._full)
+        self._rounds = rounds_of(self._task, self._budget, self._full)
         return session, self._ask(session)
 
     def _session(
@@ -263,9 +267,9 @@ class SelectionRun:
         """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
         task, scores = self._task, self.calibrated.add_known(known)
         if task.spending.goal == "scores":
-            return ExhaustiveSession(self.pool, scores)
+            return ExhaustiveSession(self.pool, scores, self.boosts)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
-        budget = max(0, task.spending.budget - replacing)
+        budget = max(0, self._budget - replacing)
         method = (
             TO_FIND
             if task.wanted.target is not None and task.relevance.method == DEFAULT
@@ -274,6 +278,8 @@ class SelectionRun:
         limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
         limit = limit if groups is None else groups.limited(limit)
         boundary = boundary_of(task, limit, method, self.calibrated.least)
+        if self.boosts is not None:
+            boundary = Boosted(boundary, self.boosts, self.calibrated.shipped)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
         return Session(
             self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
@@ -305,7 +311,7 @@ class SelectionRun:
             rounds=session.rounds,
             calls=scores.calls,
             cached=scores.cached,
-            budget=self._task.spending.budget,
+            budget=self._budget,
             reused=len(scores.reused),
             outlook=outlook,
             pool=self.pool,
@@ -406,6 +412,7 @@ class SelectionRun:
         self.warnings += self._remarks()
         result = SelectionResult(
             task=task,
+            budget=self._budget,
             pool=self.pool,
             selection=selection,
             history=self.calibrated.history(session.history) if session else (),
@@ -484,12 +491,13 @@ class SelectionRun:
             blank = blank[: max(0, room)]
         if task.wanted.min_relevance or not blank.size:
             return selection
-        nothing = np.zeros(len(blank))
+        nothing, value = np.zeros(len(blank)), selection.value
         return Selection(
             np.concatenate([selection.documents, blank]),
             np.concatenate([selection.relevance, nothing]),
             np.concatenate([selection.std, nothing]),
             np.concatenate([selection.scored, np.ones(len(blank), dtype=np.bool_)]),
+            None if value is None else np.concatenate([value, nothing]),
         )
 
     async def _as_given(self) -> Selection:
@@ -500,6 +508,8 @@ class SelectionRun:
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
+        if task.relevance.boosts is not None:
+            self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
         if lengths is not None:
@@ -557,11 +567,7 @@ class SelectionRun:
         if not selection.documents.size:
             ranking = self.calibrated.read(await self._step(session.ranking))
             found += none_reached(task.wanted.min_relevance, ranking.relevance, bool(ranking.scored.any()))
-        if (
-            self.interruption is None
-            and task.spending.budget
-            and not (session.history or self.ungraded or self.scores.reused)
-        ):
+        if self.interruption is None and self._budget and not (session.history or self.ungraded or self.scores.reused):
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 

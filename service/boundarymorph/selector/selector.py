@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from boundarymorph.caching.known import KnownScores, ScoreCache
+from boundarymorph.caching.known import KnownScores
+from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.inference.models import identity_of
 from boundarymorph.retrieval.document import Retriever

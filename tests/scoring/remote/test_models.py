@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.remote.wire import Context, Span
 from boundarymorph.scoring.build import full_pass
 from boundarymorph.scoring.remote import MOST_SPANS, parse

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.api.lifecycle import Parts
-from boundarymorph.caching.known import MemoryScoreCache
+from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.errors import InvalidInput
 from boundarymorph.scoring.remote import RemoteScorer, parse
 from boundarymorph.scoring.scorer import BatchingScorer, Scorer, TakesNoInstruction

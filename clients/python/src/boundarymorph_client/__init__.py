@@ -33,6 +33,7 @@ from boundarymorph_client.errors import (
 )
 from boundarymorph_client.models import (
     AnswerWarning,
+    BoostRule,
     DeleteReport,
     Distinct,
     DocumentPage,
@@ -64,6 +65,7 @@ from boundarymorph_client.version import __version__
 __all__ = [
     "AnswerWarning",
     "AsyncClient",
+    "BoostRule",
     "BoundaryMorphError",
     "Client",
     "Conflict",

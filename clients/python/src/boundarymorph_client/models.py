@@ -32,6 +32,7 @@ class PoolDocument(TypedDict, total=False):
     bm25: float
     cross_encoder_score: float
     tokens: int
+    weight: float
     metadata: Mapping[str, Any]
 
 
@@ -64,6 +65,37 @@ class Distinct(TypedDict, total=False):
     k_counts: Literal["documents", "groups"]
 
 
+class DecayFunction(TypedDict, total=False):
+    """1 at the origin and up to `offset` away from it, `decay` at `scale` beyond that. origin: a number, a date in ISO
+    8601, or "now"; of dates, scale and offset are durations such as "30d"."""
+
+    field: Required[str]
+    origin: Required[float | str]
+    scale: Required[float | str]
+    offset: float | str
+    decay: float
+
+
+class FactorFunction(TypedDict, total=False):
+    """A number of the metadata, times a factor, by a modifier as in Elasticsearch, such as `log1p` or `sqrt`."""
+
+    field: Required[str]
+    factor: float
+    modifier: str
+    missing: float | None
+
+
+class BoostRule(TypedDict, total=False):
+    """A weight or one function, or both, for the documents that match the filter."""
+
+    filter: Mapping[str, Any]
+    weight: float
+    gauss: DecayFunction
+    exp: DecayFunction
+    linear: DecayFunction
+    field_value_factor: FactorFunction
+
+
 class SelectOptions(TypedDict, total=False):
     """Options of a selection. Exactly one of `index` and `pool` is needed; what is left out is the service's to choose.
 
@@ -86,13 +118,16 @@ class SelectOptions(TypedDict, total=False):
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
         weight against relevance.
+    boost: rules by which relevance is multiplied; documents compete by the product, their `value`, which also orders
+        them. A document of a pool may have a `weight` of its own.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. rounds: trips to the scorer at
         most, or "auto": by what one costs.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
-        the set before each round, and what was believed of every candidate at first and in the end.
+        the set before each round, and what was believed of every candidate at first and in the end. explain_depth: of
+        the first so many candidates alone.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls.
     on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
@@ -117,6 +152,7 @@ class SelectOptions(TypedDict, total=False):
     instruction: str
     distinct: bool | str | Distinct
     diversity: float
+    boost: Sequence[BoostRule]
     method: str
     depth: int
     exclude_ids: Sequence[str | int]
@@ -126,6 +162,7 @@ class SelectOptions(TypedDict, total=False):
     spend: Literal["order", "set"]
     return_documents: bool
     explain: bool | Literal["pool"]
+    explain_depth: int
     deadline_ms: float
     reuse: bool
     on_failure: Literal["degrade", "error"]
@@ -150,6 +187,7 @@ class SelectedDocument(Answer):
     rank: int
     relevance: float
     std: float
+    value: float | None = None
     source: str
     cross_encoder_score: float | None
     retrieval_rank: int
