@@ -745,7 +745,7 @@ export interface components {
         };
         /**
          * ExplainedPool
-         * @description All candidates. The lists have one entry each, in retrieval order.
+         * @description All candidates, or the first 'explain_depth'. The lists have one entry each, in retrieval order.
          */
         ExplainedPool: {
             /**
@@ -3347,6 +3347,12 @@ export interface components {
              * @default false
              */
             explain?: boolean | "pool";
+            /**
+             * Explain Depth
+             * @description with 'explain': "pool": only the belief about the first so many candidates
+             * @default null
+             */
+            explain_depth?: number | null;
             /**
              * Deadline Ms
              * @description from the arrival; the answer is the set as it is then

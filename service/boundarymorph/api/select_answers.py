@@ -89,7 +89,7 @@ class ExplainedRound(BaseModel):
 
 
 class ExplainedPool(BaseModel):
-    """All candidates. The lists have one entry each, in retrieval order."""
+    """All candidates, or the first 'explain_depth'. The lists have one entry each, in retrieval order."""
 
     ids: list[str] = Field(description="of the documents")
     retrieval_scores: list[float] = Field(description="of the first stage")

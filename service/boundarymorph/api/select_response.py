@@ -48,7 +48,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         method=task.relevance.method,
         vectors=result.vectors,
         usage=Usage(
-            budget=task.spending.budget,
+            budget=result.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
@@ -188,13 +188,14 @@ def _pool(result: SelectionResult) -> ExplainedPool:
     first, last = (None, None) if result.explained is None else (result.explained.first, result.explained.last)
     first_relevance, first_std = _of_all(first, result.pool)
     relevance, std = _of_all(last, result.pool)
+    depth = result.task.report.explain_depth
     return ExplainedPool(
-        ids=list(result.pool.ids),
-        retrieval_scores=_rounded(result.pool.scores),
-        first_relevance=first_relevance,
-        first_std=first_std,
-        relevance=relevance,
-        std=std,
+        ids=list(result.pool.ids)[:depth],
+        retrieval_scores=_rounded(result.pool.scores[:depth]),
+        first_relevance=first_relevance[:depth],
+        first_std=first_std[:depth],
+        relevance=relevance[:depth],
+        std=std[:depth],
     )
 
 

@@ -330,6 +330,9 @@ class SelectRequest(Message):
         description="return every round: what was scored, its rival, and the score; with 'pool' also the set before "
         "each round, and the belief about each candidate before the first call and at the end",
     )
+    explain_depth: int | None = Field(
+        None, ge=1, description="with 'explain': \"pool\": only the belief about the first so many candidates"
+    )
     deadline_ms: float | None = Field(
         None, gt=0, le=86_400_000, description="from the arrival; the answer is the set as it is then"
     )
@@ -367,6 +370,8 @@ class SelectRequest(Message):
                 raise ValueError("'bm25' and 'cross_encoder_score' are about one query; leave them out with 'queries'")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
+        if self.explain_depth is not None and self.explain != "pool":
+            raise ValueError("'explain_depth' goes with 'explain': \"pool\"; set that, or leave it out")
         if self.max_tokens is not None and self.distinct is not None and self.distinct.k_counts == "groups":
             raise ValueError("'distinct': \"k_counts\" is \"groups\", which goes with 'k'; leave out 'max_tokens'")
         return self

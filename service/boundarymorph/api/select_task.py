@@ -160,7 +160,7 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
 def _report(request: SelectRequest, limits: Limits) -> Report:
     proposals = 0 if request.objective is None else request.objective.next
     bound("objective.next", proposals, limits.k, "documents")
-    return Report(request.return_documents, request.explain == "pool", proposals)
+    return Report(request.return_documents, request.explain == "pool", request.explain_depth, proposals)
 
 
 def instruction_of(given: str | None, limits: Limits) -> str | None:

@@ -113,10 +113,11 @@ class Explained:
 class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
 
-    task: as it was carried out. history: the scores that were asked for, all of which count against the budget. calls:
-    how many of them the cross-encoder computed for this task; cached: how many came from a cache, or from another task
-    that was computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set
-    is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
+    task: as it was carried out. budget: the calls that it was allowed, 0 if by judgements they make sets worse and the
+    request names no budget. history: the scores that were asked for, all of which count against it. calls: how many of
+    them the cross-encoder computed for this task; cached: how many came from a cache, or from another task that was
+    computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is
+    expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
     scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
     read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
     task asks for it and anything was believed. calibration: when that in use was made; to_people: whether relevance is
@@ -127,6 +128,7 @@ class SelectionResult:
     """
 
     task: SelectionTask
+    budget: int
     pool: Pool
     selection: Selection
     history: Sequence[Observation]

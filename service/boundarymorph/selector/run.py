@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -100,7 +100,7 @@ class SelectionRun:
         encoder: str | None = None,
     ) -> None:
         self._task, self._candidates, self.scores = task, candidates, scores
-        self._k = task.wanted.k
+        self._k, self._budget = task.wanted.k, task.spending.budget
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._in_thread: Run = shared.executor.of(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
@@ -245,12 +245,10 @@ class SelectionRun:
         models = self.scores.model, self._encoder
         self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
         self.warnings += said
-        if self.calibrated.harmful and self._task.spending.budget and not self._task.ranks_all:
-            if self._task.spending.explicit:
-                self.warnings.append(HARMFUL)
-            else:
-                self._task = replace(self._task, spending=replace(self._task.spending, budget=0))
-                self.warnings.append(SPARED)
+        if self.calibrated.harmful and self._budget and not self._task.ranks_all:
+            explicit = self._task.spending.explicit
+            self.warnings.append(HARMFUL if explicit else SPARED)
+            self._budget = self._budget if explicit else 0
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.spending.known, set(self._blank.tolist())
         if brought:
@@ -260,7 +258,7 @@ class SelectionRun:
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
-        self._rounds = rounds_of(self._task, self._full)
+        self._rounds = rounds_of(self._task, self._budget, self._full)
         return session, self._ask(session)
 
     def _session(
@@ -271,7 +269,7 @@ class SelectionRun:
         if task.spending.goal == "scores":
             return ExhaustiveSession(self.pool, scores, self.boosts)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
-        budget = max(0, task.spending.budget - replacing)
+        budget = max(0, self._budget - replacing)
         method = (
             TO_FIND
             if task.wanted.target is not None and task.relevance.method == DEFAULT
@@ -313,7 +311,7 @@ class SelectionRun:
             rounds=session.rounds,
             calls=scores.calls,
             cached=scores.cached,
-            budget=self._task.spending.budget,
+            budget=self._budget,
             reused=len(scores.reused),
             outlook=outlook,
             pool=self.pool,
@@ -414,6 +412,7 @@ class SelectionRun:
         self.warnings += self._remarks()
         result = SelectionResult(
             task=task,
+            budget=self._budget,
             pool=self.pool,
             selection=selection,
             history=self.calibrated.history(session.history) if session else (),
@@ -568,11 +567,7 @@ class SelectionRun:
         if not selection.documents.size:
             ranking = self.calibrated.read(await self._step(session.ranking))
             found += none_reached(task.wanted.min_relevance, ranking.relevance, bool(ranking.scored.any()))
-        if (
-            self.interruption is None
-            and task.spending.budget
-            and not (session.history or self.ungraded or self.scores.reused)
-        ):
+        if self.interruption is None and self._budget and not (session.history or self.ungraded or self.scores.reused):
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 

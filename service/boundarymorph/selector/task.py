@@ -107,11 +107,13 @@ class Report:
     Attributes:
         return_documents: Whether it has the texts.
         explain_pool: Whether it has `Explained`.
+        explain_depth: About how many of the first candidates; None for all.
         proposals: With a target, how many documents to read next it names at most.
     """
 
     return_documents: bool = False
     explain_pool: bool = False
+    explain_depth: int | None = None
     proposals: int = 0
 
 

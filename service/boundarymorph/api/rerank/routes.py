@@ -311,9 +311,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
     if len(task.query) < len(wanted.query):
         said = f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)"
         warnings.append(Notice("query-truncated", said))
-    if wanted.budget is None and task.spending.budget < count:
+    if wanted.budget is None and result.budget < count:
         said = (
-            f"{task.spending.budget} of the {count} documents were scored and the scores of the others are expected "
+            f"{result.budget} of the {count} documents were scored and the scores of the others are expected "
             "ones, by the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
         warnings.append(Notice("budget-by-settings", said))
@@ -341,7 +341,7 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             status=result.status.value,
             stop_reason=result.stop_reason.value,
             documents=count,
-            budget=task.spending.budget,
+            budget=result.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             reused_scores=result.reused,
