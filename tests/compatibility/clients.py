@@ -93,6 +93,16 @@ def cohere() -> None:
         same(results_of(answer), ranking(servers))
         assert [each.document.title for each in answer.results] == [DOCUMENTS[each.index] for each in answer.results]
 
+    @check("cohere", "POST /v1/rerank", "`boost` as an additional field")
+    def boosted(servers: Servers) -> None:
+        documents = [{"text": text, "place": str(place)} for place, text in enumerate(DOCUMENTS)]
+        extra = {"additional_body_parameters": {"boost": [{"filter": {"place": "1"}, "weight": 1000}]}}
+        answer = asked("/v1/rerank", calling(servers, documents=documents), request_options=extra)
+        exact = dict(ranking(servers))
+        for index, score in results_of(answer):
+            assert abs(answer.boundarymorph["relevance"][str(index)] - exact[index]) < 1e-6
+            assert abs(score - exact[index] * (1000 if index == 1 else 1)) < 1e-3
+
     @check("cohere", "POST /v2/rerank", "max_tokens_per_doc, relevant_spans; the asynchronous client")
     def shortened(servers: Servers) -> None:
         fields = {"max_tokens_per_doc": 5, "relevant_spans": {"mode": "enabled"}}

@@ -623,6 +623,13 @@ export interface components {
              */
             inferred: number[];
             /**
+             * Relevance
+             * @description with 'boost': of documents, by index, without boosts
+             */
+            relevance?: {
+                [key: string]: number;
+            } | null;
+            /**
              * Expected Loss
              * @description share of the best k documents' relevance that is expected to be missed
              */
@@ -2186,6 +2193,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -2363,6 +2376,12 @@ export interface components {
              * @default null
              */
             relevance?: ("people" | "scorer") | null;
+            /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -2638,6 +2657,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -2806,6 +2831,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -2919,6 +2950,12 @@ export interface components {
              * @default null
              */
             relevance?: ("people" | "scorer") | null;
+            /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
@@ -3475,6 +3512,12 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
@@ -3707,6 +3750,12 @@ export interface components {
              * @default null
              */
             relevance?: ("people" | "scorer") | null;
+            /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one

@@ -12,9 +12,9 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
-from boundarymorph.api.boosts import rules_of
+from boundarymorph.api.boosts import BoostRule, rules_of
 from boundarymorph.api.schemas import Distinct
-from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
+from boundarymorph.api.select_schemas import AskedQuery, PoolBody, PoolDocument, SelectRequest, VectorBlock
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
@@ -87,7 +87,7 @@ def task_of(
             calibration=calibration if request.calibrated and request.index is None else None,
             shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
-            boosts=_boosts(request),
+            boosts=boosts_of(request.boost, () if request.pool is None else request.pool.documents),
         ),
         _report(request, limits),
         context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, room),
@@ -132,15 +132,14 @@ def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
     return wanted
 
 
-def _boosts(request: SelectRequest) -> Boosts | None:
+def boosts_of(rules: Sequence[BoostRule] | None, documents: Sequence[PoolDocument] = ()) -> Boosts | None:
     """Return what relevance is multiplied by, at the present time. Raises InvalidInput or LimitExceeded."""
-    documents = [] if request.pool is None else request.pool.documents
     weights = {
         str(place) if given.id is None else given.id: given.weight
         for place, given in enumerate(documents)
         if given.weight is not None
     }
-    return Boosts(rules_of(request.boost or (), time.time()), weights) if request.boost or weights else None
+    return Boosts(rules_of(rules or (), time.time()), weights) if rules or weights else None
 
 
 def _spending(request: SelectRequest, settings: Settings) -> Spending:

@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
+from boundarymorph.api.boosts import BoostRule
 from boundarymorph.api.schemas import AnswerWarning, DistinctBy, LanguageModelUsage, QueryText, Relevance
 from boundarymorph.api.select_answers import PassageOfDocument, ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
 from boundarymorph.remote.wire import Span
+from boundarymorph.retrieval.boosts import MAX_RULES
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
@@ -82,6 +84,12 @@ class RerankRequest(BaseModel):
         None,
         description="what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', "
         "what people are expected to find, which is the default with one, as in POST /select",
+    )
+    boost: list[BoostRule] | None = Field(
+        None,
+        max_length=MAX_RULES,
+        description="rules by which relevance is multiplied, as in POST /select, by the fields of documents that are "
+        "objects; scores are then the products, and may exceed 1",
     )
     calibration: bool | None = Field(
         None, description="whether scores are probabilities by the service's calibration of pools, if it has one"
@@ -221,6 +229,7 @@ class Diagnostics(BaseModel):
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     trips: int = Field(description="calls of the scorer")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
+    relevance: dict[int, float] | None = Field(None, description="with 'boost': of documents, by index, without boosts")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
     calibration: str | None = Field(None, description="when the calibration was made by which scores are probabilities")
     policy: str = Field(description="the policy in force, whose defaults the request has")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import compress
 from operator import or_
 from typing import Any, Literal
 from uuid import uuid4
@@ -37,7 +38,7 @@ from boundarymorph.api.rerank.ranking import (
 )
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import passage_of, usage_of
-from boundarymorph.api.select_task import context_of, cut_of, finds_for_people, grouping_of, instruction_of
+from boundarymorph.api.select_task import boosts_of, context_of, cut_of, finds_for_people, grouping_of, instruction_of
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
@@ -293,6 +294,7 @@ def _task(
             calibration=calibration,
             shipped=wanted.calibration is not False,
             instruction=instruction,
+            boosts=boosts_of(wanted.boost),
         ),
         context=context,
     )
@@ -354,6 +356,7 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             reused_scores=result.reused,
             trips=result.trips,
             inferred=sorted(inferred),
+            relevance=None if selection.value is None else dict(zip(index, selection.relevance.tolist(), strict=True)),
             expected_loss=result.outlook.loss,
             calibration=result.calibration,
             policy=asked.policy,
@@ -367,8 +370,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
 def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: Grouping | None) -> list[Ranked]:
     """Return the requested results. index: the places of the selected documents in the request."""
     wanted, returned = asked.request, asked.request.most or len(asked.texts)
-    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
-    results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
+    scores = selection.relevance if selection.value is None else selection.value
+    there = selection.relevance >= (wanted.min_relevance or 0.0)
+    results = [Ranked(*of) for of in compress(zip(index, scores.tolist(), strict=True), there.tolist())]
     results = results[:returned] if grouping is None else _distinct(results, asked, grouping, returned)
     if not asked.whole:
         return results
