@@ -28,6 +28,7 @@ Slug: TypeAlias = Literal[  # docs/api.md says when each is sent
     "no-effect",
     "no-word-found",
     "nothing-scored",
+    "passages-left-out",
     "query-truncated",
     "rows-without-id",
     "scoring-truncated",

@@ -119,3 +119,20 @@ async def test_documents_without_text_are_worth_nothing(client: httpx.AsyncClien
 
 async def test_as_many_rules_as_there_may_be(client: httpx.AsyncClient) -> None:
     assert (await select(client, query=QUERY, pool=POOL, k=5, boost=[LIKED] * MAX_RULES))["documents"]
+
+
+@pytest.mark.parametrize("budget", [None, 8])
+async def test_rerank_routes_score_by_value(client: httpx.AsyncClient, budget: int | None) -> None:
+    documents = [{"text": document["text"], **document["metadata"]} for document in POOL]
+    asked = {"query": QUERY, "documents": documents, "boost": RULES, "budget": budget, "relevance": "scorer"}
+    body = answer(await client.post("/v1/rerank", json=asked))
+    scores = {result["index"]: result["relevance_score"] for result in body["results"]}
+    assert [*scores.values()] == sorted(scores.values(), reverse=True) and len(scores) == COUNT
+    relevance = {int(index): value for index, value in body["boundarymorph"]["relevance"].items()}
+    for index, score in scores.items():
+        assert score == pytest.approx(relevance[index] * boost_of(f"d{index}"))
+        if index not in body["boundarymorph"]["inferred"]:
+            assert relevance[index] == pytest.approx(SCORES[f"d{index}"])
+    least = sorted(SCORES.values())[-12]
+    few = answer(await client.post("/v1/rerank", json=asked | {"budget": None, "min_relevance": least}))
+    assert {result["index"] for result in few["results"]} == {int(id[1:]) for id in SCORES if SCORES[id] >= least}

@@ -93,6 +93,14 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("shortest document has 20", {"pool": [{"text": "a", "tokens": n} for n in (30, 20)], "max_tokens": 19}),
         (DOTS, {"distinct": "a..b"}),
         ("k_counts", {"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}),
+        ("made when it is built: index build", {"passages": True}),
+        ("leave out the embeddings", {"index": GONE, "pool": TWO, "passages": True}),
+        (
+            "does not go with 'passages'",
+            {"index": GONE, **pool(), "distinct": {"by": "page", "k_counts": "groups"}, "passages": True},
+        ),
+        ("'passages' goes with 'query'", {**several(), "index": GONE, "passages": True}),
+        ("leave out 'passages'", finding(index=GONE, pool=[{"text": "a"}], query_embedding=GONE, passages=True)),
         *(("diversity", {"diversity": value}) for value in (1.1, -0.1)),
         ("diversity", {"diversity": 0.5, "max_tokens": 100}),
         *((said, {"boost": [boost]}) for said, boost in (

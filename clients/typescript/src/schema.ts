@@ -623,6 +623,13 @@ export interface components {
              */
             inferred: number[];
             /**
+             * Relevance
+             * @description with 'boost': of documents, by index, without boosts
+             */
+            relevance?: {
+                [key: string]: number;
+            } | null;
+            /**
              * Expected Loss
              * @description share of the best k documents' relevance that is expected to be missed
              */
@@ -1122,6 +1129,8 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
+            /** @description of a document longer than the window: its best passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
         };
         /**
          * ModelCard
@@ -1296,6 +1305,27 @@ export interface components {
             detail?: string | null;
         };
         /**
+         * PassageOfDocument
+         * @description The passage of a long document that is most relevant. start, end: its place in the text, in characters.
+         */
+        PassageOfDocument: {
+            /**
+             * Start
+             * @description of its first character in the document's text
+             */
+            start: number;
+            /**
+             * End
+             * @description behind its last character
+             */
+            end: number;
+            /**
+             * Text
+             * @description what was scored, after the title
+             */
+            text: string;
+        };
+        /**
          * Ready
          * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
          *     probed and not listed.
@@ -1436,6 +1466,8 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
+            /** @description of a document longer than the window: its best passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Relevant Spans
              * @description with relevant_spans: the most relevant parts of the document as it was read, best first
@@ -1644,6 +1676,8 @@ export interface components {
              * @description with 'distinct' by a field: its value; null if the document has none
              */
             group?: unknown;
+            /** @description of a document longer than the scorer's window: its most relevant passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Text
              * @description with 'return_documents'
@@ -2159,11 +2193,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2331,11 +2377,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2599,11 +2657,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2761,11 +2831,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2869,11 +2951,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Best Passages
+             * @description as 'passages' of the other formats
+             * @default null
+             */
+            best_passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3299,6 +3393,12 @@ export interface components {
              */
             vectors?: ("lexical" | "encoder") | null;
             /**
+             * Passages
+             * @description true, the default for a pool without embeddings: a document that is longer than the scorer's window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut
+             * @default null
+             */
+            passages?: boolean | null;
+            /**
              * Return Documents
              * @description return text, title and metadata too
              * @default false
@@ -3412,11 +3512,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3639,11 +3751,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3700,6 +3824,7 @@ export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
+export type PassageOfDocument = components['schemas']['PassageOfDocument'];
 export type Ready = components['schemas']['Ready'];
 export type RelevantSpan = components['schemas']['RelevantSpan'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];

@@ -161,7 +161,10 @@ class Rule(NamedTuple):
     message: str
 
 
-FOR_ONE_QUERY = ("query_embedding", "max_tokens", "min_relevance", "distinct", "diversity", "objective", "known_scores")
+FOR_ONE_QUERY = (
+    *("query_embedding", "max_tokens", "min_relevance", "distinct", "diversity", "objective", "known_scores"),
+    "passages",
+)
 RULES = (
     Rule(
         "queries",
@@ -173,11 +176,12 @@ RULES = (
     Rule(
         "index", {"vectors": None, "ranked": None}, "{} goes with 'pool'; an index has vectors and an order of its own"
     ),
+    Rule("index", {"passages": None}, "{} goes with 'pool'; those of an index are made when it is built: index build"),
     Rule("max_tokens", {"k": None}, "give 'k' or 'max_tokens', not both"),
     Rule("max_tokens", {"diversity": None}, "{} goes with 'k'; leave out 'max_tokens'"),
     Rule(
         "objective",
-        dict.fromkeys(("k", "max_tokens", "distinct", "diversity", "calibration")),
+        dict.fromkeys(("k", "max_tokens", "distinct", "diversity", "calibration", "passages")),
         "'objective' returns all that is found; leave out {}",
     ),
 )
@@ -324,6 +328,11 @@ class SelectRequest(Message):
         None,
         description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
     )
+    passages: bool | None = Field(
+        None,
+        description="true, the default for a pool without embeddings: a document that is longer than the scorer's "
+        "window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut",
+    )
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,
@@ -370,6 +379,10 @@ class SelectRequest(Message):
                 raise ValueError("'bm25' and 'cross_encoder_score' are about one query; leave them out with 'queries'")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
+        if self.passages and self._embedded:
+            raise ValueError("'passages' has vectors of its own: leave out the embeddings, or leave out 'passages'")
+        if self.passages and self.distinct is not None and self.distinct.k_counts == "groups":
+            raise ValueError("'distinct': \"k_counts\" is \"groups\", which does not go with 'passages'; leave one out")
         if self.explain_depth is not None and self.explain != "pool":
             raise ValueError("'explain_depth' goes with 'explain': \"pool\"; set that, or leave it out")
         if self.max_tokens is not None and self.distinct is not None and self.distinct.k_counts == "groups":
@@ -380,6 +393,14 @@ class SelectRequest(Message):
     def calibrated(self) -> bool:
         """Whether a calibration may apply; with an objective, 'min_relevance' is on the scale of the answers."""
         return self.calibration is not False and self.objective is None
+
+    @property
+    def makes_passages(self) -> bool:
+        """Whether long documents become passages."""
+        if self.passages is not None:
+            return self.passages
+        grouped = self.distinct is not None and self.distinct.k_counts == "groups"
+        return not (self._embedded or grouped or self.queries or self.objective)
 
     @property
     def _embedded(self) -> bool:

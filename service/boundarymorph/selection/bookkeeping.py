@@ -53,6 +53,11 @@ class Selection:
     scored: NDArray[np.bool_]
     value: NDArray[np.float64] | None = None
 
+    def at(self, places: NDArray[np.intp]) -> Selection:
+        """Return what is at these places of the set, in their order."""
+        value = None if self.value is None else self.value[places]
+        return Selection(self.documents[places], self.relevance[places], self.std[places], self.scored[places], value)
+
 
 class BaseSession(ABC):
     """A session over a pool. Subclasses choose what is asked, and hold the belief.

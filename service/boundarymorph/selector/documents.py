@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -253,7 +253,9 @@ class Documents:
         """Return the (N,) boosts of all documents, and the fields that `Boosts.unread` names."""
         documents = await self.read_metadata() if boosts.rules else {}
         unread = await self._run(boosts.unread, documents.values())
-        return await self._run(boosts.of, self._pool.ids, documents), unread
+        named = self._candidates.passages.document_id
+        weights = {id: boosts.weights.get(named(id), 1.0) for id in self._pool.ids}
+        return await self._run(replace(boosts, weights=weights).of, self._pool.ids, documents), unread
 
     async def read_metadata(self) -> Mapping[str, Document]:
         """Return all documents by id, read with their metadata if not with their texts."""

@@ -104,7 +104,8 @@ def _joined(
     tokens = [part.tokens for part in parts if part.tokens is not None]
     return replace(
         parts[0],
-        task=replace(task, spending=replace(task.spending, budget=sum(part.task.spending.budget for part in parts))),
+        task=task,
+        budget=sum(part.budget for part in parts),
         selection=selection,
         history=[seen for _, seen in calls],
         rounds=max(part.rounds for part in parts),

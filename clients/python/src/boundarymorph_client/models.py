@@ -123,6 +123,8 @@ class SelectOptions(TypedDict, total=False):
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. rounds: trips to the scorer at
         most, or "auto": by what one costs.
+    passages: of a pool without embeddings: False cuts documents that are longer than the scorer reads. By default
+        they become passages, of which the best counts.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
@@ -156,6 +158,7 @@ class SelectOptions(TypedDict, total=False):
     method: str
     depth: int
     exclude_ids: Sequence[str | int]
+    passages: bool
     filter: Mapping[str, Any]
     hybrid: bool
     rounds: int | Literal["auto"]
@@ -170,6 +173,14 @@ class SelectOptions(TypedDict, total=False):
 
 class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
+
+
+class PassageOfDocument(Answer):
+    """A part of a document's text. start, end: in characters."""
+
+    start: int
+    end: int
+    text: str
 
 
 class RelevantSpan(Answer):
@@ -195,6 +206,7 @@ class SelectedDocument(Answer):
     query: int | None = None
     relevances: list[float | None] | None = None
     group: Any = None
+    passage: PassageOfDocument | None = None
     text: str | None = None
     title: str | None = None
     metadata: dict[str, Any] | None = None
