@@ -3,7 +3,7 @@
 python -m load_tests.bench_agents --data FOLDER [--table TABLE.npz] [--encode] [--every 10] [--turns 3]
 
 The agent is a script. It asks its question, reads the answer, and stops once it has read NEEDED relevant documents, or
-all if there are fewer. Else it asks again, at most three times, without the documents that it has read: the question
+all if there are fewer. Else it asks again, three times in all, without the documents that it has read: the question
 with words of the first document, then the rarer half of the question's words. It recognises a relevant document by the
 judgements of a BEIR folder. Candidates are the first POOL documents by the embedded encoder, with vectors of a table or
 made here, or by BM25. Scores are the embedded cross-encoder's; those of a table are taken from there. A token is four
