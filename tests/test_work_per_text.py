@@ -25,6 +25,7 @@ from boundarymorph.inference.models import (
 from boundarymorph.retrieval import uploads, words
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
+from boundarymorph.retrieval.passages import Cut, divided
 from tests.texts import KINDS
 
 pytestmark = pytest.mark.strangers
@@ -77,6 +78,10 @@ def line_of_an_upload(text: str) -> None:
         uploads._parsed(uploads.Line(1, line.encode(), 0), 0, 2**30)
 
 
+def passages_of_a_pool(text: str) -> object:
+    return divided([Document("a", text)], "sea", 400, Cut(32, 1_000))
+
+
 def passages(name: str, text: str) -> object:
     return list(files.Passages(200)._cut(Document(name, text)))
 
@@ -94,6 +99,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "a line of an upload": line_of_an_upload,
     "the title of a file": files.titled,
     "passages of Markdown": partial(passages, "a.md"),
+    "passages of a pool": passages_of_a_pool,
     "passages of a text": partial(passages, "a.txt"),
     "what can be read": lambda text: (reading.has_content(text), reading.composed(text)),
 }

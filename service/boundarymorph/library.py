@@ -66,17 +66,18 @@ class Selector:
         self._settings = settings or Settings.load()
         arguments = {"pairs": pairs, "settings": self._settings, **defaults}
         self._again = partial(type(self), score, **arguments)
-        name = score if isinstance(score, str) else None
+        name, window = score if isinstance(score, str) else None, None
         if score == EMBEDDED:
-            score, name = _embedded()
+            score, name, window = _embedded()
         elif isinstance(score, str):
             score = _cross_encoder(score)
         if hasattr(score, "predict"):
             name = name or getattr(getattr(score, "config", None), "_name_or_path", None)
+            window = getattr(score, "max_length", None)
             score, pairs = score.predict, True
         elif hasattr(score, "rerank"):
             score = partial(_by_flashrank, score)
-        self._scorer = _Scorer(score, pairs, name or "function")
+        self._scorer = _Scorer(score, pairs, name or "function", window)
         self._defaults = defaults
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -171,15 +172,16 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
     raise AssertionError("a budget of 0 has no call")
 
 
-def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str]:
-    """Return what scores with the embedded cross-encoder, and its name. Raises InvalidInput if it is not installed."""
+def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str, int]:
+    """Return what scores with the embedded cross-encoder, its name, and the tokens that it reads. Raises InvalidInput
+    if it is not installed."""
     try:
         from boundarymorph.scoring.scorer import OnnxCrossEncoder
 
         model = OnnxCrossEncoder.embedded()
     except (ModuleNotFoundError, ModelUnavailable):
         raise InvalidInput(missing_package("the embedded cross-encoder", "boundarymorph-models", "models")) from None
-    return lambda query, texts: model.run(model.tokenize(query, texts)), model.name
+    return lambda query, texts: model.run(model.tokenize(query, texts)), model.name, model.max_length
 
 
 def _cross_encoder(name: str) -> Any:
@@ -288,8 +290,8 @@ class _Scorer:
 
     takes_instruction = False
 
-    def __init__(self, function: Callable[..., Any], pairs: bool, name: str) -> None:
-        self._function, self._pairs, self.name = function, pairs, name
+    def __init__(self, function: Callable[..., Any], pairs: bool, name: str, max_length: int | None) -> None:
+        self._function, self._pairs, self.name, self.max_length = function, pairs, name, max_length
 
     async def check(self) -> None:
         """The first call shows whether the function works."""

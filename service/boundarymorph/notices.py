@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 Slug: TypeAlias = Literal[  # docs/api.md says when each is sent
     "all-scores-low",
     "approximate-search",
+    "boost-not-used",
     "budget-by-settings",
     "budget-not-spent",
     "calibration-not-used",
@@ -27,6 +28,7 @@ Slug: TypeAlias = Literal[  # docs/api.md says when each is sent
     "no-effect",
     "no-word-found",
     "nothing-scored",
+    "passages-left-out",
     "query-truncated",
     "rows-without-id",
     "scoring-truncated",

@@ -1,5 +1,6 @@
 """The service on its embedded models: the numbers that come out are the models' own."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -50,3 +51,50 @@ async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None
     assert body["usage"].items() >= expected.items()
     assert any(warning["slug"] == "scoring-truncated" for warning in body["warnings"])
     assert body["timings_ms"]["score"] > 0
+
+
+BOOK = "".join(f"On day {day} the mayor opened a bridge, and the band played until midnight. " for day in range(400))
+ANSWER = "A harp is an instrument whose strings are plucked with the fingers. "
+SHELF = [{"id": "bread", "text": "Yeast makes the dough rise."}, {"id": "book", "text": BOOK + ANSWER + BOOK}]
+
+
+@pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
+async def test_long_document_is_found_by_its_best_passage(client: httpx.AsyncClient, path: str) -> None:
+    if path == "/select":
+        request: dict[str, Any] = {"pool": SHELF, "k": 2, "budget": 6, "return_documents": True}
+    else:
+        request = {"documents": [document["text"] for document in SHELF], "budget": 6}
+    body = answer(await client.post(path, json={"query": QUERY, **request}))
+    first, second = body["documents"] if path == "/select" else body["results"]
+    passage = first["passage"]
+    assert SHELF[1]["text"][passage["start"] : passage["end"]] == passage["text"]
+    assert ANSWER.strip() in passage["text"] and len(passage["text"]) < 2_000
+    assert second.get("passage") is None
+    assert first.get("text", SHELF[1]["text"]) == SHELF[1]["text"]
+    assert (first.get("id", "book"), first.get("index", 1)) == ("book", 1)
+    usage = body["usage"] if path == "/select" else body["boundarymorph"]
+    assert usage["cross_encoder_calls"] == 6
+    warnings = body["warnings"] if path == "/select" else usage["warnings"]
+    assert [warning["slug"] for warning in warnings] == ["passages-left-out"]
+
+
+async def test_every_long_document_is_ranked_once_by_as_many_calls_as_documents(client: httpx.AsyncClient) -> None:
+    texts = [BOOK, "A violin has four strings.", BOOK + ANSWER]
+    body = answer(await client.post("/v2/rerank", json={"query": QUERY, "documents": texts, "model": "any"}))
+    assert sorted(result["index"] for result in body["results"]) == [0, 1, 2]
+    assert body["boundarymorph"]["cross_encoder_calls"] == 3
+    whole = answer(await client.post("/v1/rerank", json={"query": QUERY, "documents": texts, "passages": False}))
+    assert all("passage" not in result for result in whole["results"])
+    assert [warning["slug"] for warning in whole["boundarymorph"]["warnings"]] == ["scoring-truncated"]
+
+
+async def test_rounds_and_exclusions_name_documents_not_passages(client: httpx.AsyncClient) -> None:
+    request = {"query": QUERY, "pool": SHELF, "k": 1, "budget": 4, "rounds": 2}
+    async with client.stream("POST", "/select", json=request, headers={"accept": "text/event-stream"}) as stream:
+        events = [json.loads(line[6:]) async for line in stream.aiter_lines() if line.startswith("data: ")]
+    assert {id for event in events[:-1] for id in event["ids"]} <= {"bread", "book"}
+    body = answer(await client.post("/select", json={**request, "exclude_ids": ["book"]}))
+    assert [document["id"] for document in body["documents"]] == ["bread"]
+    boosted = [SHELF[0], SHELF[1] | {"weight": 0.001}]
+    body = answer(await client.post("/select", json={**request, "k": 2, "pool": boosted, "relevance": "people"}))
+    assert [document["id"] for document in body["documents"]] == ["bread", "book"]

@@ -45,6 +45,10 @@ def signals(features: dict[str, Any]) -> dict[str, Any]:
     return {"pool": {"documents": texts(2), "features": features}}
 
 
+def decay(**fields: Any) -> dict[str, Any]:
+    return {"field": "x", "origin": 0, "scale": 1, **fields}
+
+
 def several(**more: Any) -> dict[str, Any]:
     return {"query": GONE, "queries": ["one", "two"], "pool": TWO, "k": 2, "budget": 2, **more}
 
@@ -89,8 +93,34 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("shortest document has 20", {"pool": [{"text": "a", "tokens": n} for n in (30, 20)], "max_tokens": 19}),
         (DOTS, {"distinct": "a..b"}),
         ("k_counts", {"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}),
+        ("made when it is built: index build", {"passages": True}),
+        ("leave out the embeddings", {"index": GONE, "pool": TWO, "passages": True}),
+        (
+            "does not go with 'passages'",
+            {"index": GONE, **pool(), "distinct": {"by": "page", "k_counts": "groups"}, "passages": True},
+        ),
+        ("'passages' goes with 'query'", {**several(), "index": GONE, "passages": True}),
+        ("leave out 'passages'", finding(index=GONE, pool=[{"text": "a"}], query_embedding=GONE, passages=True)),
         *(("diversity", {"diversity": value}) for value in (1.1, -0.1)),
         ("diversity", {"diversity": 0.5, "max_tokens": 100}),
+        *((said, {"boost": [boost]}) for said, boost in (
+            ("give a 'weight'", {"filter": {}}),
+            ("'gauss' and 'linear' are two rules", {"gauss": decay(), "linear": decay()}),
+            *(("boost.0.weight", {"weight": weight}) for weight in (0.0009, 1_001, -1, "2")),
+            ("boost.0.filter.a.", {"weight": 2, "filter": {"a.": 1}}),
+            ("boost.0.gauss.date: unknown field 'date'", {"gauss": decay(date={})}),
+            (DOTS, {"gauss": decay(field="a..b")}),
+            *(("boost.0.exp.decay", {"exp": decay(decay=share)}) for share in (0, 1)),
+            *(("'scale' is above 0", {"exp": decay(**bad)}) for bad in ({"scale": 0}, {"offset": -1})),
+            ("boost.0.linear.scale: give a number", {"linear": decay(scale="30d")}),
+            ('a duration such as "30d"', {"linear": decay(origin="now", scale=30)}),
+            ('a duration such as "30d"', {"linear": decay(origin="2026-01-31", scale="30 days")}),
+            ('a date such as "2026-01-31"', {"linear": decay(origin="yesterday", scale="30d")}),
+            ("boost.0.field_value_factor.factor", {"field_value_factor": {"field": "x", "factor": 0}}),
+            ("boost.0.field_value_factor.modifier", {"field_value_factor": {"field": "x", "modifier": "cube"}}),
+        )),
+        *(("boost", {"boost": boost}) for boost in ([], [{"weight": 2}] * 17, {"weight": 2})),
+        ("pool.documents.0.weight", pool(weight=0)),
         (DOTS, {"filter": {"a.": 1}}),
         *(("filter", {"filter": bad}) for bad in ({"year": {"near": 3}}, {"and": 3}, 7)),
         ("query_embedding", {"index": "own"}),  # whose vectors are its users'

@@ -96,6 +96,7 @@ class Alone(KnownScores):
 
     name = "known"
     takes_instruction = False
+    max_length = None
 
     async def check(self) -> None:
         await self.scorer.check()

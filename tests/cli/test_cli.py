@@ -53,6 +53,8 @@ def test_version(run: Run, argument: str) -> None:
         (["select", "index", " "], "query: "),
         (["select", "index", "q", "-N", "0"], "depth"),
         (["select", "index", "q", "--distinct", '{"at_most": 0}'], "distinct.at_most: "),
+        (["select", "index", "q", "--boost", '{"weight": 0}'], "boost.0.weight: "),
+        (["select", "index", "q", "--boost", "7"], "--boost must be a JSON object"),
         (["select", "index", "q", "-B", "2001"], "limit of 2,000 calls"),
         (["select", "index", "q", "--filter", "{"], "--filter"),
         (["select", "index", "q", "--filter", "[]"], "--filter"),

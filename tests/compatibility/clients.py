@@ -67,6 +67,13 @@ def cohere() -> None:
         assert len(found) == len(DOCUMENTS) == len(inferred) + 4
         assert all(abs(score - exact[index]) < 1e-6 for index, score in found if index not in inferred)
 
+    def passages(path: str, servers: Servers) -> None:
+        pages = "".join(f"On day {day} the band played until midnight, and the mayor slept. " for day in range(9_000))
+        answer = asked(path, calling(servers, documents=[pages, *DOCUMENTS]))
+        assert sorted(index for index, _ in results_of(answer)) == list(range(len(DOCUMENTS) + 1))
+        (found,) = (result.passage for result in answer.results if result.index == 0)
+        assert pages[found["start"] : found["end"]] == found["text"] and 100 < len(found["text"]) < len(pages) / 100
+
     def refusals(path: str, servers: Servers) -> None:
         for fields, said in (({"documents": []}, "is empty"), ({"query": 5}, "string"), ({"top_n": "three"}, "top_n")):
             raised(cohere.BadRequestError, partial(asked, path, calling(servers), **fields), said)
@@ -75,6 +82,7 @@ def cohere() -> None:
         row("cohere", f"POST {path}", lambda call, path=path: results_of(asked(path, call)), kinds)
         check("cohere", f"POST {path}", "id, tokens and our diagnostics")(partial(whole, path))
         check("cohere", f"POST {path}", "`budget` as an additional field")(partial(budget, path))
+        check("cohere", f"POST {path}", "the best passage of a book of 300 pages")(partial(passages, path))
         check("cohere", f"POST {path}", "errors in fields")(partial(refusals, path))
 
     @check("cohere", "POST /v1/rerank", "documents as objects, rank_fields, return_documents")
@@ -84,6 +92,16 @@ def cohere() -> None:
         answer = asked("/v1/rerank", call, rank_fields=["title"], return_documents=True)
         same(results_of(answer), ranking(servers))
         assert [each.document.title for each in answer.results] == [DOCUMENTS[each.index] for each in answer.results]
+
+    @check("cohere", "POST /v1/rerank", "`boost` as an additional field")
+    def boosted(servers: Servers) -> None:
+        documents = [{"text": text, "place": str(place)} for place, text in enumerate(DOCUMENTS)]
+        extra = {"additional_body_parameters": {"boost": [{"filter": {"place": "1"}, "weight": 1000}]}}
+        answer = asked("/v1/rerank", calling(servers, documents=documents), request_options=extra)
+        exact = dict(ranking(servers))
+        for index, score in results_of(answer):
+            assert abs(answer.boundarymorph["relevance"][str(index)] - exact[index]) < 1e-6
+            assert abs(score - exact[index] * (1000 if index == 1 else 1)) < 1e-3
 
     @check("cohere", "POST /v2/rerank", "max_tokens_per_doc, relevant_spans; the asynchronous client")
     def shortened(servers: Servers) -> None:

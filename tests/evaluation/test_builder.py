@@ -28,6 +28,7 @@ class Lengths:
     """A `Scorer` that keeps count; its scores depend on the two texts alone."""
 
     takes_instruction = False
+    max_length = None
     name = "lengths"
 
     def __init__(self) -> None:

@@ -29,6 +29,7 @@ class SeededScorer:
     """
 
     takes_instruction = False
+    max_length = None
     name = "seeded"
 
     def __init__(

@@ -97,7 +97,7 @@ def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
     pool, rng = of(), np.random.default_rng(1)
     scores = dict(zip(rng.permutation(len(pool))[:12].tolist(), rng.uniform(0.01, 0.9, 12), strict=True))
     plain, found = (posterior(pool, scores, to_people=to).beliefs for to in (False, True))
-    _, added, factor = literally(pool, scores, 0.25)
+    _, added, factor = literally(pool, scores, SIGNAL_WEIGHT)
     middle = (plain.weights @ (plain.means + added)).mean()
     moved = replace(
         plain,

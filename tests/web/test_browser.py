@@ -1,7 +1,4 @@
-"""The pages in a real browser: they answer as the API does, and everybody can read them.
-
-No test here is a coroutine: while the browser runs, Playwright has an event loop of its own in this thread.
-"""
+"""The playground in a real browser: it answers as the API does, and everybody can read it."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from boundarymorph.access import callers
 from boundarymorph.cli import demo
@@ -23,27 +20,19 @@ from tests.system.service import Service, service
 from tests.web.conftest import NODE_MODULES, Open
 
 QUERY = "convert a string to a number"
+LINK = f"/playground?index={demo.INDEX}&query={QUERY}&budget=20&k=15"
 AXE = (NODE_MODULES / "axe-core" / "axe.min.js").read_text()
 
 
-def ask(page: Page, query: str = QUERY, **fields: object) -> None:
-    """Fill in the form and wait for the selection and the comparison."""
-    expect(page.locator("#index option")).to_have_count(1)
-    page.evaluate("document.querySelector('.more').open = true")
-    for name, value in {"query": query, **fields}.items():
-        page.fill(f"[name={name}]", str(value))
-    search(page)
+def answered(page: Page) -> None:
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+    expect(page.locator(".total")).to_have_count(2)
+    expect(page.locator("#problem")).to_be_empty()
 
 
 def search(page: Page) -> None:
     page.click("#go")
-    compared(page)
-
-
-def compared(page: Page) -> None:
-    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
-    expect(page.locator("#compared .verdict")).to_be_visible()
-    expect(page.locator("#problem")).to_be_empty()
+    answered(page)
 
 
 def paste(page: Page, documents: str) -> None:
@@ -51,22 +40,20 @@ def paste(page: Page, documents: str) -> None:
     page.fill("#documents", documents)
 
 
-def titles(page: Page, where: str = "#set") -> list[str]:
-    return page.locator(f"{where} summary .title").all_inner_texts()
+def titles(page: Page, side: str) -> list[str]:
+    return page.locator(f"#{side} .title").all_inner_texts()
 
 
-def selected(running: Service, **request: Any) -> dict[str, Any]:
-    """The API's answer to a request like the page's."""
-    return running.select(**{"query": QUERY, "index": demo.INDEX, "reuse": False, **request})
+def selections(page: Page) -> list[Any]:
+    """The selections that the page asks for from now on. Its comparisons are not explained."""
+    asked: list[Any] = []
 
+    def on_request(request: Request) -> None:
+        if "explain" in (request.post_data or ""):
+            asked.append(request.post_data_json)
 
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [document["id"] for document in answer["documents"]]
-
-
-def outcome(page: Page) -> list[float]:
-    """The total relevance in the headline, and that of plain reranking."""
-    return [float(number) for number in re.findall(r"\d+\.\d+", page.inner_text("#headline"))[-2:]]
+    page.on("request", on_request)
+    return asked
 
 
 def check_accessibility(page: Page) -> None:
@@ -75,123 +62,213 @@ def check_accessibility(page: Page) -> None:
         page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]
         violations = page.evaluate("axe.run(document).then(({ violations }) => violations)")
         assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize(("width", "height"), [(1440, 1000), (320, 640)], ids=["desktop", "phone"])
-def test_playground_shows_the_answer_beside_plain_reranking(
-    opened: Open, demonstrated: Service, width: int, height: int
-) -> None:
-    answer = selected(demonstrated, budget=40, k=20, return_documents=True, explain="pool")
-    believed = dict(zip(answer["pool"]["ids"], answer["pool"]["relevance"], strict=True))
-    with opened(viewport={"width": width, "height": height}) as page:
-        compared(page)  # a query of the demo, without a click
-        ask(page, budget=40, k=20)
-        page.click("#rest")
-        assert titles(page) == ids(answer)
-        for details in page.locator("details").all():
-            details.evaluate("details => (details.open = true)")
-        ours, theirs = (set(titles(page, f"#differing .only:nth-of-type({n})")) for n in (1, 2))
-        assert ours and ours <= set(ids(answer)) and len(ours) == len(theirs) and not theirs & set(ids(answer))
-        sums = [sum(map(believed.__getitem__, each)) for each in (ids(answer), {*ids(answer), *theirs} - ours)]
-        assert outcome(page) == pytest.approx(sums, abs=0.051)
-        assert page.locator("#all-calls tbody tr").count() == 40
-        expect(page.locator("#set .text").first).to_have_text(answer["documents"][0]["text"])
-        for chart in ("ranking", "curve-chart"):
-            painted = "each => each.getContext('2d').getImageData(0, 0, each.width, each.height).data.some(Boolean)"
-            assert page.locator(f"#{chart} canvas").evaluate(painted)
+def test_playground_opens_on_two_sets_that_anybody_can_judge(opened: Open, tmp_path: Path) -> None:
+    """On a service without an index, with the embedded models, as a visitor has them."""
+    with service(tmp_path / "data", embedded=True) as running:
+        for width in (1_280, 390):
+            with opened(url=running.url, viewport={"width": width, "height": 900}) as page:
+                check_opening(page, running, phone=width == 390)
+        assert f"{running.url}/playground" in running.log
+
+
+def check_opening(page: Page, running: Service, phone: bool) -> None:
+    asked = selections(page)
+    answered(page)
+    check_accessibility(page)
+    assert phone or page.evaluate("document.documentElement.scrollHeight") <= 1_700
+    search(page)
+    (request,) = asked
+    query, pool, answer = request["query"], request["pool"], running.select(**request)
+    chosen, ranks = answer["documents"], [document["retrieval_rank"] for document in answer["documents"]]
+    read = [document["source"] == "cross_encoder" for document in chosen]
+
+    def scored(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        wanted = {"pool": documents, "relevance": "scorer", "return_documents": True}
+        return list(running.select(query=query, budget=5, k=5, **wanted)["documents"])
+
+    plain, ours = scored(pool[:5]), scored([pool[rank - 1] for rank in ranks])
+    assert titles(page, "ours") == [document["title"] for document in chosen]
+    assert titles(page, "plain") == [document["title"] for document in plain]
+    sums = [sum(document["cross_encoder_score"] for document in documents) for documents in (plain, ours)]
+    assert page.locator(".total b").all_inner_texts() == [f"{total:.1f}" for total in sums] and sums[1] > 4 * sums[0]
+    different = page.locator("#ours .different .title").all_inner_texts()
+    assert different == [document["title"] for document in chosen if document["retrieval_rank"] > 5]
+    assert page.locator("#ours .from").all_inner_texts() == [f"from {rank}" for rank in ranks]
+    assert "sleep" in page.locator("#ours .snippet b").all_inner_texts()
+    tags = page.locator("#ours .tag").all_inner_texts()
+    assert [tag == "read" for tag in tags] == read and any(re.fullmatch(r"estimated .+ ± .+", tag) for tag in tags)
+    if phone:
+        expect(page.locator("#plain")).to_be_hidden()
+        page.click(".switch button:first-child")
+        expect(page.locator("#ours")).to_be_hidden()
+    for closed in page.locator("details.card > summary, .documents:visible summary").all():
+        closed.click()
+    marks = 5 + read.count(False)  # the set, and what was read and left out
+    for view, parts, count in (("Along", ".mark", marks), ("Score by", ".line", 2), ("All calls", "tbody tr", 5)):
+        page.click(f"#how [role=tab]:has-text('{view}')")
+        expect(page.locator(f"#view > :not(.legend) {parts}:not(.legend *)")).to_have_count(count)
+    check_accessibility(page)
+
+
+def test_each_edit_asks_once(opened: Open) -> None:
+    with opened(LINK) as page:
+        answered(page)
+        asked = selections(page)
+        for _ in range(3):
+            page.press("[data-of=budget]", "ArrowRight")
+        expect(page.locator("#plain-title")).to_contain_text("35 scores")
+        page.fill("#budget", "33")
+        search(page)
+        page.wait_for_timeout(500)  # longer than the page waits for a slider that still moves
+        assert [request["budget"] for request in asked] == [35, 33]
+
+
+def test_address_holds_all_but_documents_and_the_key(opened: Open, demonstrated: Service) -> None:
+    fields = {"depth": "500", "filter": '{"kind": "function"}', "distinct": "text", "budget": "12", "k": "6"}
+    with opened(LINK) as page:
+        answered(page)
+        page.click(".more > summary")
+        for name, value in fields.items():
+            page.fill(f"[name={name}]", value)
+        page.select_option("[name=method]", "boundarymorph")
+        page.check("[name=hybrid]")
+        search(page)
+        request = page.text_content("#code")
+        page.reload()
+        answered(page)
+        assert page.text_content("#code") == request and '"hybrid": true' in (request or "")
+        paste(page, "one secret\nanother secret")
+        page.uncheck("#ranked")
+        search(page)
+        assert "ranked=0" in page.url and "secret" not in page.url
+        page.go_back()
+        expect(page.locator("#index")).to_be_visible()
+        answered(page)
+
+
+def test_unknown_index_of_a_link_is_reported(opened: Open) -> None:
+    with opened(f"/playground?query={QUERY}&index=nope") as page:
+        asked = selections(page)
+        expect(page.locator("#problem")).to_contain_text("There is no index 'nope' here")
         check_accessibility(page)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert f"{demonstrated.url}/playground" in demonstrated.log
+        assert asked == []
 
 
-def test_playground_shows_pasted_documents_as_text(opened: Open) -> None:
+def test_answer_to_earlier_settings_is_marked(opened: Open) -> None:
+    with opened(LINK) as page:
+        answered(page)
+        for query, marked in (("read a file", True), (QUERY, False)):
+            page.fill("#query", query)
+            expect(page.locator("#stale")).to_be_visible(visible=marked)
+
+
+def test_request_is_repeated_when_the_service_says_so(opened: Open) -> None:
+    """As it does while its models are warming up."""
+
+    def refuse(route: Route) -> None:
+        headers = {"Retry-After": "1", "Content-Type": "application/problem+json"}
+        body = {"title": "Not ready", "detail": "the models are warming up; try again", "status": 503}
+        route.fulfill(status=503, headers=headers, body=orjson.dumps(body))
+
+    with opened(LINK, refusals=True) as page:
+        answered(page)
+        page.route("**/select", refuse, times=1)
+        page.click("#go")
+        expect(page.locator("#progress")).to_have_text("The models are warming up …")
+        answered(page)
+
+
+def test_page_and_answer_are_small(opened: Open, demonstrated: Service) -> None:
+    documents = [
+        {"id": f"module.name_{i}", "text": f"{QUERY} in line {i} of file {i % 97}. " * 6} for i in range(6_500)
+    ]
+    demonstrated.fill("large", documents, encoder=None)
+    with opened("/docs") as page:
+        network = page.context.new_cdp_session(page)
+        network.send("Network.enable")
+        sizes: list[int] = []
+        network.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+        packed: list[str | None] = []
+        page.on("response", lambda answer: packed.append(answer.headers.get("content-encoding")))
+        page.goto(f"{demonstrated.url}/playground?index=large&query={QUERY}&budget=50&k=50")
+        answered(page)
+        assert 30_000 < sum(sizes) < 150_000 and packed.count(None) <= 2  # two answers are short
+
+
+def test_focus_is_never_lost(opened: Open) -> None:
+    with opened(f"{LINK}&also=a second question") as page:
+        expect(page.locator("#rest")).to_be_visible()
+        page.press("#rest", "Enter")
+        assert page.evaluate("document.activeElement === document.querySelectorAll('#ours summary')[6]")
+        page.route("**/select", lambda route: None)
+        page.click("#go")
+        page.press("#cancel", "Enter")
+        expect(page.locator("#go")).to_be_focused()
+
+
+def test_pasted_documents_are_shown_as_text(opened: Open) -> None:
     """They may hold HTML and any script."""
     arabic = "كيف يتحول النص إلى رقم في بايثون"
-    documents = [
-        {"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"},
-        {"_id": "own", "text": "plain"},
-        {"text": arabic},
-    ]
+    image = {"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"}
+    documents = [image, {"text": "long " * 40}, {"text": arabic}]
     with opened() as page:
-        page.fill("#query", "تحويل النص إلى رقم")
         paste(page, "\n".join(orjson.dumps(each).decode() for each in documents))
+        page.fill("#query", "تحويل النص إلى رقم")
         search(page)
         directions = "elements => elements.map(each => [each.textContent, getComputedStyle(each).direction])"
-        shown = dict(page.locator("#set summary .title, #query").evaluate_all(directions))
-        assert shown == {"": "rtl", "<b>bold</b>": "ltr", "plain": "ltr", arabic: "rtl"}
-        page.locator("#set summary", has_text="plain").click()
-        expect(page.locator("#set .id")).to_have_text("own")
+        shown = dict(page.locator("#ours .title, #query").evaluate_all(directions))
+        assert shown == {"": "rtl", "<b>bold</b>": "ltr", "long " * 15 + "long…": "ltr", arabic: "rtl"}
         for two in ("[1] Smith on sleep\n{braces} in plain words", '{\n "text": "one"\n}\n{"text": "two"}'):
             paste(page, two)
             search(page)
-            assert page.locator("#set > li").count() == 2
-
-
-def test_playground_example_shows_a_gain(opened: Open, tmp_path: Path) -> None:
-    """With the embedded models, as a visitor has them."""
-    with service(tmp_path / "data", embedded=True) as running, opened(url=running.url) as page:
-        expect(page.locator("#no-index")).to_contain_text("There is no index yet")
-        search(page)
-        ours, plain = outcome(page)
-        assert ours > 1.2 * plain
-
-
-MISTAKES = [
-    ("#query", "  ", "query: must have a character that is not white space"),
-    ("[name=filter]", "kind", "The filter is not JSON"),
-    ("#documents", '[{"text": "never ends"', "The documents begin like a JSON array, but are none"),
-    ("#documents", '{"text": "fine"}\n{"text": broken}', "Document 2 is not a JSON object"),
-    ("#key", "ключ", "only ASCII characters"),
-]
-
-
-def test_playground_reports_mistakes(opened: Open) -> None:
-    with opened(refusals=True) as page:
-        ask(page, budget=5, k=5)
-        for field, value, complaint in MISTAKES:
-            page.check("[value=pool]" if field == "#documents" else "[value=index]")
-            right = page.input_value(field)
-            page.fill(field, value)
+            expect(page.locator("#ours li")).to_have_count(2)
+        for wrong, complaint in (
+            ('[{"text": "never ends"', "The documents begin like a JSON array, but are none"),
+            ('{"text": "fine"}\n{"text": broken}', "Document 2 is not a JSON object"),
+            ("", "Paste some documents first"),
+        ):
+            paste(page, wrong)
             page.click("#go")
             expect(page.locator("#problem")).to_contain_text(complaint)
-            page.fill(field, right)
-        check_accessibility(page)
 
 
-def test_playground_key_is_asked_for_and_never_shown(opened: Open, tmp_path: Path) -> None:
+def test_key_is_asked_for_and_never_shown(opened: Open, tmp_path: Path) -> None:
     secret, key = callers.make_key("reader", [callers.Scope.SELECT])
     with (
         service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
         opened(url=running.url, refusals=True) as page,
     ):
-        expect(page.locator("#no-index")).to_contain_text("API key")
-        page.fill("#key", "not-the-key")
-        page.press("#key", "Tab")
-        expect(page.locator("#no-index")).to_have_text("The service does not know this key: paste it again.")
+        for wrong, words in (("not-the-key", "this API key is not known"), ("ключ", "only ASCII characters")):
+            page.fill("#key", wrong)
+            page.press("#key", "Tab")
+            expect(page.locator("#problem")).to_contain_text(words)
         page.fill("#key", secret)
-        page.fill("#query", QUERY)
-        paste(page, "one\ntwo")
-        search(page)
-        for code in snippets(page):
-            assert "BOUNDARYMORPH_API_KEY" in code and secret not in code
+        page.press("#key", "Enter")
+        answered(page)
+        assert all("BOUNDARYMORPH_API_KEY" in code and secret not in code + page.url for code in snippets(page))
 
 
 def snippets(page: Page) -> Iterator[str]:
+    page.click("#request > summary")
     for language in ("curl", "Python", "TypeScript"):
-        page.click(f"#tab-{language}")
+        page.click(f"#code-{language}")
         yield page.inner_text("#code")
 
 
-def test_playground_code_makes_the_same_request(opened: Open, tmp_path: Path) -> None:
-    with opened() as page:
-        ask(page, "don't round 'half' up", budget=10, k=5)
-        shown = titles(page)
+def test_code_makes_the_same_request(opened: Open, tmp_path: Path) -> None:
+    with opened(LINK) as page:
+        page.fill("#query", "don't round 'half' up")
+        search(page)
+        page.locator("#common").evaluate("each => (each.open = true)")
+        differing, others = (set(titles(page, side)) for side in ("ours", "plain"))
+        shown = differing | set(titles(page, "common"))  # a set is larger than ten
+        assert len(shown) == 15 and len(differing) == len(others) and not shown & others
         curl, python, script = snippets(page)
-    assert ids(orjson.loads(printed("bash", "-c", curl))) == shown
-    for command in ((sys.executable, "-c", python), typescript(script, tmp_path)):
-        assert [line.split()[1] for line in printed(*command).splitlines()] == shown
-
-
-def printed(*command: str) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for command in (("bash", "-c", curl), (sys.executable, "-c", python), typescript(script, tmp_path)):
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found = orjson.loads(output)["documents"] if command[0] == "bash" else output.splitlines()
+        assert {each["id"] if isinstance(each, dict) else each.split()[1] for each in found} == shown

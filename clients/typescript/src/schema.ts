@@ -623,6 +623,13 @@ export interface components {
              */
             inferred: number[];
             /**
+             * Relevance
+             * @description with 'boost': of documents, by index, without boosts
+             */
+            relevance?: {
+                [key: string]: number;
+            } | null;
+            /**
              * Expected Loss
              * @description share of the best k documents' relevance that is expected to be missed
              */
@@ -738,7 +745,7 @@ export interface components {
         };
         /**
          * ExplainedPool
-         * @description All candidates. The lists have one entry each, in retrieval order.
+         * @description All candidates, or the first 'explain_depth'. The lists have one entry each, in retrieval order.
          */
         ExplainedPool: {
             /**
@@ -1122,6 +1129,8 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
+            /** @description of a document longer than the window: its best passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
         };
         /**
          * ModelCard
@@ -1296,6 +1305,27 @@ export interface components {
             detail?: string | null;
         };
         /**
+         * PassageOfDocument
+         * @description The passage of a long document that is most relevant. start, end: its place in the text, in characters.
+         */
+        PassageOfDocument: {
+            /**
+             * Start
+             * @description of its first character in the document's text
+             */
+            start: number;
+            /**
+             * End
+             * @description behind its last character
+             */
+            end: number;
+            /**
+             * Text
+             * @description what was scored, after the title
+             */
+            text: string;
+        };
+        /**
          * Ready
          * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
          *     probed and not listed.
@@ -1436,6 +1466,8 @@ export interface components {
              * @description with 'distinct' by a field: its value, if the document has one
              */
             group?: unknown;
+            /** @description of a document longer than the window: its best passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Relevant Spans
              * @description with relevant_spans: the most relevant parts of the document as it was read, best first
@@ -1604,6 +1636,11 @@ export interface components {
              */
             std: number;
             /**
+             * Value
+             * @description with boosts: relevance times those of the document; it ranks the set
+             */
+            value?: number | null;
+            /**
              * Source
              * @description whether 'relevance' was scored or inferred
              * @enum {string}
@@ -1639,6 +1676,8 @@ export interface components {
              * @description with 'distinct' by a field: its value; null if the document has none
              */
             group?: unknown;
+            /** @description of a document longer than the scorer's window: its most relevant passage */
+            passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Text
              * @description with 'return_documents'
@@ -2154,11 +2193,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2228,6 +2279,46 @@ export interface components {
             use_activation?: boolean | null;
         };
         /**
+         * BoostRule
+         * @description A weight or a function, or both, which are then multiplied; with a 'filter' for the documents that match it.
+         */
+        BoostRule: {
+            /**
+             * Filter
+             * @description in the language of the request's 'filter'
+             * @default null
+             */
+            filter?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Weight
+             * @description 1 changes nothing
+             * @default null
+             */
+            weight?: number | null;
+            /**
+             * @description falls as a normal distribution does
+             * @default null
+             */
+            gauss?: components["schemas"]["DecayFunction"] | null;
+            /**
+             * @description falls fastest at the origin
+             * @default null
+             */
+            exp?: components["schemas"]["DecayFunction"] | null;
+            /**
+             * @description falls steadily
+             * @default null
+             */
+            linear?: components["schemas"]["DecayFunction"] | null;
+            /**
+             * @description follows a number, such as a popularity
+             * @default null
+             */
+            field_value_factor?: components["schemas"]["FactorFunction"] | null;
+        };
+        /**
          * CohereV2Request
          * @description A request of version 2 of Cohere's API.
          */
@@ -2286,11 +2377,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2399,6 +2502,39 @@ export interface components {
              * @default cosine
              */
             metric?: string;
+        };
+        /**
+         * DecayFunction
+         * @description 1 at the origin and up to 'offset' away from it; 'decay' at a distance of 'scale' beyond that.
+         */
+        DecayFunction: {
+            /**
+             * Field
+             * @description of the metadata: a number, or a date in ISO 8601 or in seconds since 1970
+             */
+            field: string;
+            /**
+             * Origin
+             * @description a number, a date in ISO 8601, or "now"
+             */
+            origin: number | string;
+            /**
+             * Scale
+             * @description above 0; for dates a duration such as "30d", in ms, s, m, h or d
+             */
+            scale: number | string;
+            /**
+             * Offset
+             * @description 0 or more; for dates a duration
+             * @default 0
+             */
+            offset?: number | string;
+            /**
+             * Decay
+             * @description the boost at 'scale'
+             * @default 0.5
+             */
+            decay?: number;
         };
         /**
          * DeleteDocuments
@@ -2521,11 +2657,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2595,6 +2743,36 @@ export interface components {
             use_activation?: boolean | null;
         };
         /**
+         * FactorFunction
+         * @description A number of the metadata, times 'factor', by a 'modifier'.
+         */
+        FactorFunction: {
+            /**
+             * Field
+             * @description of the metadata
+             */
+            field: string;
+            /**
+             * Factor
+             * @description the number is multiplied by it first
+             * @default 1
+             */
+            factor?: number;
+            /**
+             * Modifier
+             * @description the base of log, log1p and log2p is 10, that of the others e
+             * @default none
+             * @enum {string}
+             */
+            modifier?: "none" | "log" | "log1p" | "log2p" | "ln" | "ln1p" | "ln2p" | "square" | "sqrt" | "reciprocal";
+            /**
+             * Missing
+             * @description in place of a missing number; without it the boost is then 1
+             * @default null
+             */
+            missing?: number | null;
+        };
+        /**
          * MixedbreadRequest
          * @description A request in the format of Mixedbread.
          */
@@ -2653,11 +2831,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2761,11 +2951,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Best Passages
+             * @description as 'passages' of the other formats
+             * @default null
+             */
+            best_passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -2908,6 +3110,12 @@ export interface components {
              * @default null
              */
             tokens?: number | null;
+            /**
+             * Weight
+             * @description a boost: its value is its relevance times this, and what 'boost' gives; 1 changes nothing
+             * @default null
+             */
+            weight?: number | null;
             /**
              * Metadata
              * @description returned with 'return_documents'
@@ -3116,6 +3324,12 @@ export interface components {
              */
             diversity?: number;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied: the set, its order and the calls go by the product, the value; 'min_relevance' goes by relevance. Each factor, and the product of all, is held from 0.001 to 1,000
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Method
              * @description 'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, which makes the paper's calls one by one only with as many rounds as calls and reuse false
              * @default null
@@ -3179,6 +3393,12 @@ export interface components {
              */
             vectors?: ("lexical" | "encoder") | null;
             /**
+             * Passages
+             * @description true, the default for a pool without embeddings: a document that is longer than the scorer's window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut
+             * @default null
+             */
+            passages?: boolean | null;
+            /**
              * Return Documents
              * @description return text, title and metadata too
              * @default false
@@ -3190,6 +3410,12 @@ export interface components {
              * @default false
              */
             explain?: boolean | "pool";
+            /**
+             * Explain Depth
+             * @description with 'explain': "pool": only the belief about the first so many candidates
+             * @default null
+             */
+            explain_depth?: number | null;
             /**
              * Deadline Ms
              * @description from the arrival; the answer is the set as it is then
@@ -3286,11 +3512,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3513,11 +3751,23 @@ export interface components {
              */
             relevance?: ("people" | "scorer") | null;
             /**
+             * Boost
+             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @default null
+             */
+            boost?: components["schemas"]["BoostRule"][] | null;
+            /**
              * Calibration
              * @description whether scores are probabilities by the service's calibration of pools, if it has one
              * @default null
              */
             calibration?: boolean | null;
+            /**
+             * Passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @default null
+             */
+            passages?: boolean | null;
             /**
              * Instruction
              * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
@@ -3574,6 +3824,7 @@ export type NimAnswer = components['schemas']['NimAnswer'];
 export type NimError = components['schemas']['NimError'];
 export type NimRank = components['schemas']['NimRank'];
 export type PartHealth = components['schemas']['PartHealth'];
+export type PassageOfDocument = components['schemas']['PassageOfDocument'];
 export type Ready = components['schemas']['Ready'];
 export type RelevantSpan = components['schemas']['RelevantSpan'];
 export type RerankAnswer = components['schemas']['RerankAnswer'];
@@ -3599,12 +3850,15 @@ export type WeaviateAnswer = components['schemas']['WeaviateAnswer'];
 export type WeaviateScore = components['schemas']['WeaviateScore'];
 export type AskedQuery = components['schemas']['AskedQuery'];
 export type BareRequest = components['schemas']['BareRequest'];
+export type BoostRule = components['schemas']['BoostRule'];
 export type CohereV2Request = components['schemas']['CohereV2Request'];
 export type CreateIndex = components['schemas']['CreateIndex'];
+export type DecayFunction = components['schemas']['DecayFunction'];
 export type DeleteDocuments = components['schemas']['DeleteDocuments'];
 export type Describe = components['schemas']['Describe'];
 export type Distinct = components['schemas']['Distinct'];
 export type DocumentsRequest = components['schemas']['DocumentsRequest'];
+export type FactorFunction = components['schemas']['FactorFunction'];
 export type MixedbreadRequest = components['schemas']['MixedbreadRequest'];
 export type NimQuery = components['schemas']['NimQuery'];
 export type NimRequest = components['schemas']['NimRequest'];

@@ -41,6 +41,18 @@ suite("select", () => {
     assert.equal(selection.rounds?.length, 4);
   });
 
+  test("boosts", async () => {
+    const pool = Array.from({ length: 20 }, (_, n) => ({ text: `text ${n}`, metadata: { clicks: n }, weight: n < 5 ? 0.5 : 1 }));
+    const boost = [{ field_value_factor: { field: "clicks", modifier: "ln2p" as const } }];
+    const { documents } = await client.select(QUERY, { pool, budget: 20, k: 20, boost });
+    for (const { id, relevance, value } of documents) {
+      const expected = relevance * Math.log(Number(id) + 2) * (Number(id) < 5 ? 0.5 : 1);
+      assert(Math.abs((value ?? NaN) - expected) < 1e-9);
+    }
+    const values = documents.map(({ value }) => value ?? NaN);
+    assert.deepEqual(values, values.toSorted((one, other) => other - one));
+  });
+
   test("from an index", async () => {
     const options = { index: "texts", depth: 20, budget: 0, k: 3, filter: {}, hybrid: true };
     const selection = await client.select(QUERY, options);

@@ -13,6 +13,7 @@ from boundarymorph.api.bodies import LARGE
 from boundarymorph.api.middleware import Middleware
 from boundarymorph.api.visit import visit_of
 
+LEAST = 2**11  # bytes of an answer that is worth it
 LEVEL = 1  # level 6 takes five times as long for lists of numbers, and saves another fifth
 GZIP_FORMAT = 31  # for zlib: the largest window, with the header of gzip
 PAGES = ("image/svg", "text/css", "text/html", "text/javascript")
@@ -23,7 +24,7 @@ _ACCEPTED = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 class Compressed(Middleware):
     """ASGI middleware that compresses answers of text.
 
-    An answer is compressed if it is part of a page, if its length is known to be at least LARGE, or if its route says
+    An answer is compressed if it is part of a page, if its length is known to be at least LEAST, or if its route says
     that it is `compressible`. Each part of a stream is flushed, so that it can be read when it arrives.
     """
 
@@ -49,8 +50,8 @@ class Compressed(Middleware):
 
 
 def _is_compressible(scope: Scope, headers: MutableHeaders) -> bool:
-    kind, large = headers.get("Content-Type", ""), int(headers.get("Content-Length", 0)) >= LARGE
-    wanted = large or visit_of(scope).compressible or kind.startswith(PAGES)
+    kind, long = headers.get("Content-Type", ""), int(headers.get("Content-Length", 0)) >= LEAST
+    wanted = long or visit_of(scope).compressible or kind.startswith(PAGES)
     return wanted and "Content-Encoding" not in headers and kind.startswith(TEXT)
 
 

@@ -23,6 +23,14 @@ StatusName = Annotated[str, WithJsonSchema({"type": "string", "enum": [*map(str,
 ReasonName = Annotated[str, WithJsonSchema({"type": "string", "enum": [*map(str, (*StopReason, *Interruption))]})]
 
 
+class PassageOfDocument(BaseModel):
+    """The passage of a long document that is most relevant. start, end: its place in the text, in characters."""
+
+    start: int = Field(description="of its first character in the document's text")
+    end: int = Field(description="behind its last character")
+    text: str = Field(description="what was scored, after the title")
+
+
 class SelectedDocument(BaseModel):
     """A document of the set. Where relevance is the scorer's, `relevance` is the score of a scored document, and of
     others the posterior mean. Where it is people's, other evidence counts, too; with a calibration it is the
@@ -32,6 +40,9 @@ class SelectedDocument(BaseModel):
     rank: int = Field(description="1 is the most relevant of the set")
     relevance: float = Field(description="in [0, 1]")
     std: float = Field(description="posterior standard deviation; 0 if scored")
+    value: float | None = Field(
+        None, description="with boosts: relevance times those of the document; it ranks the set"
+    )
     source: Literal["cross_encoder", "posterior"] = Field(description="whether 'relevance' was scored or inferred")
     cross_encoder_score: float | None = Field(description="null if it was not scored")
     retrieval_rank: int = Field(description="1 is the first of the pool")
@@ -41,6 +52,9 @@ class SelectedDocument(BaseModel):
         None, description="with 'queries': the relevance to each, null where a query's candidates lack the document"
     )
     group: Any = Field(None, description="with 'distinct' by a field: its value; null if the document has none")
+    passage: PassageOfDocument | None = Field(
+        None, description="of a document longer than the scorer's window: its most relevant passage"
+    )
     text: str | None = Field(None, description="with 'return_documents'")
     title: str | None = Field(None, description="with 'return_documents'")
     metadata: dict[str, Any] | None = Field(None, description="with 'return_documents'")
@@ -86,7 +100,7 @@ class ExplainedRound(BaseModel):
 
 
 class ExplainedPool(BaseModel):
-    """All candidates. The lists have one entry each, in retrieval order."""
+    """All candidates, or the first 'explain_depth'. The lists have one entry each, in retrieval order."""
 
     ids: list[str] = Field(description="of the documents")
     retrieval_scores: list[float] = Field(description="of the first stage")

@@ -17,6 +17,7 @@ from boundarymorph.api.select_answers import (
     ExplainedPool,
     ExplainedRound,
     NextDocument,
+    PassageOfDocument,
     RoundEvent,
     SelectedDocument,
     SelectResponse,
@@ -24,6 +25,7 @@ from boundarymorph.api.select_answers import (
 )
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.passages import Passage
 from boundarymorph.selection import Observation, Outlook, Pool, Selection
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.task import SelectionTask
@@ -48,7 +50,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         method=task.relevance.method,
         vectors=result.vectors,
         usage=Usage(
-            budget=task.spending.budget,
+            budget=result.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             rounds=result.rounds,
@@ -82,7 +84,7 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
         expected_loss=progress.outlook.loss,
         answerable=progress.outlook.answerable,
         expected_gain=_gains(progress.outlook),
-        ids=[progress.pool.ids[position] for position in progress.selected],
+        ids=[progress.passages.document_id(progress.pool.ids[position]) for position in progress.selected],
         language_model=usage_of(progress.tokens),
         calls=_calls(progress.history, progress.pool) if explain else None,
     )
@@ -115,15 +117,17 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored, relevance = bool(selection.scored[rank - 1]), float(selection.relevance[rank - 1])
-        read = result.documents.get(pool.ids[position])
-        document = read if with_text else None
+        worth = None if selection.value is None else float(selection.value[rank - 1])
+        read, passage = result.documents.get(pool.ids[position]), result.passages.by_id.get(pool.ids[position])
+        document = (read if passage is None else passage.document) if with_text else None
         value = [] if task.wanted.distinct is None or read is None else task.wanted.distinct.value(read)
         chosen.append(
             SelectedDocument(
-                id=pool.ids[position],
+                id=result.passages.document_id(pool.ids[position]),
                 rank=rank,
                 relevance=relevance,
                 std=float(selection.std[rank - 1]),
+                value=worth,
                 source="cross_encoder" if scored else "posterior",
                 cross_encoder_score=result.scores.get(position, relevance) if scored else None,
                 retrieval_rank=position + 1,
@@ -131,6 +135,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
                 query=None if answered is None else int(answered.leading[rank - 1]),
                 relevances=None if answered is None else _nullable(answered.relevance[:, rank - 1]),
                 group=value[0] if value else None,
+                passage=passage_of(passage),
                 text=document.text if document else None,
                 title=document.title if document else None,
                 metadata=dict(document.metadata) if document else None,
@@ -138,6 +143,11 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
             )
         )
     return chosen
+
+
+def passage_of(passage: Passage | None) -> PassageOfDocument | None:
+    """Return a passage as answers have it."""
+    return None if passage is None else PassageOfDocument.model_validate(passage, from_attributes=True)
 
 
 def _spans(result: SelectionResult, document: Document) -> list[RelevantSpan] | None:
@@ -186,13 +196,14 @@ def _pool(result: SelectionResult) -> ExplainedPool:
     first, last = (None, None) if result.explained is None else (result.explained.first, result.explained.last)
     first_relevance, first_std = _of_all(first, result.pool)
     relevance, std = _of_all(last, result.pool)
+    depth = result.task.report.explain_depth
     return ExplainedPool(
-        ids=list(result.pool.ids),
-        retrieval_scores=_rounded(result.pool.scores),
-        first_relevance=first_relevance,
-        first_std=first_std,
-        relevance=relevance,
-        std=std,
+        ids=list(result.pool.ids)[:depth],
+        retrieval_scores=_rounded(result.pool.scores[:depth]),
+        first_relevance=first_relevance[:depth],
+        first_std=first_std[:depth],
+        relevance=relevance[:depth],
+        std=std[:depth],
     )
 
 

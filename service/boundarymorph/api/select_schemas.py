@@ -17,8 +17,10 @@ from pydantic import (
 )
 from pydantic.config import JsonDict, JsonValue
 
+from boundarymorph.api.boosts import BoostRule, Weight
 from boundarymorph.api.schemas import Array, DistinctBy, Message, QueryText, Relevance
 from boundarymorph.reading import Id
+from boundarymorph.retrieval.boosts import MAX_RULES
 from boundarymorph.scoring.scorer import TOLERANCE
 from boundarymorph.selection.methods import Method
 from boundarymorph.settings.sections import Calls
@@ -82,6 +84,9 @@ class PoolDocument(Message):
     )
     tokens: int | None = Field(
         None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
+    )
+    weight: Weight | None = Field(
+        None, description="a boost: its value is its relevance times this, and what 'boost' gives; 1 changes nothing"
     )
     metadata: dict[str, Any] = Field(default_factory=dict, description="returned with 'return_documents'")
 
@@ -156,7 +161,10 @@ class Rule(NamedTuple):
     message: str
 
 
-FOR_ONE_QUERY = ("query_embedding", "max_tokens", "min_relevance", "distinct", "diversity", "objective", "known_scores")
+FOR_ONE_QUERY = (
+    *("query_embedding", "max_tokens", "min_relevance", "distinct", "diversity", "objective", "known_scores"),
+    "passages",
+)
 RULES = (
     Rule(
         "queries",
@@ -168,11 +176,12 @@ RULES = (
     Rule(
         "index", {"vectors": None, "ranked": None}, "{} goes with 'pool'; an index has vectors and an order of its own"
     ),
+    Rule("index", {"passages": None}, "{} goes with 'pool'; those of an index are made when it is built: index build"),
     Rule("max_tokens", {"k": None}, "give 'k' or 'max_tokens', not both"),
     Rule("max_tokens", {"diversity": None}, "{} goes with 'k'; leave out 'max_tokens'"),
     Rule(
         "objective",
-        dict.fromkeys(("k", "max_tokens", "distinct", "diversity", "calibration")),
+        dict.fromkeys(("k", "max_tokens", "distinct", "diversity", "calibration", "passages")),
         "'objective' returns all that is found; leave out {}",
     ),
 )
@@ -272,6 +281,13 @@ class SelectRequest(Message):
     diversity: float = Field(
         0, ge=0, le=1, description="weight of diversity against relevance: 0 chooses by relevance alone"
     )
+    boost: Array[BoostRule] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_RULES,
+        description="rules by which relevance is multiplied: the set, its order and the calls go by the product, the "
+        "value; 'min_relevance' goes by relevance. Each factor, and the product of all, is held from 0.001 to 1,000",
+    )
     method: Method | None = Field(
         None,
         description="'trend' learns how the scores relate to the ranking; 'boundarymorph' is the paper's method, "
@@ -312,11 +328,19 @@ class SelectRequest(Message):
         None,
         description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
     )
+    passages: bool | None = Field(
+        None,
+        description="true, the default for a pool without embeddings: a document that is longer than the scorer's "
+        "window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut",
+    )
     return_documents: bool = Field(False, description="return text, title and metadata too")
     explain: bool | Literal["pool"] = Field(
         False,
         description="return every round: what was scored, its rival, and the score; with 'pool' also the set before "
         "each round, and the belief about each candidate before the first call and at the end",
+    )
+    explain_depth: int | None = Field(
+        None, ge=1, description="with 'explain': \"pool\": only the belief about the first so many candidates"
     )
     deadline_ms: float | None = Field(
         None, gt=0, le=86_400_000, description="from the arrival; the answer is the set as it is then"
@@ -355,6 +379,12 @@ class SelectRequest(Message):
                 raise ValueError("'bm25' and 'cross_encoder_score' are about one query; leave them out with 'queries'")
         if self.vectors == "lexical" and self._embedded:
             raise ValueError("'vectors' is \"lexical\": leave out the embeddings, or leave out 'vectors'")
+        if self.passages and self._embedded:
+            raise ValueError("'passages' has vectors of its own: leave out the embeddings, or leave out 'passages'")
+        if self.passages and self.distinct is not None and self.distinct.k_counts == "groups":
+            raise ValueError("'distinct': \"k_counts\" is \"groups\", which does not go with 'passages'; leave one out")
+        if self.explain_depth is not None and self.explain != "pool":
+            raise ValueError("'explain_depth' goes with 'explain': \"pool\"; set that, or leave it out")
         if self.max_tokens is not None and self.distinct is not None and self.distinct.k_counts == "groups":
             raise ValueError("'distinct': \"k_counts\" is \"groups\", which goes with 'k'; leave out 'max_tokens'")
         return self
@@ -363,6 +393,14 @@ class SelectRequest(Message):
     def calibrated(self) -> bool:
         """Whether a calibration may apply; with an objective, 'min_relevance' is on the scale of the answers."""
         return self.calibration is not False and self.objective is None
+
+    @property
+    def makes_passages(self) -> bool:
+        """Whether long documents become passages."""
+        if self.passages is not None:
+            return self.passages
+        grouped = self.distinct is not None and self.distinct.k_counts == "groups"
+        return not (self._embedded or grouped or self.queries or self.objective)
 
     @property
     def _embedded(self) -> bool:

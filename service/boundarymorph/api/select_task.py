@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import math
+import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,15 +12,18 @@ import numpy as np
 import pybase64
 from numpy.typing import ArrayLike, NDArray
 
+from boundarymorph.api.boosts import BoostRule, rules_of
 from boundarymorph.api.schemas import Distinct
-from boundarymorph.api.select_schemas import AskedQuery, PoolBody, SelectRequest, VectorBlock
+from boundarymorph.api.select_schemas import AskedQuery, PoolBody, PoolDocument, SelectRequest, VectorBlock
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
 from boundarymorph.reading import bound
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import IndexSource, PoolSource, Source
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import read_path
+from boundarymorph.retrieval.passages import Cut
 from boundarymorph.selection import methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
@@ -40,6 +44,7 @@ from boundarymorph.settings import Limits, Settings
 ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
+USUAL_WINDOW = 512  # tokens, of a scorer that does not say how many it reads, when passages are asked for
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
 
 
@@ -82,6 +87,7 @@ def task_of(
             calibration=calibration if request.calibrated and request.index is None else None,
             shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
+            boosts=boosts_of(request.boost, () if request.pool is None else request.pool.documents),
         ),
         _report(request, limits),
         context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, room),
@@ -126,6 +132,16 @@ def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
     return wanted
 
 
+def boosts_of(rules: Sequence[BoostRule] | None, documents: Sequence[PoolDocument] = ()) -> Boosts | None:
+    """Return what relevance is multiplied by, at the present time. Raises InvalidInput or LimitExceeded."""
+    weights = {
+        str(place) if given.id is None else given.id: given.weight
+        for place, given in enumerate(documents)
+        if given.weight is not None
+    }
+    return Boosts(rules_of(rules or (), time.time()), weights) if rules or weights else None
+
+
 def _spending(request: SelectRequest, settings: Settings) -> Spending:
     limits, objective = settings.limits, request.objective
     spending = Spending(
@@ -146,7 +162,7 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
 def _report(request: SelectRequest, limits: Limits) -> Report:
     proposals = 0 if request.objective is None else request.objective.next
     bound("objective.next", proposals, limits.k, "documents")
-    return Report(request.return_documents, request.explain == "pool", proposals)
+    return Report(request.return_documents, request.explain == "pool", request.explain_depth, proposals)
 
 
 def instruction_of(given: str | None, limits: Limits) -> str | None:
@@ -241,7 +257,13 @@ def source_of(request: SelectRequest, query: str, settings: Settings) -> Source:
         words=(request.method or settings.method) in methods.BY_WORDS,
         vectors=request.vectors or settings.vectors,
         ranked=request.ranked,
+        cut=cut_of(limits, asked=bool(request.passages)) if request.makes_passages else None,
     )
+
+
+def cut_of(limits: Limits, *, asked: bool) -> Cut:
+    """Return how long documents become passages. asked: whether the request asks for that."""
+    return Cut(limits.document_passages, limits.passages, USUAL_WINDOW if asked else None)
 
 
 def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:

@@ -49,6 +49,10 @@ class SelectOptions:
     max_tokens: Annotated[int | None, option("Return up to this many tokens, instead of k.")] = None
     min_relevance: Annotated[float | None, option("Only what likely scores at least this, up to k.")] = None
     distinct: Annotated[str | None, option('Few of one text or field: "text", "page", or JSON.')] = None
+    boost: Annotated[
+        list[str] | None,
+        option('A rule by which relevance is multiplied: {"exp": {"field": "day", "origin": "now", "scale": "30d"}}.'),
+    ] = None
     diversity: Annotated[float, option("0 to 1: how much documents should differ.")] = 0.0
     depth: Annotated[int | None, option("Candidates.", "--depth", "-N", default="10000")] = None
     rounds: Annotated[str | None, option('Trips to the scorer, or "auto".', default="auto")] = None
@@ -77,6 +81,7 @@ class SelectOptions:
         given = asdict(self) | {
             "budget": _number(self.budget),
             "distinct": json_object("--distinct", distinct) if distinct and distinct.startswith("{") else distinct,
+            "boost": [json_object("--boost", rule) for rule in self.boost or ()] or None,
             "rounds": _number(self.rounds),
             "filter": None if filter is None else json_object("--filter", filter),
             "return_documents": not (self.as_json or self.queries),

@@ -16,6 +16,7 @@ from boundarymorph.notices import Notice
 from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.document import Document, Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
+from boundarymorph.retrieval.passages import Cut, Passages, divided
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool
 
@@ -56,8 +57,8 @@ class IndexSource:
     def query(self) -> str:
         return self.search.query
 
-    def candidates(self, retriever: Retriever, caller: str = "") -> Candidates:
-        """Return its candidates, which the retriever finds."""
+    def candidates(self, retriever: Retriever, caller: str = "", window: int | None = None) -> Candidates:
+        """Return its candidates, which the retriever finds. The window has no effect."""
         return IndexedCandidates(retriever, self, caller)
 
 
@@ -80,6 +81,7 @@ class PoolSource:
         vectors: What makes missing vectors.
         ranked: Whether the documents are in the order of a retriever.
         listed: Whether to make no vectors.
+        cut: How long documents become passages; None if they stay whole. It needs `embeddings` of None.
     """
 
     query: str
@@ -93,10 +95,11 @@ class PoolSource:
     vectors: Literal["lexical", "encoder"] = "lexical"
     ranked: bool = False
     listed: bool = False
+    cut: Cut | None = None
 
-    def candidates(self, retriever: Retriever, caller: str = "") -> Candidates:
-        """Return its candidates. The retriever embeds what has no vector."""
-        return GivenCandidates(retriever, self, caller)
+    def candidates(self, retriever: Retriever, caller: str = "", window: int | None = None) -> Candidates:
+        """Return its candidates. The retriever embeds what has no vector. window: the tokens that the scorer reads."""
+        return GivenCandidates(retriever, self, caller, window)
 
 
 Source = IndexSource | PoolSource
@@ -105,9 +108,10 @@ Source = IndexSource | PoolSource
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
     """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
-    came with the request, so that ids have no meaning beyond it."""
+    came with the request, so that ids have no meaning beyond it. passages: those of long documents."""
 
     texts_at_hand: ClassVar[bool] = False
+    passages: ClassVar[Passages] = Passages()
     retriever: Retriever
     source: IndexSource
     caller: str = ""
@@ -149,11 +153,14 @@ class GivenCandidates:
     retriever: Retriever
     source: PoolSource
     caller: str = ""
+    window: int | None = None
 
     def __post_init__(self) -> None:
         self._features = dict(self.source.features)
+        self.passages = Passages()
 
     async def retrieve(self, run: Run) -> Retrieved:
+        warnings = [] if self.source.cut is None else await run(self._divide, self.source.cut)
         ids = [document.id for document in self.source.given]
         if self.source.listed:
             return Retrieved(Pool.listed(ids), vectors="none")
@@ -173,13 +180,41 @@ class GivenCandidates:
             made = (*await run(lexical_vectors, words, self.source.query), "lexical", [])
         else:
             made = await self._embedded(run)
-        documents, query, source, warnings = made
+        documents, query, source, of_vectors = made
         scores = features["bm25"] if by_words else self._order
         pool = await run(Pool.of, ids, documents, query, scores, features, terms)
         if by_words:  # the scores are BM25, so the inner products become the feature
             similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
             pool = replace(pool, features={**pool.features, "similarity": similarity})
-        return Retrieved(pool, warnings, source)
+        return Retrieved(pool, warnings + of_vectors, source)
+
+    def _divide(self, cut: Cut) -> list[Notice]:
+        """Replace long documents by their passages. Returns warnings."""
+        source = self.source
+        found = divided(source.given, source.query, cut.room(source.query, self.window), cut)
+        if found is None:
+            return []
+        parents = found.parents
+        scores = scores_by_rank(len(source.given)) if source.scores is None and source.ranked else source.scores
+        self._features = {name: np.asarray(of)[parents] for name, of in self._features.items() if name != "bm25"}
+        self.passages = found.passages
+        self.source = replace(
+            source,
+            given=found.candidates,
+            scores=None if scores is None else np.asarray(scores)[parents],
+            tokens=None if source.tokens is None else [source.tokens[place] for place in parents],
+        )
+        return (
+            []
+            if not found.left_out
+            else [
+                Notice(
+                    "passages-left-out",
+                    f"{counted(found.left_out, 'passage was', 'passages were')} left out of long documents, as "
+                    "others have more words of the query (limits.document_passages, limits.passages)",
+                )
+            ]
+        )
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._by_id[id] for id in ids}

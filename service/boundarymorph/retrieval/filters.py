@@ -52,9 +52,9 @@ class Filter:
 
     condition: Condition
 
-    def __init__(self, filter: object) -> None:
+    def __init__(self, filter: object, place: str = "filter") -> None:
         """Parse a decoded JSON value. Raises InvalidInput, or LimitExceeded if it is too large, naming the place."""
-        self.condition = _read(filter, "filter", 1, _Count())
+        self.condition = _read(filter, place, 1, _Count())
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
         return self.condition.matches(metadata)

@@ -98,6 +98,10 @@ class Scorer(Protocol):
         """Warm up and score a probe. Raises as `score` does."""
 
     @property
+    def max_length(self) -> int | None:
+        """The most tokens of a pair that it reads; None if that is not known."""
+
+    @property
     def takes_instruction(self) -> bool:
         """Whether its model may read an instruction, which says what counts as relevant, with each pair."""
 
@@ -155,6 +159,10 @@ class BatchingScorer(Batcher[CrossEncoder]):
         """Warm up with a batch of the largest size, then score a probe. Raises as `score` does."""
         await self.score("up", ["warm " * self.model.max_length] * self.full_batch())
         await self.score("probe", ["probe"])
+
+    @property
+    def max_length(self) -> int:
+        return self.model.max_length
 
     @property
     def takes_instruction(self) -> bool:

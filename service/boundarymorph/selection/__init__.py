@@ -3,6 +3,7 @@
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.bookkeeping import BaseSession, ExhaustiveSession, Observation, Selection, StopReason
+from boundarymorph.selection.boost import Boosted
 from boundarymorph.selection.boundary import Best, Boundary, Find, Ordered, Threshold
 from boundarymorph.selection.capacity import Capacity, DocumentCapacity, Limit, TokenCapacity, capacity_of
 from boundarymorph.selection.diversity import Diverse
@@ -18,6 +19,7 @@ __all__ = [
     "BaseSession",
     "Belief",
     "Best",
+    "Boosted",
     "Boundary",
     "BoundaryGap",
     "Budget",

@@ -43,13 +43,20 @@ class Selection:
     """The chosen set, most relevant first. All arrays have the length of the set.
 
     documents: positions in the pool; relevance: score or posterior mean, clipped to [0, 1]; std: posterior standard
-    deviation, 0 where scored; scored: whether the cross-encoder was asked.
+    deviation, 0 where scored; scored: whether the cross-encoder was asked; value: relevance times the boosts, by which
+    the set is then ordered, None without boosts.
     """
 
     documents: NDArray[np.intp]
     relevance: NDArray[np.float64]
     std: NDArray[np.float64]
     scored: NDArray[np.bool_]
+    value: NDArray[np.float64] | None = None
+
+    def at(self, places: NDArray[np.intp]) -> Selection:
+        """Return what is at these places of the set, in their order."""
+        value = None if self.value is None else self.value[places]
+        return Selection(self.documents[places], self.relevance[places], self.std[places], self.scored[places], value)
 
 
 class BaseSession(ABC):
@@ -219,11 +226,12 @@ class BaseSession(ABC):
         return np.isin(self.texts[documents], self.texts[unanswered])
 
 
-def ranked(documents: NDArray[np.intp], belief: Belief) -> Selection:
-    """The selection of these ascending positions, by relevance."""
-    documents = documents[np.argsort(-belief.mean[documents], kind="stable")]
-    belief = belief.of(documents)
-    return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored)
+def ranked(documents: NDArray[np.intp], belief: Belief, values: NDArray[np.float64] | None = None) -> Selection:
+    """The selection of these ascending positions, by (N,) values or, without any, by relevance."""
+    by = belief.mean if values is None else values
+    documents = documents[np.argsort(-by[documents], kind="stable")]
+    belief, value = belief.of(documents), None if values is None else values[documents]
+    return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored, value)
 
 
 def scores_of_asked(
@@ -253,9 +261,12 @@ UNKNOWN = -1.0  # relevance of unscored documents, which puts them last
 class ExhaustiveSession(BaseSession):
     """Asks for all documents in their order, and ranks them by their scores. It reads no vectors: see `Pool.listed`."""
 
-    def __init__(self, pool: Pool, known: Mapping[int, float] | None = None) -> None:
-        """known: scores of some documents (positions) that cost nothing."""
+    def __init__(
+        self, pool: Pool, known: Mapping[int, float] | None = None, boosts: NDArray[np.float64] | None = None
+    ) -> None:
+        """known: scores of some documents (positions) that cost nothing; boosts: (N,), as of `boost.Boosted`."""
         super().__init__(pool)
+        self._boosts = boosts
         self._scores: dict[int, float] = {}
         self._observe(known or {})
 
@@ -277,8 +288,11 @@ class ExhaustiveSession(BaseSession):
         return Outlook(float(bool(self._unscored.size)), {})
 
     def ranking(self) -> Selection:
-        """Scored documents by score, ties in the order of the pool; then unscored ones."""
-        return ranked(np.setdiff1d(self._left, self._unscored), self.belief)
+        """Scored documents by score, or by value, ties in the order of the pool; then unscored ones."""
+        belief, boosts = self.belief, self._boosts
+        return ranked(
+            np.setdiff1d(self._left, self._unscored), belief, None if boosts is None else boosts * belief.mean
+        )
 
     selection = ranking
 

@@ -20,7 +20,6 @@ from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import LIKELY, Capacity, LikelyCapacity, Limit
 from boundarymorph.selection.methods import Config
 from boundarymorph.selection.outlook import Recall, Search, expected_f1, gains_of_a_set, gains_of_doubt, with_caution
-from boundarymorph.selection.pool import ranks
 from boundarymorph.selection.posterior import Believed
 from boundarymorph.selection.state import State
 
@@ -140,7 +139,11 @@ class Division:
 
     def view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
         """The belief about these documents that the rule sees."""
-        return self._state.shared(beliefs.belief(), documents)
+        return self._state.valued(beliefs.belief(), documents)
+
+    def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """As `State.values`."""
+        return self._state.values(relevance)
 
     @property
     def candidates(self) -> NDArray[np.intp]:
@@ -195,10 +198,9 @@ class Division:
         """Ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
-        belief, capacity = self._state.deciding.of(documents), self._among(documents)
-        inside = capacity.margin(belief.mean)[1]
-        places = ranks(-self._state.pool.scores[documents]) - 1.0
-        return documents[capacity.fill(self._boundary.method.worth(belief.mean, places, inside, belief.scored))]
+        capacity = self._among(documents)
+        inside = capacity.margin(self._state.deciding.mean[documents])[1]
+        return documents[capacity.fill(self._state.worth(self._boundary.method, documents, inside))]
 
 
 class WholeOrder(Division):

@@ -209,7 +209,7 @@ DEFAULT_PRIOR = TrendPrior()
 Trust = Literal["weak", "normal", "strong"]  # in a scorer, to find what people find relevant
 # What the signals beside a scorer add to the log-odds, in standard deviations of its own over the pool, by the trust in
 # it. docs/evaluation.md says how these were chosen.
-SIGNAL_WEIGHTS: Mapping[Trust, float] = {"weak": 1.0, "normal": 0.5, "strong": 0.25}
+SIGNAL_WEIGHTS: Mapping[Trust, float] = {"weak": 1.0, "normal": 0.5, "strong": 0.15}
 BY_WORDS = 0.15  # the share of BM25 in `combined_signals`
 SIGNAL_WEIGHT = SIGNAL_WEIGHTS["strong"]
 

@@ -150,10 +150,14 @@ class Session(BaseSession):
         return ranked(likely[np.argsort(-belief.mean[likely], kind="stable")[:n]], belief)
 
     def selection(self) -> Selection:
-        return ranked(self._division.chosen(), self.state.read())
+        return self._ranked(self._division.chosen())
 
     def ranking(self) -> Selection:
-        return ranked(self._left, self.state.read())
+        return self._ranked(self._left)
+
+    def _ranked(self, documents: NDArray[np.intp]) -> Selection:
+        belief = self.state.read()
+        return ranked(documents, belief, self._division.values(belief.mean))
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
         """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
@@ -166,7 +170,7 @@ class Session(BaseSession):
         unscored = self.open
         n = min(n, self.budget - self.spent, len(unscored))
         if self.budget_covers_pool:
-            best_first = unscored[np.argsort(-self.belief.mean[unscored], kind="stable")][:n].tolist()
+            best_first = unscored[np.argsort(-self._division.contest.belief.mean[unscored], kind="stable")][:n].tolist()
             choices = [Choice(document, None, None) for document in best_first]
         else:
             # Documents that the scorer failed on may be chosen again; others take their places.

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection.belief import Belief, shared
-from boundarymorph.selection.pool import Pool
+from boundarymorph.selection.methods import Config
+from boundarymorph.selection.pool import Pool, ranks
 from boundarymorph.selection.posterior import Beliefs, Posterior
 
 Reading = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # increasing, from [0, 1] to [0, 1]
@@ -49,12 +50,12 @@ class State:
 
     @cached_property
     def belief(self) -> Belief:
-        return self.shared(self.beliefs.belief())
+        return self.valued(self.beliefs.belief())
 
     @cached_property
     def deciding(self) -> Belief:
         """By which the set is chosen."""
-        return self.shared(self.beliefs.deciding())
+        return self.valued(self.beliefs.deciding())
 
     @cached_property
     def reported(self) -> Belief:
@@ -63,6 +64,19 @@ class State:
     def shared(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
         """The belief about these documents, with the scores of their copies."""
         return belief if self.texts is None else shared(belief, self.texts[documents])
+
+    def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+        """The belief by which these documents compete, from one about their scores."""
+        return self.shared(belief, documents)
+
+    def worth(self, method: Config, documents: NDArray[np.intp], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """(n,) what a method takes these n documents to be worth to a set. inside: (n,) mask of the best that fit."""
+        belief = self.deciding.of(documents)
+        return method.worth(belief.mean, ranks(-self.pool.scores[documents]) - 1.0, inside, belief.scored)
+
+    def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """(N,) values of all documents of this (N,) reported relevance; None if relevance is all that counts."""
+        return None
 
     def mask(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
         """(N,) mask of these positions."""
@@ -74,7 +88,7 @@ class State:
         """(m, N) probabilities and relevances of each document's outcomes; lost: as the expected loss counts them."""
         shares, scores = self.beliefs.prospects() if lost else self.beliefs.outcomes()
         if self.texts is not None:
-            scores = np.where(self.scored, self.deciding.mean, scores)
+            scores = np.where(self.scored, self.shared(self.beliefs.deciding()).mean, scores)
         return shares, scores if self.reading is None else self.reading(scores)
 
     def read(self) -> Belief:

@@ -65,8 +65,8 @@ def stop_of(task: SelectionTask, budget: int) -> Budget:
     return Budget(budget) if task.spending.settle is None else Tolerance(budget, task.spending.settle)
 
 
-def rounds_of(task: SelectionTask, full: int) -> int | None:
-    """Return in how many rounds the budget is spent, or None for rounds that grow.
+def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
+    """Return in how many rounds a budget is spent, or None for rounds that grow.
 
     A fixed budget is spent in few. A selection that stops by itself, and one by the score alone, looks at the scores
     more often: after each full pass of the scorer, which reads `full` documents, or in rounds that grow.
@@ -76,4 +76,4 @@ def rounds_of(task: SelectionTask, full: int) -> int | None:
         return spending.rounds
     if task.relevance.to_people and spending.settle is None and task.wanted.target is None:
         return ROUNDS
-    return None if full == 1 else -(-spending.budget // full)
+    return None if full == 1 else -(-budget // full)

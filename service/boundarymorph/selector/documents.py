@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Run, at_once
 from boundarymorph.reading import has_words
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
@@ -246,13 +247,26 @@ class Documents:
             at_hand = self._candidates.texts_at_hand
             await self._look(everything if at_hand else self._suspects(await self._groups(), everything), keep=False)
             return None
+        return await self._run(numbered, grouping, self._pool.ids, await self.read_metadata())
+
+    async def read_boosts(self, boosts: Boosts) -> tuple[NDArray[np.float64], list[str]]:
+        """Return the (N,) boosts of all documents, and the fields that `Boosts.unread` names."""
+        documents = await self.read_metadata() if boosts.rules else {}
+        unread = await self._run(boosts.unread, documents.values())
+        named = self._candidates.passages.document_id
+        weights = {id: boosts.weights.get(named(id), 1.0) for id in self._pool.ids}
+        return await self._run(replace(boosts, weights=weights).of, self._pool.ids, documents), unread
+
+    async def read_metadata(self) -> Mapping[str, Document]:
+        """Return all documents by id, read with their metadata if not with their texts."""
         if self._candidates.texts_at_hand:
-            await self._look(everything, keep=True)
-            return await self._run(numbered, grouping, self._pool.ids, self.by_id)
-        async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
-            self._room.charge(size_of_all(piece.values()))
-            self.outlines.update(piece)
-        return await self._run(numbered, grouping, self._pool.ids, self.outlines)
+            await self._look(np.arange(len(self._pool)), keep=True)
+            return self.by_id
+        if not self.outlines:
+            async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
+                self._room.charge(size_of_all(piece.values()))
+                self.outlines.update(piece)
+        return self.outlines
 
     def _missing(self, positions: NDArray[np.intp]) -> list[str]:
         """Return the ids of the documents at these positions that were not read yet."""

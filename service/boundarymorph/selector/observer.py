@@ -45,8 +45,8 @@ class Observer:
         metrics.select_calls.observe(result.calls)
         metrics.select_rounds.observe(result.rounds)
         metrics.expected_loss.observe(result.outlook.loss)
-        if task.spending.budget:
-            metrics.budget_used.observe(result.calls / task.spending.budget)
+        if result.budget:
+            metrics.budget_used.observe(result.calls / result.budget)
 
 
 def attributes(result: SelectionResult, task: SelectionTask, model: str | None, *, texts: bool) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def attributes(result: SelectionResult, task: SelectionTask, model: str | None, 
         "gen_ai.operation.name": "retrieval",
         "gen_ai.provider.name": "boundarymorph",
         "boundarymorph.pool_size": len(result.pool),
-        "boundarymorph.budget": task.spending.budget,
+        "boundarymorph.budget": result.budget,
         "boundarymorph.cross_encoder_calls": result.calls,
         "boundarymorph.cached_scores": result.cached,
         "boundarymorph.reused_scores": result.reused,

@@ -104,7 +104,8 @@ def _joined(
     tokens = [part.tokens for part in parts if part.tokens is not None]
     return replace(
         parts[0],
-        task=replace(task, spending=replace(task.spending, budget=sum(part.task.spending.budget for part in parts))),
+        task=task,
+        budget=sum(part.budget for part in parts),
         selection=selection,
         history=[seen for _, seen in calls],
         rounds=max(part.rounds for part in parts),
@@ -142,12 +143,12 @@ def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]])
 def _best(
     task: SelectionTask, pool: Pool, runs: Sequence[SelectionRun], places: Sequence[NDArray[np.intp]]
 ) -> tuple[Selection, Answered]:
-    """Return the k documents whose largest relevance to a query, times the weight of the query, is largest. If nothing
-    is believed of any, their order decides.
+    """Return the k documents whose largest relevance to a query, times the weight of the query and their boost, is
+    largest. If nothing is believed of any, their order decides.
 
     places: for each query, the positions of its candidates in the pool.
     """
-    shape = len(runs), len(pool)
+    shape, boosts = (len(runs), len(pool)), np.ones(len(pool))
     relevance, std, scored = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
     left = np.array([id not in task.wanted.excluded for id in pool.ids], dtype=np.bool_)
     for row, (run, own) in enumerate(zip(runs, places, strict=True)):
@@ -156,8 +157,9 @@ def _best(
             at = own[ranking.documents]
             relevance[row, at], std[row, at], scored[row, at] = ranking.relevance, ranking.std, ranking.scored
             left[np.setdiff1d(own, at)] = False
+            boosts[own] = 1.0 if run.boosts is None else run.boosts
     weights = np.array([query.weight for query in task.several])
-    worth = np.nan_to_num(relevance) * weights[:, None]
+    worth = np.nan_to_num(relevance) * weights[:, None] * boosts
     largest, there = worth.max(axis=0), np.flatnonzero(left)
     if task.wanted.distinct is not None:
         read = {id: document for run in runs for id, document in run.documents.read_so_far.items()}
@@ -165,7 +167,8 @@ def _best(
         there = there[best_of_each(largest[there], groups[there], task.wanted.distinct.at_most)]
     chosen = there[np.argsort(-largest[there], kind="stable")[: task.wanted.k]]
     leading = worth[:, chosen].argmax(axis=0)
-    best, spread = worth[leading, chosen], std[leading, chosen] * weights[leading]
+    best, spread = worth[leading, chosen] / boosts[chosen], std[leading, chosen] * weights[leading]
+    value = None if task.relevance.boosts is None else worth[leading, chosen]
     if np.isnan(relevance).all():
-        best = spread = np.full(len(chosen), 0.5)
-    return Selection(chosen, best, spread, scored[leading, chosen]), Answered(leading, relevance[:, chosen], ())
+        best, spread, value = np.full(len(chosen), 0.5), np.full(len(chosen), 0.5), None
+    return Selection(chosen, best, spread, scored[leading, chosen], value), Answered(leading, relevance[:, chosen], ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,12 @@ def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bo
     best = math.floor(1000 * relevance.max()) / 1000
     said = f"no document reached {least:g}; {seen} {best:g}; lower min_relevance"
     return [Notice("min-relevance-not-reached", said)]
+
+
+def fields_unread(names: Sequence[str]) -> list[Notice]:
+    """Say of these fields that no candidate has a value that a boost can follow."""
+    said = "no candidate has a value of the field {!r} that 'boost' can read, so its function gives 1"
+    return [Notice("field-not-found", said.format(name)) for name in names]
 
 
 def nothing_found(scores: Collection[float]) -> list[Notice]:

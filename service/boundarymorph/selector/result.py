@@ -24,6 +24,7 @@ from boundarymorph.errors import (
 from boundarymorph.notices import Notice
 from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.document import Document, VectorSource
+from boundarymorph.retrieval.passages import Passages
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.task import SelectionTask
@@ -74,7 +75,8 @@ class Progress:
     """The state of a task before a round.
 
     calls, cached, reused, tokens: as in `SelectionResult`; budget: the task's; outlook: of the current set;
-    selected: positions in the pool of the current set; history: the scores of the last round.
+    selected: positions in the pool of the current set; passages: as in `SelectionResult`; history: the scores of the
+    last round.
     """
 
     rounds: int
@@ -85,6 +87,7 @@ class Progress:
     outlook: Outlook
     pool: Pool
     selected: NDArray[np.intp]
+    passages: Passages
     history: Sequence[Observation]
     tokens: TokenCounts | None = None
 
@@ -113,10 +116,12 @@ class Explained:
 class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
 
-    task: as it was carried out. history: the scores that were asked for, all of which count against the budget. calls:
-    how many of them the cross-encoder computed for this task; cached: how many came from a cache, or from another task
-    that was computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set
-    is expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
+    task: as it was carried out. passages: among the candidates, of which the set has at most one of each document.
+    budget: the calls that it was allowed, 0 if by judgements they make sets worse and the
+    request names no budget. history: the scores that were asked for, all of which count against it. calls: how many of
+    them the cross-encoder computed for this task; cached: how many came from a cache, or from another task that was
+    computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is
+    expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
     scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
     read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
     task asks for it and anything was believed. calibration: when that in use was made; to_people: whether relevance is
@@ -127,8 +132,10 @@ class SelectionResult:
     """
 
     task: SelectionTask
+    budget: int
     pool: Pool
     selection: Selection
+    passages: Passages
     history: Sequence[Observation]
     rounds: int
     status: Status
@@ -156,8 +163,9 @@ class SelectionResult:
 
     def spans_in(self, document: Document) -> list[Span] | None:
         """Return the relevant parts of a document's text, which the scorer read after its title; None if it named none
-        for this task."""
-        before = len(document.content) - len(document.text)
+        for this task. Those of a passage have their places in the whole text."""
+        passage = self.passages.by_id.get(document.id)
+        before = len(document.content) - len(document.text) - (0 if passage is None else passage.start)
         found = [
             Span(max(0, start - before), end - before, score)
             for start, end, score in self.spans.get(document.content, ())

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -22,6 +22,7 @@ from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import (
     BaseSession,
+    Boosted,
     ExhaustiveSession,
     Limit,
     Outlook,
@@ -37,7 +38,7 @@ from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.composition import boundary_of, completed, rounds_of, stop_of
 from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
+from boundarymorph.selector.remarks import fields_unread, no_call, none_reached, nothing_found, of_documents, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import SelectionTask
@@ -99,7 +100,7 @@ class SelectionRun:
         encoder: str | None = None,
     ) -> None:
         self._task, self._candidates, self.scores = task, candidates, scores
-        self._k = task.wanted.k
+        self._k, self._budget = task.wanted.k, task.spending.budget
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._in_thread: Run = shared.executor.of(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
@@ -118,6 +119,7 @@ class SelectionRun:
         self._first: Selection | None = None  # as in `Explained`
         self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[Notice] = []
+        self.boosts: NDArray[np.float64] | None = None  # (N,), if the task has any
         self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
 
     def _enter(self, call: Call) -> None:
@@ -156,7 +158,8 @@ class SelectionRun:
             Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.room
         )
         if self._task.wanted.excluded:
-            self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in self.pool.ids])
+            ids = map(self._candidates.passages.document_id, self.pool.ids)
+            self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in ids])
 
     async def recall(self, k: int | None = None) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool. k: the number of
@@ -179,6 +182,10 @@ class SelectionRun:
             if task.wanted.distinct is not None:
                 async with task.context.deadline.enforced():
                     groups = await self._distinct(task.wanted.distinct)
+            if task.relevance.boosts is not None:
+                async with task.context.deadline.enforced():
+                    self.boosts, unread = await self.documents.read_boosts(task.relevance.boosts)
+                self.warnings += fields_unread(unread)
             try:
                 async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
@@ -239,12 +246,10 @@ class SelectionRun:
         models = self.scores.model, self._encoder
         self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
         self.warnings += said
-        if self.calibrated.harmful and self._task.spending.budget and not self._task.ranks_all:
-            if self._task.spending.explicit:
-                self.warnings.append(HARMFUL)
-            else:
-                self._task = replace(self._task, spending=replace(self._task.spending, budget=0))
-                self.warnings.append(SPARED)
+        if self.calibrated.harmful and self._budget and not self._task.ranks_all:
+            explicit = self._task.spending.explicit
+            self.warnings.append(HARMFUL if explicit else SPARED)
+            self._budget = self._budget if explicit else 0
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.spending.known, set(self._blank.tolist())
         if brought:
@@ -254,7 +259,7 @@ class SelectionRun:
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
         session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
-        self._rounds = rounds_of(self._task, self._full)
+        self._rounds = rounds_of(self._task, self._budget, self._full)
         return session, self._ask(session)
 
     def _session(
@@ -263,21 +268,27 @@ class SelectionRun:
         """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
         task, scores = self._task, self.calibrated.add_known(known)
         if task.spending.goal == "scores":
-            return ExhaustiveSession(self.pool, scores)
+            return ExhaustiveSession(self.pool, scores, self.boosts)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
-        budget = max(0, task.spending.budget - replacing)
+        budget = max(0, self._budget - replacing)
         method = (
             TO_FIND
             if task.wanted.target is not None and task.relevance.method == DEFAULT
             else self.calibrated.config(task.relevance.method)
         )
-        limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
-        limit = limit if groups is None else groups.limited(limit)
-        boundary = boundary_of(task, limit, method, self.calibrated.least)
+        boundary = boundary_of(task, self._limit(lengths, groups), method, self.calibrated.least)
+        if self.boosts is not None:
+            boundary = Boosted(boundary, self.boosts, self.calibrated.shipped)
         posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
         return Session(
             self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
         )
+
+    def _limit(self, lengths: NDArray[np.float64] | None, groups: Groups | None) -> Limit:
+        """Return what the set may hold."""
+        limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=self._task.wanted.max_tokens)
+        limit = self._candidates.passages.limited(limit, self.pool.ids)
+        return limit if groups is None else groups.limited(limit)
 
     def _ask(self, session: BaseSession) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
@@ -305,11 +316,12 @@ class SelectionRun:
             rounds=session.rounds,
             calls=scores.calls,
             cached=scores.cached,
-            budget=self._task.spending.budget,
+            budget=self._budget,
             reused=len(scores.reused),
             outlook=outlook,
             pool=self.pool,
             selected=selection.documents,
+            passages=self._candidates.passages,
             history=self.calibrated.history([seen for seen in session.history if seen.round == session.rounds]),
             tokens=scores.tokens,
         )
@@ -406,8 +418,10 @@ class SelectionRun:
         self.warnings += self._remarks()
         result = SelectionResult(
             task=task,
+            budget=self._budget,
             pool=self.pool,
-            selection=selection,
+            selection=self._candidates.passages.best(selection, self.pool.ids),
+            passages=self._candidates.passages,
             history=self.calibrated.history(session.history) if session else (),
             rounds=session.rounds if session else 0,
             status=status,
@@ -484,34 +498,33 @@ class SelectionRun:
             blank = blank[: max(0, room)]
         if task.wanted.min_relevance or not blank.size:
             return selection
-        nothing = np.zeros(len(blank))
+        nothing, value = np.zeros(len(blank)), selection.value
         return Selection(
             np.concatenate([selection.documents, blank]),
             np.concatenate([selection.relevance, nothing]),
             np.concatenate([selection.std, nothing]),
             np.concatenate([selection.scored, np.ones(len(blank), dtype=np.bool_)]),
+            None if value is None else np.concatenate([value, nothing]),
         )
 
     async def _as_given(self) -> Selection:
         """Return the first documents in the order of the pool, as many as fit."""
         task, ids = self._task, self.pool.ids
         lengths = None if task.wanted.max_tokens is None else await self._candidates.lengths(ids)
-        capacity = capacity_of(k=self._k, lengths=lengths, max_tokens=task.wanted.max_tokens)
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
+        if task.relevance.boosts is not None:
+            self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
         if lengths is not None:
             worth *= np.sqrt(lengths)
         worth[self._blank] = -1.0  # behind all others
         worth[self._excluded] = -2.0  # left out below
-        if task.wanted.distinct is None:
-            fits = capacity.fill(worth)
-        else:
-            groups = await self._distinct(task.wanted.distinct)
-            limited = groups.limited(capacity).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
-            fits = limited.with_others(limited.fill(worth), worth)
+        groups = None if task.wanted.distinct is None else await self._distinct(task.wanted.distinct)
+        capacity = self._limit(lengths, groups).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+        fits = capacity.with_others(capacity.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.report.return_documents:
@@ -557,11 +570,7 @@ class SelectionRun:
         if not selection.documents.size:
             ranking = self.calibrated.read(await self._step(session.ranking))
             found += none_reached(task.wanted.min_relevance, ranking.relevance, bool(ranking.scored.any()))
-        if (
-            self.interruption is None
-            and task.spending.budget
-            and not (session.history or self.ungraded or self.scores.reused)
-        ):
+        if self.interruption is None and self._budget and not (session.history or self.ungraded or self.scores.reused):
             found.append(no_call(session.stop_reason, len(selection.documents)))
         return found
 

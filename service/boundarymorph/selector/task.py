@@ -8,6 +8,7 @@ from typing import Literal
 
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.inference.concurrency import NEVER, Deadline
+from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Source
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selection.pool import Trust
@@ -87,6 +88,7 @@ class Relevance:
         calibration: Makes it a probability.
         shipped: Whether the map that ships does so without a calibration.
         instruction: For the scorer, if it takes one.
+        boosts: What it is multiplied by. Documents then compete by the product, and are ordered by it.
     """
 
     method: str = DEFAULT
@@ -95,6 +97,7 @@ class Relevance:
     calibration: Calibration | None = None
     shipped: bool = False
     instruction: str | None = None
+    boosts: Boosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,13 @@ class Report:
     Attributes:
         return_documents: Whether it has the texts.
         explain_pool: Whether it has `Explained`.
+        explain_depth: About how many of the first candidates; None for all.
         proposals: With a target, how many documents to read next it names at most.
     """
 
     return_documents: bool = False
     explain_pool: bool = False
+    explain_depth: int | None = None
     proposals: int = 0
 
 

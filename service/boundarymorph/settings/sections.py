@@ -114,6 +114,8 @@ class Limits(BaseModel, extra="forbid"):
     queries: int = Field(10, ge=1, description="of one selection; each is a search and a session of its own")
     text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
     pool: int = Field(20_000, ge=1, description="N: candidates, given or taken from an index")
+    passages: int = Field(10_000, ge=1, description="candidates, if long documents of a request become passages")
+    document_passages: int = Field(32, ge=1, description="passages of one document")
     features: int = Field(16, ge=0, description="named signals that come with a pool")
     budget: int = Field(2_000, ge=0, description="B: cross-encoder calls")
     k: int = Field(20_000, ge=1, description="documents returned")

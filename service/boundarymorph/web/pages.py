@@ -48,7 +48,6 @@ class StaticFile:
 
 
 PAGE = "index.html"
-CHARTS = ("uPlot.iife.min.js", "uPlot.min.css")
 SWAGGER_CARRIER = "fastapi-swagger"
 SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")  # in a package that follows each release of it
 
@@ -58,7 +57,7 @@ def playground(settings: Settings) -> APIRouter:
     if not settings.playground:
         return APIRouter()
     routes = APIRouter(include_in_schema=False)
-    routes.include_router(_page("playground", tuple(STATIC / "vendor" / name for name in CHARTS)))
+    routes.include_router(_page("playground"))
 
     async def entrance() -> Response:
         return RedirectResponse("playground")
@@ -84,7 +83,7 @@ def docs() -> APIRouter:
 
 
 @cache
-def _page(name: str, others: tuple[Traversable, ...]) -> APIRouter:
+def _page(name: str, others: tuple[Traversable, ...] = ()) -> APIRouter:
     """Return the routes of a page at /NAME, with the files of its folder and others below it."""
     files = {source.name: StaticFile(source) for source in (*(STATIC / name).iterdir(), *others)}
     page = files.pop(PAGE)

@@ -33,6 +33,7 @@ from boundarymorph_client.errors import (
 )
 from boundarymorph_client.models import (
     AnswerWarning,
+    BoostRule,
     DeleteReport,
     Distinct,
     DocumentPage,
@@ -44,6 +45,7 @@ from boundarymorph_client.models import (
     IndexStatistics,
     LanguageModelUsage,
     PartHealth,
+    PassageOfDocument,
     PoolDocument,
     Problem,
     Ready,
@@ -64,6 +66,7 @@ from boundarymorph_client.version import __version__
 __all__ = [
     "AnswerWarning",
     "AsyncClient",
+    "BoostRule",
     "BoundaryMorphError",
     "Client",
     "Conflict",
@@ -89,6 +92,7 @@ __all__ = [
     "NotReady",
     "Overloaded",
     "PartHealth",
+    "PassageOfDocument",
     "PoolDocument",
     "Problem",
     "ProblemError",

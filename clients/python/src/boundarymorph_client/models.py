@@ -32,6 +32,7 @@ class PoolDocument(TypedDict, total=False):
     bm25: float
     cross_encoder_score: float
     tokens: int
+    weight: float
     metadata: Mapping[str, Any]
 
 
@@ -64,6 +65,37 @@ class Distinct(TypedDict, total=False):
     k_counts: Literal["documents", "groups"]
 
 
+class DecayFunction(TypedDict, total=False):
+    """1 at the origin and up to `offset` away from it, `decay` at `scale` beyond that. origin: a number, a date in ISO
+    8601, or "now"; of dates, scale and offset are durations such as "30d"."""
+
+    field: Required[str]
+    origin: Required[float | str]
+    scale: Required[float | str]
+    offset: float | str
+    decay: float
+
+
+class FactorFunction(TypedDict, total=False):
+    """A number of the metadata, times a factor, by a modifier as in Elasticsearch, such as `log1p` or `sqrt`."""
+
+    field: Required[str]
+    factor: float
+    modifier: str
+    missing: float | None
+
+
+class BoostRule(TypedDict, total=False):
+    """A weight or one function, or both, for the documents that match the filter."""
+
+    filter: Mapping[str, Any]
+    weight: float
+    gauss: DecayFunction
+    exp: DecayFunction
+    linear: DecayFunction
+    field_value_factor: FactorFunction
+
+
 class SelectOptions(TypedDict, total=False):
     """Options of a selection. Exactly one of `index` and `pool` is needed; what is left out is the service's to choose.
 
@@ -86,13 +118,18 @@ class SelectOptions(TypedDict, total=False):
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
         values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
         weight against relevance.
+    boost: rules by which relevance is multiplied; documents compete by the product, their `value`, which also orders
+        them. A document of a pool may have a `weight` of its own.
     spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
     method: `trend` or `boundarymorph`. depth: candidates taken from the index. rounds: trips to the scorer at
         most, or "auto": by what one costs.
+    passages: of a pool without embeddings: False cuts documents that are longer than the scorer reads. By default
+        they become passages, of which the best counts.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: with text, title and metadata. explain: with every round; "pool": also with
-        the set before each round, and what was believed of every candidate at first and in the end.
+        the set before each round, and what was believed of every candidate at first and in the end. explain_depth: of
+        the first so many candidates alone.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls.
     on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
@@ -117,15 +154,18 @@ class SelectOptions(TypedDict, total=False):
     instruction: str
     distinct: bool | str | Distinct
     diversity: float
+    boost: Sequence[BoostRule]
     method: str
     depth: int
     exclude_ids: Sequence[str | int]
+    passages: bool
     filter: Mapping[str, Any]
     hybrid: bool
     rounds: int | Literal["auto"]
     spend: Literal["order", "set"]
     return_documents: bool
     explain: bool | Literal["pool"]
+    explain_depth: int
     deadline_ms: float
     reuse: bool
     on_failure: Literal["degrade", "error"]
@@ -133,6 +173,14 @@ class SelectOptions(TypedDict, total=False):
 
 class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
+
+
+class PassageOfDocument(Answer):
+    """A part of a document's text. start, end: in characters."""
+
+    start: int
+    end: int
+    text: str
 
 
 class RelevantSpan(Answer):
@@ -150,6 +198,7 @@ class SelectedDocument(Answer):
     rank: int
     relevance: float
     std: float
+    value: float | None = None
     source: str
     cross_encoder_score: float | None
     retrieval_rank: int
@@ -157,6 +206,7 @@ class SelectedDocument(Answer):
     query: int | None = None
     relevances: list[float | None] | None = None
     group: Any = None
+    passage: PassageOfDocument | None = None
     text: str | None = None
     title: str | None = None
     metadata: dict[str, Any] | None = None

@@ -33,6 +33,7 @@ from boundarymorph.api.rerank.ranking import (
     texts_of,
 )
 from boundarymorph.api.schemas import Array, Problem, QueryText, RelevantSpan
+from boundarymorph.api.select_answers import PassageOfDocument
 from boundarymorph.remote.wire import Span
 
 NESTED = ("input", "parameters")  # objects of DashScope whose fields count as those of the request
@@ -137,6 +138,9 @@ class RerankResult(Answer):
         None, description="with return_documents; Infinity's and Voyage's is the bare text"
     )
     group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
+    passage: PassageOfDocument | None = Field(
+        None, description="of a document longer than the window: its best passage"
+    )
     relevant_spans: list[RelevantSpan] | None = Field(
         None, description="with relevant_spans: the most relevant parts of the document as it was read, best first"
     )
@@ -256,6 +260,9 @@ class MixedbreadRank(Answer):
     score: float = Field(description="in [0, 1], the cross-encoder's or expected")
     input: str | dict[str, Any] | None = Field(None, validation_alias="document", description="with return_input")
     group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
+    passage: PassageOfDocument | None = Field(
+        None, description="of a document longer than the window: its best passage"
+    )
 
 
 class MixedbreadAnswer(Diagnosed):
@@ -299,6 +306,7 @@ class NimRequest(RerankRequest):
 
     query: Annotated[str, TextOf(NimQuery)] = Field(description="the query")
     documents: Array[Annotated[str, TextOf(NimText)]] = Field(alias="passages", description="one or more to rank")
+    passages: LaxBool | None = Field(None, alias="best_passages", description="as 'passages' of the other formats")
     model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"

@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
+from boundarymorph.api.boosts import BoostRule
 from boundarymorph.api.schemas import AnswerWarning, DistinctBy, LanguageModelUsage, QueryText, Relevance
-from boundarymorph.api.select_answers import ReasonName, StatusName
+from boundarymorph.api.select_answers import PassageOfDocument, ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
 from boundarymorph.remote.wire import Span
+from boundarymorph.retrieval.boosts import MAX_RULES
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
@@ -83,8 +85,20 @@ class RerankRequest(BaseModel):
         description="what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', "
         "what people are expected to find, which is the default with one, as in POST /select",
     )
+    boost: list[BoostRule] | None = Field(
+        None,
+        max_length=MAX_RULES,
+        description="rules by which relevance is multiplied, as in POST /select, by the fields of documents that are "
+        "objects; scores are then the products, and may exceed 1",
+    )
     calibration: bool | None = Field(
         None, description="whether scores are probabilities by the service's calibration of pools, if it has one"
+    )
+    passages: LaxBool | None = Field(
+        None,
+        description="whether documents longer than the model's window become passages, of which the best counts and "
+        "is returned; true by default where such documents are not an error. The calls, by default as many as there "
+        "are documents, are spent on passages",
     )
     instruction: str | None = Field(
         None,
@@ -105,6 +119,11 @@ class RerankRequest(BaseModel):
     def cut(self) -> bool:
         """Whether texts that are too long for the model are cut instead of refused."""
         return True
+
+    @property
+    def makes_passages(self) -> bool:
+        """Whether long documents become passages."""
+        return self.cut if self.passages is None else self.passages
 
     @property
     def raw(self) -> bool:
@@ -179,12 +198,14 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A document by its position in the request, its score in [0, 1] or the log-odds of that, with `distinct` by a
-    field its value, and the document and its relevant spans if the request asks for them."""
+    field its value, the document and its relevant spans if the request asks for them, and of a long document the best
+    passage."""
 
     index: int
     score: float
     group: Any = None
     document: Any = None
+    passage: PassageOfDocument | None = None
     relevant_spans: Sequence[Span] | None = None
 
 
@@ -208,6 +229,7 @@ class Diagnostics(BaseModel):
     reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
     trips: int = Field(description="calls of the scorer")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
+    relevance: dict[int, float] | None = Field(None, description="with 'boost': of documents, by index, without boosts")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
     calibration: str | None = Field(None, description="when the calibration was made by which scores are probabilities")
     policy: str = Field(description="the policy in force, whose defaults the request has")

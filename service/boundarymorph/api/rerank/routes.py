@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import compress
 from operator import or_
 from typing import Any, Literal
 from uuid import uuid4
@@ -36,14 +37,15 @@ from boundarymorph.api.rerank.ranking import (
     without_effect,
 )
 from boundarymorph.api.schemas import AnswerWarning
-from boundarymorph.api.select_response import usage_of
-from boundarymorph.api.select_task import context_of, finds_for_people, grouping_of, instruction_of
+from boundarymorph.api.select_response import passage_of, usage_of
+from boundarymorph.api.select_task import boosts_of, context_of, cut_of, finds_for_people, grouping_of, instruction_of
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
 from boundarymorph.reading import bound
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.passages import has_long
 from boundarymorph.selection import Selection
 from boundarymorph.selection.methods import BY_WORDS
 from boundarymorph.selector.documents import Grouping, group_key
@@ -170,8 +172,7 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     """Return the cross-encoder and the limits of one request."""
     settings, scorer = access.settings, parts.scorer
     model = getattr(scorer, "model", None)  # only scorers in this process have one
-    known = getattr(scorer if model is None else model, "max_length", None)
-    longest = settings.max_length if known is None else known
+    longest = scorer.max_length or settings.max_length
     return TeiInfo(
         model_id=scorer.name,
         model_type=RERANKER,
@@ -237,12 +238,14 @@ def _read(
     room, tenant = visit.room(access), caller.tenant
     given = wanted.deadline_ms, wanted.on_failure
     context = context_of(*given, access.settings, arrival, visit.caller, tenant, room)
-    return asked, _task(asked, access, context, instruction, dialect.documents)
+    return asked, _task(asked, access, context, instruction, dialect.documents, parts.scorer.max_length)
 
 
-def _task(asked: Asked, access: Access, context: Context, instruction: str | None, field: str) -> SelectionTask:
-    """Return the task of ranking a pool of all documents. field: the name of theirs, for messages. Raises NoDocuments
-    and LimitExceeded."""
+def _task(
+    asked: Asked, access: Access, context: Context, instruction: str | None, field: str, window: int | None
+) -> SelectionTask:
+    """Return the task of ranking a pool of all documents. field: the name of theirs, for messages; window: the tokens
+    that the scorer reads. Raises NoDocuments and LimitExceeded."""
     wanted, count, settings = asked.request, len(asked.texts), access.settings
     limits = settings.limits
     if not count:
@@ -256,10 +259,13 @@ def _task(asked: Asked, access: Access, context: Context, instruction: str | Non
         Document(str(number), text, metadata=dict(metadata))
         for number, (text, metadata) in enumerate(zip(asked.texts, asked.objects, strict=True))
     ]
-    budget = _budget(wanted, count, settings)
+    cut = cut_of(limits, asked=bool(wanted.passages)) if wanted.makes_passages else None
+    long = cut is not None and has_long(documents, cut.room(query, window))
+    budget = _budget(wanted, count, settings) if long else min(count, _budget(wanted, count, settings))
     relevance = wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None)
     to_people = finds_for_people(relevance, settings.method, settings)
-    exhaustive = budget >= count and wanted.on_failure == "error" and not to_people  # it needs only the scores
+    exhaustive = budget >= count and wanted.on_failure == "error" and not (to_people or long)  # it needs only scores
+    k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
     rounds = settings.rounds if wanted.rounds is None else wanted.rounds
     bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
     bound("k", wanted.k or 0, limits.k, "documents")
@@ -273,8 +279,9 @@ def _task(asked: Asked, access: Access, context: Context, instruction: str | Non
             vectors=settings.vectors,
             ranked=True,  # documents mostly come in retrieval order
             listed=exhaustive,
+            cut=cut if long else None,
         ),
-        Wanted(min(wanted.k or count, count), distinct=grouping_of(wanted.distinct, wanted.most or count, settings)),
+        Wanted(min(k, count), distinct=grouping_of(wanted.distinct, wanted.most or count, settings)),
         Spending(
             budget,
             goal="scores" if exhaustive else "ranking",
@@ -287,6 +294,7 @@ def _task(asked: Asked, access: Access, context: Context, instruction: str | Non
             calibration=calibration,
             shipped=wanted.calibration is not False,
             instruction=instruction,
+            boosts=boosts_of(wanted.boost),
         ),
         context=context,
     )
@@ -300,18 +308,22 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"
         )
     selection, count = result.selection, len(texts)
-    index = [int(result.pool.ids[position]) for position in selection.documents.tolist()]
+    ids, passages = [result.pool.ids[position] for position in selection.documents.tolist()], result.passages
+    index = [int(passages.document_id(id)) for id in ids]
+    best = {number: passage for number, id in zip(index, ids, strict=True) if (passage := passages.by_id.get(id))}
+    read_so_far = ((number, result.documents.get(id)) for number, id in zip(index, ids, strict=True))
+    spans = {number: result.spans_in(document) or () for number, document in read_so_far if document is not None}
     results = _chosen(selection, index, asked, task.wanted.distinct)
     scored = [number for number, by_model in zip(index, selection.scored.tolist(), strict=True) if by_model]
     inferred = {ranked.index for ranked in results} - set(scored)
-    read = sum(len(wanted.query) + len(texts[number]) for number in scored)
+    read = sum(len(wanted.query) + len(best[number].text if number in best else texts[number]) for number in scored)
     warnings = [*result.warnings, *asked.ignored]
     if len(task.query) < len(wanted.query):
         said = f"of the query, the first {len(task.query):,} characters were read (limits.query_characters)"
         warnings.append(Notice("query-truncated", said))
-    if wanted.budget is None and task.spending.budget < count:
+    if wanted.budget is None and result.budget < count:
         said = (
-            f"{task.spending.budget} of the {count} documents were scored and the scores of the others are expected "
+            f"{result.budget} of the {count} documents were scored and the scores of the others are expected "
             "ones, by the settings (rerank.budget, limits.budget); 'budget' chooses another number"
         )
         warnings.append(Notice("budget-by-settings", said))
@@ -328,9 +340,8 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
                 ranked,
                 score=log_odds(ranked.score) if wanted.raw else ranked.score,
                 document=wanted.document(ranked.index) if wanted.returns else None,
-                relevant_spans=wanted.chosen_spans(result.spans.get(texts[ranked.index], ()))
-                if wanted.wants_spans
-                else None,
+                passage=passage_of(best.get(ranked.index)),
+                relevant_spans=wanted.chosen_spans(spans.get(ranked.index, ())) if wanted.wants_spans else None,
             )
             for ranked in results
         ],
@@ -339,12 +350,13 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
             status=result.status.value,
             stop_reason=result.stop_reason.value,
             documents=count,
-            budget=task.spending.budget,
+            budget=result.budget,
             cross_encoder_calls=result.calls,
             cached_scores=result.cached,
             reused_scores=result.reused,
             trips=result.trips,
             inferred=sorted(inferred),
+            relevance=None if selection.value is None else dict(zip(index, selection.relevance.tolist(), strict=True)),
             expected_loss=result.outlook.loss,
             calibration=result.calibration,
             policy=asked.policy,
@@ -358,8 +370,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
 def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: Grouping | None) -> list[Ranked]:
     """Return the requested results. index: the places of the selected documents in the request."""
     wanted, returned = asked.request, asked.request.most or len(asked.texts)
-    results = [Ranked(*of) for of in zip(index, selection.relevance.tolist(), strict=True)]
-    results = [ranked for ranked in results if ranked.score >= (wanted.min_relevance or 0.0)]
+    scores = selection.relevance if selection.value is None else selection.value
+    there = selection.relevance >= (wanted.min_relevance or 0.0)
+    results = [Ranked(*of) for of in compress(zip(index, scores.tolist(), strict=True), there.tolist())]
     results = results[:returned] if grouping is None else _distinct(results, asked, grouping, returned)
     if not asked.whole:
         return results
@@ -401,7 +414,7 @@ def _budget(request: RerankRequest, count: int, settings: Settings) -> int:
             calls = share_of(share, count)
         case int(calls):
             pass
-    return min(calls, settings.limits.budget, count)
+    return min(calls, settings.limits.budget)
 
 
 def _responses(dialects: Sequence[Dialect]) -> dict[int | str, dict[str, Any]]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
+from boundarymorph.retrieval.boosts import Boosts, Decay, FieldValueFactor, Rule
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Index
@@ -155,6 +156,15 @@ class StoreContract:
         assert sorted(characters for characters, _ in outlines) == sorted(lengths)
         assert all(any(name in metadata for _, metadata in outlines) for name in ("year", "subject"))
         assert len(index.outlines(3)) == 3
+
+    def test_documents_are_boosted_by_their_metadata(self, index: Index) -> None:
+        recent = Decay("gauss", ("year",), False, 2009, 5)
+        rules = [Rule(function=recent), Rule(3.0, filter=Filter({"subject": "tram"}))]
+        rules.append(Rule(function=FieldValueFactor(("price",), modifier="ln1p", missing=1)))
+        boosts, ids = Boosts(rules), [each.id for each in self.documents]
+        expected = boosts.of(ids, {each.id: each for each in self.documents})
+        assert len(np.unique(expected)) > 50
+        close(boosts.of(ids, index.documents(ids, texts=False)), expected)
 
     def test_words_are_in_the_pool(self, index: Index) -> None:
         pool = index.retrieve(Search("tales of the night tram", 40, QUERIES[1])).pool

@@ -21,8 +21,31 @@ export function shortened(text) {
   return characters.length > LONGEST ? `${characters.slice(0, LONGEST - 1).join("").trimEnd()}…` : line;
 }
 
+// Fills a list with tabs, of which `panel` shows the chosen one. onChoose(name) is called at once and for each choice.
+export function offerTabs(list, panel, names, onChoose) {
+  const tabs = names.map((name) => element("button", { type: "button", role: "tab", "aria-controls": panel.id, id: `${panel.id}-${name.replaceAll(" ", "-")}` }, name));
+  const choose = (chosen) => {
+    for (const tab of tabs) {
+      tab.ariaSelected = String(tab === chosen);
+      tab.tabIndex = tab === chosen ? 0 : -1;
+    }
+    panel.setAttribute("aria-labelledby", chosen.id);
+    onChoose(chosen.textContent);
+  };
+  for (const tab of tabs) tab.addEventListener("click", () => choose(tab));
+  list.addEventListener("keydown", ({ key }) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[key];
+    if (!step) return;
+    const next = tabs.at((tabs.indexOf(document.activeElement) + step) % tabs.length);
+    choose(next);
+    next.focus();
+  });
+  list.replaceChildren(...tabs);
+  choose(tabs[0]);
+}
+
 export const number = (value) => value.toLocaleString("en-US");
 
-export const decimal = (value, digits = 2) => (value === null ? "–" : value.toFixed(digits));
+export const decimal = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;

@@ -1,28 +1,23 @@
 // The page: sends requests and shows the answers.
 
-import { Comparison, offerComparison, rerankPlainly, showComparison, showNoComparison } from "./comparison.js";
-import { hideCurve, showCurve } from "./curve.js";
-import { decimal, find, number, plural } from "./dom.js";
-import { showCalls, showSet } from "./documents.js";
-import { DEMO, QUERIES, offerQueries } from "./examples.js";
-import { drawLegend } from "./marks.js";
-import { RankingChart } from "./ranking.js";
+import { compare } from "./comparison.js";
+import { find, plural } from "./dom.js";
+import { How } from "./how.js";
 import { RequestForm } from "./request.js";
-import { Selection } from "./selection.js";
 import { Problem, Service } from "./service.js";
+import { offerSwitch, showSets, showTotals } from "./sets.js";
 import { Snippets } from "./snippets.js";
-import { showOutcome, showProblem, showSummary } from "./summary.js";
-import { Texts } from "./texts.js";
+import { callsOf, showProblem, showSummary } from "./summary.js";
 
-const LONGEST_WAIT = 60; // seconds that the service may ask to wait for
+const DEPTH = 2000; // candidates whose relevance is drawn
+
 const service = new Service();
 const form = new RequestForm(ask);
 const snippets = new Snippets();
-const ranking = new RankingChart(describe);
+const how = new How();
 let underWay = new AbortController();
-let shown = null;
+let answered = false; // whether an answer is shown
 let elsewhere = new Map(); // why indexes cannot be searched here, by name
-let begun = false;
 
 async function ask() {
   underWay.abort();
@@ -30,53 +25,56 @@ async function ask() {
   showProblem(null);
   busy(true);
   try {
-    await patiently(() => select(signal), signal);
+    await select(form.request(), signal);
   } catch (error) {
-    if (error.name === "AbortError") return;
-    forget(error);
-    if (error.status === 401) find("key").focus();
-  } finally {
-    if (underWay.signal === signal) {
-      busy(false);
-      if (!shown) say("");
-    }
-  }
-}
-
-// Tries again when the service says when to, as it does while its models are warming up.
-async function patiently(asking, signal) {
-  for (;;) {
-    try {
-      return await asking();
-    } catch (error) {
-      if (error.status !== 503 || !(error.retryAfter <= LONGEST_WAIT)) throw error;
-      say(`${error.reason} …`);
-      await pause(error.retryAfter, signal);
-    }
-  }
-}
-
-function pause(seconds, signal) {
-  return new Promise((resolve, reject) => {
-    setTimeout(resolve, 1000 * Math.max(1, seconds));
-    signal.addEventListener("abort", () => reject(signal.reason));
-  });
-}
-
-async function select(signal) {
-  const request = form.request();
-  say("Searching …");
-  let answered = false;
-  for await (const { name, data } of service.select({ ...request, explain: request.queries ? true : "pool" }, signal)) {
     if (signal.aborted) return;
-    if (name === "selection") {
-      answered = true;
-      await show(request, data, signal);
-    } else {
-      write(`Round ${data.rounds + 1}: ${plural(data.cross_encoder_calls + data.cached_scores, "call")} of ${number(data.budget)} so far`);
-    }
+    forget(error);
+    if (error.status === 401) askForKey();
+  } finally {
+    if (underWay.signal === signal) busy(false);
   }
-  if (!answered) throw new Problem({ title: "The connection broke during the answer", detail: "Is the service still running?" });
+}
+
+async function select(request, signal) {
+  say("Searching …");
+  const depth = Math.max(DEPTH, request.k, request.budget === "auto" ? 0 : request.budget);
+  const explained = request.queries ? { explain: true } : { explain: "pool", explain_depth: depth };
+  const answer = await service.select({ ...request, ...explained }, signal);
+  form.paid ||= Boolean(answer.usage.language_model);
+  const comparable = !request.queries && answer.documents.length > 0;
+  show(request, answer, comparable && !form.paid ? await compared(request, answer, signal) : null);
+  find("compare").hidden = !comparable || !form.paid;
+  find("compare").textContent = `Compare with plain reranking, for at most ${plural(callsOf(answer) + answer.documents.length, "score")} more`;
+  find("compare").onclick = async () => {
+    find("headline").focus(); // the button goes
+    find("compare").hidden = true;
+    show(request, answer, await compared(request, answer, signal));
+  };
+}
+
+// Returns null, and says so, if the comparison has failed.
+async function compared(request, answer, signal) {
+  say("Comparing …");
+  try {
+    return await compare(service, request, answer, callsOf(answer), signal);
+  } catch (error) {
+    if (signal.aborted) throw error;
+    return error;
+  }
+}
+
+// result: of the comparison; an error if it has failed, null if there is none.
+function show(request, answer, result) {
+  const comparison = result instanceof Error ? null : result;
+  const queries = request.queries ?? [request.query];
+  answered = true;
+  find("answer").hidden = false;
+  showSummary(answer, comparison, queries);
+  showSets(answer, comparison, queries);
+  showTotals(comparison, result instanceof Error ? `It could not be compared with plain reranking: ${result.message}` : "", answer.relevance === "people");
+  how.show(request, answer, comparison, callsOf(answer));
+  snippets.show(request, Boolean(service.key));
+  say(find("headline").textContent, false);
 }
 
 // While another answer is awaited, the one that is shown is stale.
@@ -89,90 +87,22 @@ function busy(waiting) {
 function cancel() {
   underWay.abort();
   busy(false);
-  find("answer").hidden = !shown;
-  say(shown ? "Cancelled. This is the answer to the request before." : "Cancelled.");
+  say(answered ? "Cancelled. This is the answer to the request before." : "Cancelled.");
 }
 
 // Shows no answer. problem: why, if there is a reason.
 function forget(problem = null) {
   underWay.abort();
-  shown = null;
+  answered = false;
   find("answer").hidden = true;
   say("");
   showProblem(problem);
 }
 
-async function show(request, answer, signal) {
-  const selection = new Selection(answer);
-  const known = request.pool ?? answer.documents;
-  const read = request.index === undefined ? null : (id) => service.read(`indexes/${request.index}/documents/${encodeURIComponent(id)}`);
-  shown = { request, answer, selection, texts: new Texts(known, read) };
-  find("answer").hidden = false;
-  find("answer").classList.toggle("several", Boolean(request.queries));
-  showSummary(answer, request.queries);
-  draw();
-  showSet(answer, selection, shown.texts, request.queries);
-  showCalls(selection, shown.texts, request.queries);
-  snippets.show(request, Boolean(service.key));
-  hideCurve();
-  showNoComparison("");
-  busy(false);
-  say(find("headline").textContent, false);
-  const comparing = () => compare(request, answer, shown.texts, signal);
-  form.paid ||= Boolean(answer.usage.language_model);
-  if (request.queries) return;
-  if (form.paid) offerComparison(plainCalls(answer), comparing);
-  else await comparing();
-}
-
-// As many calls as the selection made.
-function plainCalls({ usage, pool_size: count }) {
-  return Math.min(usage.cross_encoder_calls + usage.cached_scores, count);
-}
-
-// What there is to see of one query: of several, the service explains the calls alone.
-function draw() {
-  if (shown.request.queries) return;
-  drawLegend();
-  ranking.show(shown.selection, plainCalls(shown.answer));
-}
-
-async function compare(request, answer, texts, signal) {
-  if (!answer.pool_size) return showNoComparison("There are no candidates to rerank.");
-  showNoComparison("Reranking …");
-  try {
-    const { ids } = answer.pool;
-    const calls = Math.min(plainCalls(answer), ids.length);
-    const { scored, unseen } = await rerankPlainly(service, { ...request, budget: calls }, ids, signal);
-    texts.add([...scored, ...unseen]);
-    const comparison = new Comparison(answer, scored);
-    showOutcome(comparison, calls);
-    showComparison(comparison, calls, texts);
-    showCurve(shown.selection.sets, comparison);
-  } catch (error) {
-    if (error.name !== "AbortError") showNoComparison(`It could not be reranked: ${error.message}`);
-  }
-}
-
-function describe(position) {
-  const { answer, selection, texts } = shown;
-  const name = texts.title(answer.pool.ids[position]);
-  const call = selection.asked.get(position);
-  const [relevance, std] = [selection.relevance[position], selection.std[position]].map((value) => decimal(value));
-  const unread = selection.isScored(position) ? `${relevance} · score known` : `${relevance} ± ${std} · not read`;
-  const worth = call ? `${relevance} · read in round ${call.round}` : unread;
-  return `${name}\nrank ${number(position + 1)} · ${worth}${selection.selected.has(position) ? " · in the set" : ""}`;
-}
-
-// For everybody.
-function say(words, shownToo = true) {
-  write(shownToo ? words : "");
-  find("said").textContent = words;
-}
-
-// For those who see it: a screen reader would read every round.
-function write(words) {
+// shown: whether for everybody, or only for screen readers.
+function say(words, shown = true) {
   find("progress").textContent = words;
+  find("progress").classList.toggle("hidden", !shown);
 }
 
 async function listIndexes() {
@@ -183,27 +113,16 @@ async function listIndexes() {
     const foreign = indexes.filter((index) => !searchable.includes(index)).map(({ name }) => [name, `The index '${name}' needs vectors of queries, which this page cannot make.`]);
     elsewhere = new Map([...foreign, ...broken]);
     form.offer(searchable, (searchable.length ? broken : [...foreign, ...broken]).map(([, why]) => why).join(" "));
-    showProblem(null);
-    begin(searchable.some(({ name, count }) => name === DEMO && count));
   } catch (error) {
-    if (error.status === 503) setTimeout(listIndexes, 1000 * ((error.retryAfter || 1))); // it is starting
-    const unknown = service.key ? "The service does not know this key: paste it again." : "This service needs an API key: enter it above.";
-    const words = { 401: error.type ? unknown : error.message, 403: "This key lacks the scope 'select'.", 503: `${error.reason} …` };
-    form.withoutIndexes(words[error.status] ?? `The indexes cannot be listed: ${error.message}`);
-    if (error.status === 401 && document.activeElement === document.body) find("key").focus();
+    form.withoutIndexes(error.status === 403 ? "This key lacks the scope 'select'." : `The indexes cannot be listed: ${error.message}`);
+    if (error.status === 401) askForKey();
+    throw error;
   }
 }
 
-// Asks at first sight: what the address holds, or the demo's query.
-function begin(demo) {
-  if (begun) return;
-  begun = true;
-  if (demo) offerQueries((query) => {
-    form.query = query;
-    form.ask();
-  });
-  if (demo && !form.query && find("index").value === DEMO) form.query = QUERIES[0]; // what somebody has typed in meanwhile stays
-  if (!form.asked) follow();
+function askForKey() {
+  find("key").form.hidden = false;
+  if (document.activeElement === document.body) find("key").focus();
 }
 
 // Asks what the form holds, unless it could not take all of the address.
@@ -215,13 +134,26 @@ function follow() {
   else forget();
 }
 
+// Asks at first sight. Only an index needs to be known before.
+async function begin() {
+  const waiting = form.usesIndex;
+  if (!waiting) follow();
+  try {
+    await listIndexes();
+  } catch (error) {
+    return waiting && showProblem(error);
+  }
+  if (waiting && !form.asked) follow();
+}
+
+service.onWait = (reason) => say(`${reason} …`);
 addEventListener("popstate", () => form.restore() && follow());
 find("cancel").addEventListener("click", cancel);
 find("key").form.addEventListener("submit", (event) => event.preventDefault()); // Enter is a change, too
 find("key").addEventListener("change", () => {
   service.key = find("key").value.trim();
-  listIndexes();
+  begin();
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown && draw());
+offerSwitch();
 form.restore();
-listIndexes();
+begin();

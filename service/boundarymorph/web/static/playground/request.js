@@ -1,8 +1,8 @@
 // The form, and the request that it describes.
 
 import { refused, remember, restore } from "./address.js";
-import { find, number } from "./dom.js";
-import { DEMO, POOL } from "./examples.js";
+import { element, find, number, plural } from "./dom.js";
+import { ARTICLES, DEMO, QUERIES, USUAL } from "./examples.js";
 
 // Something in the form of which no request can be made.
 class Mistake extends Error {
@@ -28,11 +28,11 @@ export class RequestForm {
     this.#form.addEventListener("invalid", (event) => (event.target.closest("details") ?? {}).open = true, true);
     for (const range of this.#form.querySelectorAll("[data-of]")) this.#couple(range);
     this.#form.addEventListener("input", () => this.#update());
-    find("example").addEventListener("click", () => {
-      this.#useExample();
-      find("documents").focus();
-    });
-    this.#update();
+    for (const choice of this.#form.elements.source) choice.addEventListener("change", () => this.#enter());
+    find("edit").addEventListener("click", () => this.#edit());
+    const wide = matchMedia("(min-width: 761px)"); // where there is room for the settings
+    wide.addEventListener("change", () => (find("settings").open ||= wide.matches));
+    find("settings").open = wide.matches;
   }
 
   // Sends the request and keeps it in the address. how: as of `remember`.
@@ -53,7 +53,7 @@ export class RequestForm {
     this.#address = location.search;
     restore(this.#form);
     this.#update();
-    if (this.#options.some(isSet)) this.#form.querySelector(".more").open = true;
+    if (this.#options.some(isSet)) this.#form.querySelector(".more").open = find("settings").open = true;
     return true;
   }
 
@@ -66,18 +66,11 @@ export class RequestForm {
     return this.#asked !== null;
   }
 
-  get query() {
-    return this.#form.elements.query.value;
-  }
-
-  set query(words) {
-    this.#form.elements.query.value = words;
-  }
-
   // Whether there is something to look for, and something to look in.
   get isFilled() {
-    const { query, index, documents } = this.#form.elements;
-    return Boolean(query.value && (this.usesIndex ? index : documents).value.trim());
+    const { source, query, index, documents } = this.#form.elements;
+    const found = { example: true, index: index.value, pool: documents.value.trim() };
+    return Boolean(query.value && found[source.value]);
   }
 
   get usesIndex() {
@@ -91,6 +84,7 @@ export class RequestForm {
     const request = also.length ? { queries: [fields.query.value, ...also] } : { query: fields.query.value };
     if (this.usesIndex && !fields.index.value) throw new Mistake(this.#hint || "Choose an index first.");
     if (this.usesIndex) request.index = fields.index.value;
+    else if (fields.source.value === "example") Object.assign(request, { pool: identified(ARTICLES), ranked: true });
     else Object.assign(request, { pool: documentsOf(fields.documents.value), ranked: fields.ranked.checked });
     if (!this.usesIndex && request.pool.every((document) => document.score !== undefined)) delete request.ranked;
     request.budget = fields.auto.checked ? "auto" : Number(fields.budget.value);
@@ -120,10 +114,43 @@ export class RequestForm {
     select.value = wanted;
     select.hidden = !indexes.length;
     this.say(others || (indexes.length ? "" : "There is no index yet: `boundarymorph demo` makes one."));
-    if (!indexes.length && this.usesIndex && !this.query) {
-      this.#form.elements.source.value = "pool";
-      this.#useExample();
+    if (usual === DEMO) this.#offerQueries();
+    this.#update();
+  }
+
+  #offerQueries() {
+    const { query } = this.#form.elements;
+    const buttons = QUERIES.map((words) => {
+      const button = element("button", { type: "button", className: "plain" }, words);
+      button.addEventListener("click", () => {
+        query.value = words;
+        this.ask();
+      });
+      return button;
+    });
+    find("tries").replaceChildren("Try", ...buttons);
+    find("tries").hidden = false;
+    USUAL.index.query = QUERIES[0];
+    if (this.usesIndex && !query.value) query.value = QUERIES[0];
+  }
+
+  // Fills in what is usual for the source that was chosen, in fields that hold what is usual for another, and asks.
+  #enter() {
+    const fields = this.#form.elements;
+    for (const [name, value] of Object.entries(USUAL[fields.source.value])) {
+      if (!fields[name].value || Object.values(USUAL).some((usual) => usual[name] === fields[name].value)) fields[name].value = value;
     }
+    this.#update();
+    if (this.isFilled && !this.paid) this.ask();
+  }
+
+  // Makes the articles of the example documents of one's own.
+  #edit() {
+    const { source, documents } = this.#form.elements;
+    documents.value = ARTICLES.map((article) => JSON.stringify(article)).join("\n");
+    source.value = "pool";
+    this.#update();
+    documents.focus();
   }
 
   withoutIndexes(why) {
@@ -154,23 +181,19 @@ export class RequestForm {
       exact.value = range.value;
       moved();
     });
-    exact.addEventListener("input", () => {
-      range.value = exact.value;
-      moved();
-    });
+    exact.addEventListener("input", moved);
   }
 
   // Shows what follows from the fields: those in force, what cannot be combined, and whether the answer is of others.
   #update() {
-    const { source, auto, budget, also, distinct, documents } = this.#form.elements;
-    find("from-index").hidden = find("index").disabled = !this.usesIndex;
-    find("from-pool").hidden = this.usesIndex;
-    for (const label of this.#form.querySelectorAll("[data-source]")) {
-      label.hidden = label.dataset.source !== source.value;
-      label.querySelector("input").disabled = label.hidden; // so that what it holds cannot be invalid
+    const { source, auto, budget, k, also, distinct } = this.#form.elements;
+    find("index").disabled = !this.usesIndex;
+    for (const part of this.#form.querySelectorAll("[data-source]")) {
+      part.hidden = part.dataset.source !== source.value;
+      for (const field of part.querySelectorAll(".more [name]")) field.disabled = part.hidden; // so that what it holds cannot be invalid
     }
+    for (const range of this.#form.querySelectorAll("[data-of]")) scale(range, source.value === "example");
     for (const field of [budget, this.#form.querySelector("[data-of=budget]")]) field.disabled = auto.checked;
-    find("example").disabled = Boolean(documents.value.trim()); // it would replace what somebody has pasted
     // Options that do not go together are not valid: the browser says so beside the one to change.
     const several = linesOf(also.value).length > 0;
     const clash = (field, given) => field.setCustomValidity(given && several ? "This does not go with further queries. Leave one of them out." : "");
@@ -178,6 +201,8 @@ export class RequestForm {
     clash(distinct, distinct.value.trim());
     const count = this.#options.filter(isSet).length;
     find("options-set").textContent = count ? ` (${count} set)` : "";
+    const scores = auto.checked ? "as many scores as it takes" : plural(Number(budget.value), "score");
+    find("settings").firstElementChild.textContent = `Settings: ${scores}, ${plural(Number(k.value), "document")}`;
     find("stale").hidden = this.#pending !== null || this.#asked === null || this.#asked === this.#state;
   }
 
@@ -188,30 +213,30 @@ export class RequestForm {
   get #state() {
     return new URLSearchParams(new FormData(this.#form)).toString();
   }
+}
 
-  #useExample() {
-    const { query, documents, budget, k } = this.#form.elements;
-    query.value = POOL.query;
-    documents.value = POOL.documents.join("\n");
-    for (const [field, value] of [[budget, POOL.budget], [k, POOL.k]]) {
-      field.value = value;
-      this.#form.querySelector(`[data-of=${field.id}]`).value = value;
-    }
-    this.#update();
-  }
+// few: whether the candidates are so few that a slider moves one by one.
+function scale(range, few) {
+  const exact = find(range.dataset.of);
+  Object.assign(range, { step: few ? 1 : 5, min: exact.id === "k" ? (few ? 1 : 5) : 0, max: few ? ARTICLES.length : 200, value: exact.value });
 }
 
 function isSet(option) {
   return option.type === "checkbox" ? option.checked : Boolean(option.value.trim());
 }
 
-// Parses a JSON array, JSON objects that each begin on a line of their own, or one text per line. Every document gets an id, by which the page finds it again.
-export function documentsOf(pasted) {
+// Parses a JSON array, JSON objects that each begin on a line of their own, or one text per line.
+function documentsOf(pasted) {
   const text = pasted.trim();
   if (!text) throw new Mistake("Paste some documents first: one a line, or as JSON.");
   let documents = linesOf(text);
   if (/^\[\s*["{]/.test(text)) documents = parsed(text, "The documents begin like a JSON array, but are none");
   else if (/^\{\s*"/.test(text)) documents = text.split(/(?<=\})\s*\n\s*(?=\{)/).map((object, i) => parsed(object, `Document ${i + 1} is not a JSON object`));
+  return identified(documents);
+}
+
+// Gives every document an id, by which the page finds it again.
+function identified(documents) {
   return documents.map((document, position) => {
     const given = typeof document === "string" ? { text: document } : document;
     if (typeof given !== "object" || given === null) throw new Mistake(`Document ${position + 1} is neither a text nor an object.`);

@@ -1,5 +1,7 @@
 // The service that serves this page. The key is kept only here, in memory.
 
+const LONGEST_WAIT = 60; // seconds that the service may ask to wait for
+
 export class Problem extends Error {
   constructor(content, response) {
     super(content.detail ?? content.title);
@@ -20,30 +22,29 @@ export class Problem extends Error {
 
 export class Service {
   key = "";
+  onWait = () => {}; // called with the reason when the service asks to wait
 
-  async read(path) {
-    const response = await this.#send(path, {});
-    return response.json();
+  read(path) {
+    return this.#patiently(path, {});
   }
 
-  // The events of a selection as {name, data}: "round" before each round, and finally "selection".
-  async *select(request, signal) {
-    const headers = { "Content-Type": "application/json", Accept: "text/event-stream" };
-    const response = await this.#send("select", { method: "POST", headers, body: JSON.stringify(request), signal });
-    for await (const event of eventsOf(response.body)) {
-      if (event.name === "problem") throw new Problem(event.data, response);
-      yield event;
-    }
-  }
-
-  selection(request, signal) {
-    return this.post("select", request, signal);
-  }
-
-  async post(path, content, signal) {
+  select(request, signal) {
     const headers = { "Content-Type": "application/json" };
-    const response = await this.#send(path, { method: "POST", headers, body: JSON.stringify(content), signal });
-    return response.json();
+    return this.#patiently("select", { method: "POST", headers, body: JSON.stringify(request), signal });
+  }
+
+  // Tries again when the service says when to, as it does while its models are warming up.
+  async #patiently(path, options) {
+    for (;;) {
+      try {
+        return await this.#send(path, options);
+      } catch (error) {
+        if (error.status !== 503 || !(error.retryAfter <= LONGEST_WAIT)) throw error;
+        this.onWait(error.reason);
+        await new Promise((resolve) => setTimeout(resolve, 1000 * Math.max(1, error.retryAfter)));
+        options.signal?.throwIfAborted();
+      }
+    }
   }
 
   async #send(path, options) {
@@ -51,37 +52,17 @@ export class Service {
       throw new Problem({ title: "This is not a key", detail: "An API key has no spaces and only ASCII characters. Paste it again.", status: 401 });
     }
     const headers = { ...options.headers, ...(this.key ? { Authorization: `Bearer ${this.key}` } : {}) };
-    let response;
+    let response, content;
     try {
       response = await fetch(path, { ...options, headers, credentials: "omit", cache: "no-store" });
+      const readable = response.headers.get("Content-Type")?.includes("json");
+      content = readable ? await response.json() : { title: `Status ${response.status}`, detail: response.statusText, status: response.status };
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Problem({ title: "No answer", detail: "The service cannot be reached. Is it still running?" });
+      const broken = response ? "The connection broke during the answer." : "The service cannot be reached.";
+      throw new Problem({ title: "No answer", detail: `${broken} Is it still running?` });
     }
-    if (response.ok) return response;
-    let content = { title: `Status ${response.status}`, detail: response.statusText, status: response.status };
-    if (response.headers.get("Content-Type")?.includes("json")) content = await response.json();
+    if (response.ok) return content;
     throw new Problem(content, response);
   }
-}
-
-async function* eventsOf(body) {
-  let rest = "";
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  for (;;) {
-    const { done, value } = await reader.read().catch(ended);
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const [name, data] = part.split("\n", 2).map((line) => line.slice(line.indexOf(": ") + 2));
-      yield { name, data: JSON.parse(data) };
-    }
-  }
-}
-
-// A broken connection ends the events before the last one; an aborted request is an error.
-function ended(error) {
-  if (error.name === "AbortError") throw error;
-  return { done: true };
 }

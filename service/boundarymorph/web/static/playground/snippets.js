@@ -1,28 +1,16 @@
 // The request as code, never with a key.
 
-import { element, find } from "./dom.js";
+import { find, offerTabs } from "./dom.js";
 
 const LANGUAGES = { curl, Python: python, TypeScript: typescript };
 
 export class Snippets {
   #language = "curl";
   #shown = null;
-  #tabs;
 
   constructor() {
-    this.#tabs = Object.keys(LANGUAGES).map((language) => element("button", { type: "button", role: "tab", "aria-controls": "code", id: `tab-${language}` }, language));
-    const list = document.querySelector(".tabs");
-    list.append(...this.#tabs);
-    for (const tab of this.#tabs) tab.addEventListener("click", () => this.#choose(tab.textContent));
-    list.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const names = Object.keys(LANGUAGES);
-      this.#choose(names[(names.indexOf(this.#language) + step + names.length) % names.length]);
-      this.#tabs.find((tab) => tab.textContent === this.#language).focus();
-    });
+    offerTabs(document.querySelector("#request .tabs"), find("code"), Object.keys(LANGUAGES), (language) => this.#choose(language));
     find("copy").addEventListener("click", () => this.#copy());
-    this.#choose(this.#language);
   }
 
   show(request, withKey) {
@@ -32,12 +20,6 @@ export class Snippets {
 
   #choose(language) {
     this.#language = language;
-    for (const tab of this.#tabs) {
-      const chosen = tab.textContent === language;
-      tab.setAttribute("aria-selected", String(chosen));
-      tab.tabIndex = chosen ? 0 : -1;
-    }
-    find("code").setAttribute("aria-labelledby", `tab-${language}`);
     if (this.#shown) find("code").firstElementChild.textContent = LANGUAGES[language](this.#shown);
   }
 

@@ -3,9 +3,9 @@
 import { decimal, element, find, number, plural, shortened } from "./dom.js";
 
 const STATUS = {
-  complete: ["good", "Complete"],
-  partial: ["bad", "Partial: as far as it came"],
-  retrieval_only: ["bad", "Retrieval only: nothing was scored"],
+  complete: [true, "Complete"],
+  partial: [false, "Partial: as far as it came"],
+  retrieval_only: [false, "Search only: nothing was scored"],
 };
 const STOPPED = {
   budget: "the budget is spent",
@@ -23,63 +23,57 @@ const STOPPED = {
   scorer_failed: "the scorer failed",
 };
 
-// queries: of the request, if there are several.
-export function showSummary(answer, queries) {
+// comparison: null if there is none. queries: of the request.
+export function showSummary(answer, comparison, queries) {
   const { documents, usage, pool_size: count } = answer;
-  const scored = documents.filter(({ source }) => source === "cross_encoder").length;
-  const deep = documents.filter(({ retrieval_rank: rank }) => rank > documents.length);
-  const deepest = Math.max(0, ...deep.map(({ retrieval_rank: rank }) => rank));
+  const read = documents.filter(({ source }) => source === "cross_encoder").length;
   const sum = documents.reduce((total, { relevance }) => total + (relevance ?? 0), 0);
-  const calls = usage.cross_encoder_calls + usage.cached_scores;
-  find("headline").textContent = `${plural(documents.length, "document")} with a total relevance of ${decimal(sum, 1)}`;
-  find("outcome").textContent =
-    sources(scored, documents.length - scored, calls) +
-    (deep.length ? `; ${number(deep.length)} from below rank ${number(documents.length)}, the deepest from ${number(deepest)}` : "") +
-    `. ${missed(answer)}` +
-    (queries ? ` They answer best: ${queries.map((query, i) => `“${shortened(query)}” ${number(documents.filter((one) => one.query === i).length)}`).join(", ")}.` : "");
-  const [kind, words] = STATUS[answer.status] ?? ["bad", answer.status];
-  const cached = usage.cached_scores ? ` (${number(usage.cached_scores)} from the cache)` : "";
-  find("status").replaceChildren(
-    element("span", { className: `badge ${kind}` }, words),
-    ` ${number(calls)} of ${plural(usage.budget, "call")}${cached} in ${plural(usage.rounds, "round")} among ${plural(count, "candidate")}, in ${decimal(answer.timings_ms.total / 1000, 1)} s. ` +
-      `It ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}${tokens(usage.language_model)}.`,
+  const calls = callsOf(answer);
+  const alone = documents.length ? `${plural(documents.length, "document")} with a total relevance of ${decimal(sum, 1)}` : "No document was found";
+  find("headline").textContent = comparison ? outcome(comparison) : alone;
+  const [good, words] = STATUS[answer.status] ?? [false, answer.status];
+  find("outcome").replaceChildren(
+    good ? "" : element("span", { className: "badge" }, words),
+    `${sources(read, documents.length - read, calls)}. It spent ${number(calls)} of ${plural(usage.budget, "score")} among ${plural(count, "document")}, in ${decimal(answer.timings_ms.total / 1000, 1)} s` +
+      (answer.stop_reason === "budget" ? "" : `, and ended because ${STOPPED[answer.stop_reason] ?? answer.stop_reason}`) +
+      `${tokens(usage.language_model)}. ${missed(answer)}` +
+      (queries.length > 1 ? ` They answer best: ${queries.map((query, i) => `“${shortened(query)}” ${number(documents.filter((one) => one.query === i).length)}`).join(", ")}.` : ""),
   );
   if (calls > 1 && calls < count) {
     find("pitch").textContent =
       `A reranker that can afford ${number(calls)} scores usually spends them on the first ${number(calls)} search results. ` +
-      `BoundaryMORPH spends them anywhere in ${number(count)}. Below is what that changes for your query.`;
+      `BoundaryMORPH spends them anywhere among all ${number(count)}.`;
   }
   find("warnings").replaceChildren(...answer.warnings.map((warning) => element("p", { className: "note warn" }, element("b", {}, "Note "), warning.message)));
 }
 
-// The headline once it is known what plain reranking makes of the same calls.
-export function showOutcome(comparison, calls) {
+// As many calls as plain reranking may make for it.
+export function callsOf({ usage, pool_size: count }) {
+  return Math.min(usage.cross_encoder_calls + usage.cached_scores, count);
+}
+
+function outcome(comparison) {
   const { ours, plain, onlyOurs } = comparison;
-  const [sum, against] = [comparison.sum(ours), comparison.sum(plain)];
-  const other = calls ? "plain reranking" : "the search alone";
+  const [sum, against] = [comparison.sum(ours), comparison.sum(plain)].map((total) => decimal(total, 1));
   const count = plural(ours.length, "document");
-  find("headline").textContent = onlyOurs.length
-    ? `${number(onlyOurs.length)} of ${count} ${onlyOurs.length === 1 ? "is" : "are"} different from ${other}${more(sum, against)}: a total relevance of ${decimal(sum, 1)} against ${decimal(against, 1)}`
-    : `The same ${count} as ${other}, with a total relevance of ${decimal(sum, 1)}`;
+  if (!onlyOurs.length) return `Both ways return the same ${count}, with a total score of ${sum}`;
+  const change = sum === against ? `the total score is ${sum} either way` : `the total score ${Number(sum) > Number(against) ? "rises" : "falls"} from ${against} to ${sum}`;
+  return `${number(onlyOurs.length)} of ${count} ${onlyOurs.length === 1 ? "is" : "are"} different, and ${change}`;
 }
 
-function more(sum, against) {
-  const change = Math.round(100 * (sum / against - 1));
-  return against < 0.1 || !change ? "" : `, and the set is ${number(Math.abs(change))}\u00a0% ${change > 0 ? "more" : "less"} relevant`;
-}
-
-// scored, estimated: documents of the set.
-function sources(scored, estimated, calls) {
-  const why = calls ? "chosen because of what similar documents scored" : "estimated from the search";
-  return [scored || !estimated ? `${number(scored)} read by the scorer` : "", estimated ? `${number(estimated)} ${why}` : ""].filter(Boolean).join(", ");
+// read, estimated: documents of the set.
+function sources(read, estimated, calls) {
+  if (!read && !estimated) return "The set is empty";
+  const why = calls ? "because similar documents scored well" : "by their place in the search and their words";
+  if (!estimated) return "The scorer has read every document of the set";
+  return read ? `The scorer has read ${number(read)} of the set; ${number(estimated)} ${estimated === 1 ? "was" : "were"} chosen unread, ${why}` : `All documents were chosen unread, ${why}`;
 }
 
 // What scoring all candidates is expected to add.
 function missed({ expected_loss: loss, pool_size: count, status }) {
   if (status === "retrieval_only") return `What scoring all ${number(count)} would add is not known.`;
   const gain = Math.round((100 * loss) / (1 - Math.min(loss, 0.999)));
-  if (!loss) return `Scoring all ${number(count)} would add nothing.`;
-  return `Scoring all ${number(count)} would add ${gain ? `about ${number(gain)}` : "less than 1"}\u00a0%.`;
+  return `Scoring all ${number(count)} is expected to add ${loss ? (gain ? `about ${number(gain)}\u00a0%` : "less than 1\u00a0%") : "nothing"}.`;
 }
 
 // The tokens of a language model as the scorer.

@@ -1,0 +1,81 @@
+"""The wire format of boosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from boundarymorph.api.schemas import Message
+from boundarymorph.retrieval.boosts import LEAST, MOST, Decay, FieldValueFactor, Modifier, Rule, Shape
+from boundarymorph.retrieval.filters import Filter, read_path
+
+Weight = Annotated[float, Field(ge=LEAST, le=MOST)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+SHAPES: tuple[Shape, ...] = ("gauss", "exp", "linear")
+
+
+class DecayFunction(Message):
+    """1 at the origin and up to 'offset' away from it; 'decay' at a distance of 'scale' beyond that."""
+
+    field: str = Field(description="of the metadata: a number, or a date in ISO 8601 or in seconds since 1970")
+    origin: Finite | str = Field(description='a number, a date in ISO 8601, or "now"')
+    scale: Finite | str = Field(description='above 0; for dates a duration such as "30d", in ms, s, m, h or d')
+    offset: Finite | str = Field(0, description="0 or more; for dates a duration")
+    decay: float = Field(0.5, gt=0, lt=1, description="the boost at 'scale'")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_elasticsearch(cls, value: object) -> object:
+        """Its name in place of 'field': {"day": {"origin": "now", "scale": "30d"}}."""
+        if isinstance(value, dict) and len(value) == 1:
+            ((name, inner),) = value.items()
+            return {"field": name, **inner} if isinstance(inner, dict) else value
+        return value
+
+
+class FactorFunction(Message):
+    """A number of the metadata, times 'factor', by a 'modifier'."""
+
+    field: str = Field(description="of the metadata")
+    factor: Finite = Field(1, gt=0, description="the number is multiplied by it first")
+    modifier: Modifier = Field("none", description="the base of log, log1p and log2p is 10, that of the others e")
+    missing: Finite | None = Field(None, description="in place of a missing number; without it the boost is then 1")
+
+
+class BoostRule(Message):
+    """A weight or a function, or both, which are then multiplied; with a 'filter' for the documents that match it."""
+
+    filter: dict[str, Any] | None = Field(None, description="in the language of the request's 'filter'")
+    weight: Weight | None = Field(None, description="1 changes nothing")
+    gauss: DecayFunction | None = Field(None, description="falls as a normal distribution does")
+    exp: DecayFunction | None = Field(None, description="falls fastest at the origin")
+    linear: DecayFunction | None = Field(None, description="falls steadily")
+    field_value_factor: FactorFunction | None = Field(None, description="follows a number, such as a popularity")
+
+    @model_validator(mode="after")
+    def _one_function(self) -> Self:
+        given = [name for name in (*SHAPES, "field_value_factor") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"'{given[0]}' and '{given[1]}' are two rules; put each into an object of its own")
+        if not given and self.weight is None:
+            raise ValueError("give a 'weight', 'gauss', 'exp', 'linear' or 'field_value_factor'")
+        return self
+
+
+def rules_of(given: Sequence[BoostRule], now: float) -> list[Rule]:
+    """Return the rules of a request. now: in seconds since 1970. Raises InvalidInput or LimitExceeded."""
+    rules = []
+    for number, one in enumerate(given):
+        place = f"boost.{number}"
+        function: Decay | FieldValueFactor | None = None
+        for shape in SHAPES:
+            if (decay := getattr(one, shape)) is not None:
+                function = Decay.of(f"{place}.{shape}", shape, now=now, **dict(decay))
+        if (factor := one.field_value_factor) is not None:
+            path = read_path(factor.field, f"{place}.field_value_factor.field")
+            function = FieldValueFactor(path, factor.factor, factor.modifier, factor.missing)
+        filter = None if one.filter is None else Filter(one.filter, f"{place}.filter")
+        rules.append(Rule(1.0 if one.weight is None else one.weight, function, filter))
+    return rules

@@ -1,0 +1,180 @@
+"""Long documents in passages, of which a selection scores the ones that matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.inference.concurrency import check_awaited
+from boundarymorph.reading import has_content
+from boundarymorph.retrieval.document import Document
+from boundarymorph.retrieval.words import PoolWords
+from boundarymorph.selection import Distinct, Limit, Selection
+
+BYTES_PER_TOKEN = 4  # of UTF-8, about, under the tokenizers of current models
+MARGIN = 0.75  # share of the room that a passage fills, as a text may have more tokens than that
+LEAST_ROOM = 64  # tokens for a passage beside a query and a title
+SPECIAL_TOKENS = 4
+OVERLAP = 1 / 8  # share of a passage that the next one repeats
+BORDERS = (("\n#", 0), ("\n\n", 0), ("\n", 0), (". ", 1), ("。", 1), (" ", 0))  # the best first, and where they end
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How documents become passages that fit into the scorer's window.
+
+    Attributes:
+        per_document: The most passages of a document.
+        in_all: The most candidates.
+        window: The tokens that a scorer reads if it does not say how many; None if documents then stay whole.
+    """
+
+    per_document: int
+    in_all: int
+    window: int | None = None
+
+    def room(self, query: str, window: int | None) -> float:
+        """Return the bytes of UTF-8 that fit into the window beside a query. window: the scorer's, in tokens."""
+        window = self.window if window is None else window
+        if window is None:
+            return math.inf
+        tokens = window - SPECIAL_TOKENS - len(query.encode(errors="replace")) // BYTES_PER_TOKEN
+        return float(BYTES_PER_TOKEN * max(LEAST_ROOM, tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A part of a document. start, end: its place in the document's text, in characters."""
+
+    document: Document
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        return self.document.text[self.start : self.end]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passages:
+    """The passages among the candidates of a selection, by the id of the candidate. Other candidates are whole."""
+
+    by_id: Mapping[str, Passage] = field(default_factory=dict)
+
+    def document_id(self, candidate: str) -> str:
+        """Return the id of the document that a candidate is, or is a passage of."""
+        passage = self.by_id.get(candidate)
+        return candidate if passage is None else passage.document.id
+
+    def limited(self, limit: Limit, ids: Sequence[str]) -> Limit:
+        """Return a limit by which at most one passage of each document counts. ids: those of all candidates."""
+        return Distinct(limit, self._parents(ids)) if self.by_id else limit
+
+    def best(self, selection: Selection, ids: Sequence[str]) -> Selection:
+        """Return the selection with the first passage of each document alone."""
+        if not self.by_id:
+            return selection
+        return selection.at(np.sort(np.unique(self._parents(ids)[selection.documents], return_index=True)[1]))
+
+    def _parents(self, ids: Sequence[str]) -> NDArray[np.intp]:
+        """Return (N,) numbers from 0 to N - 1, equal for the passages of a document."""
+        first: dict[str, int] = {}
+        return np.array([first.setdefault(self.document_id(id), place) for place, id in enumerate(ids)], dtype=np.intp)
+
+
+class Divided(NamedTuple):
+    """Candidates made of documents. parents: (N,) the position of the document of each. left_out: passages that are no
+    candidates."""
+
+    candidates: list[Document]
+    parents: NDArray[np.intp]
+    passages: Passages
+    left_out: int
+
+
+def is_long(document: Document, room: float) -> bool:
+    """Return whether a document exceeds a room in bytes of UTF-8, and has something to read."""
+    content = document.content
+    if len(content) * 4 <= room:  # the most bytes of a character
+        return False
+    return len(content.encode(errors="replace")) > room and has_content(document.text)
+
+
+def has_long(documents: Iterable[Document], room: float) -> bool:
+    """Return whether any of the documents exceeds a room, as in `is_long`."""
+    return any(is_long(document, room) for document in documents)
+
+
+def divided(documents: Sequence[Document], query: str, room: float, cut: Cut) -> Divided | None:
+    """Return the candidates that documents become; None if all stay whole. Raises Abandoned.
+
+    A passage has the title and the metadata of its document. The first has the document's id, and others have a mark
+    and their number behind it. Of a document with too many passages, the first stays, and those that match the words of
+    the query best.
+    """
+    long = {place for place, document in enumerate(documents) if is_long(document, room)}
+    most = min(cut.per_document, (cut.in_all - len(documents) + len(long)) // max(1, len(long)))
+    if not long or most < 1:
+        return None
+    mark = _mark(documents)
+    candidates, parents, passages, left_out = list[Document](), list[int](), dict[str, Passage](), 0
+    for place, document in enumerate(documents):
+        if place not in long:
+            candidates.append(document)
+            parents.append(place)
+            continue
+        check_awaited()
+        spans = list(_spans(document, room))
+        kept = _matching([document.text[start:end] for start, end in spans], query, most)
+        left_out += len(spans) - len(kept)
+        for number in kept:
+            start, end = spans[number]
+            id = f"{document.id}{mark}{number + 1}" if number else document.id
+            candidates.append(Document(id, document.text[start:end], document.title, document.metadata))
+            passages[id] = Passage(document, start, end)
+        parents += [place] * len(kept)
+    return Divided(candidates, np.array(parents, dtype=np.intp), Passages(passages), left_out)
+
+
+def blocks(text: str, most: int, overlap: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield where the parts of a text begin and end, which have at most `most` characters and end at a border if they
+    have one. overlap: characters of a part that the next one repeats, from a word on; less than half of `most`."""
+    start = 0
+    while len(text) - start > most:
+        found = ((text.rfind(border, start + most // 2, start + most), inside) for border, inside in BORDERS)
+        end = next((at + inside for at, inside in found if at > start), start + most)
+        yield start, end
+        again = text.find(" ", end - overlap, end)
+        start = end - overlap if again < 0 else again + 1
+    yield start, len(text)
+
+
+def _spans(document: Document, room: float) -> Iterator[tuple[int, int]]:
+    """Yield where the passages of a long document begin and end, without those that have nothing to read."""
+    text, title = document.text, len((document.title or "").encode(errors="replace"))
+    size = max(BYTES_PER_TOKEN * LEAST_ROOM, room - title) * MARGIN
+    most = max(1, int(size * len(text) / len(text.encode(errors="replace"))))
+    for start, end in blocks(text, most, int(OVERLAP * most)):
+        if has_content(text[start:end]):
+            yield start, end
+
+
+def _matching(texts: Sequence[str], query: str, most: int) -> list[int]:
+    """Return the numbers of the first text and of those with the highest BM25, in order."""
+    if len(texts) <= most:
+        return list(range(len(texts)))
+    order = 1 + np.argsort(-PoolWords.of(texts).bm25(query)[1:], kind="stable")
+    return sorted([0, *order[: most - 1].tolist()])
+
+
+def _mark(documents: Sequence[Document]) -> str:
+    """Return what stands between the id of a document and the number of a passage, so that ids are unique."""
+    mark, ids = "#", {document.id for document in documents}
+    while any(mark in id for id in ids):
+        mark += "#"
+    return mark

@@ -1,0 +1,74 @@
+"""Boosts: the value of a document is its relevance times a positive number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boundarymorph.selection.belief import Belief
+from boundarymorph.selection.boundary import Boundary, Division
+from boundarymorph.selection.methods import Config
+from boundarymorph.selection.pool import ranks
+from boundarymorph.selection.state import Reading, State
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boosted:
+    """A boundary at which documents compete by their values. A threshold is still one of relevance.
+
+    Attributes:
+        within: The boundary, of relevance.
+        boosts: (N,) positive numbers.
+        shown: Turns the session's relevance into that of the answer, which is boosted, if they differ.
+    """
+
+    within: Boundary
+    boosts: NDArray[np.float64]
+    shown: Reading | None = None
+
+    def division(self, state: State) -> Division:
+        known = {field.name: getattr(state, field.name) for field in fields(State)}
+        return self.within.division(BoostedState(**known, boosts=self.boosts, shown=self.shown))
+
+
+@dataclass(frozen=True, eq=False)
+class BoostedState(State):
+    """A state whose documents compete by values instead of scores.
+
+    A boost scales a belief: mean, standard deviation and outcomes of b x are b times those of x. If relevance is an
+    increasing function of the score, the belief is moved to its scale first: its mean is the function of the mean, and
+    its standard deviation half of what the function rises from one deviation below the mean to one above. Values
+    compete as shares of the largest boost, so that they are from 0 to 1, as scores are.
+    """
+
+    boosts: NDArray[np.float64]
+    shown: Reading | None
+
+    def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+        belief, shares = self.shared(belief, documents), self._shares[documents]
+        mean, std = belief.mean, belief.std
+        for reading in filter(None, (self.reading, self.shown)):
+            low, mean, high = reading(mean - std), reading(mean), reading(mean + std)
+            std = (high - low) / 2.0
+        return Belief(shares * mean, shares * std, belief.scored)
+
+    def worth(self, method: Config, documents: NDArray[np.intp], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+        shares, belief = self._shares[documents], self.deciding.of(documents)
+        places = ranks(-self.pool.scores[documents]) - 1.0
+        worth: NDArray[np.float64] = shares * method.worth(belief.mean / shares, places, inside, belief.scored)
+        return worth
+
+    def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
+        held = np.clip(relevance, 0.0, 1.0)
+        return self.boosts * (held if self.shown is None else self.shown(held))
+
+    def outcomes(self, *, lost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        shares, scores = super().outcomes(lost=lost)
+        return shares, self._shares * (scores if self.shown is None else self.shown(scores))
+
+    @property
+    def _shares(self) -> NDArray[np.float64]:
+        shares: NDArray[np.float64] = self.boosts / self.boosts.max()
+        return shares

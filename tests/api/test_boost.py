@@ -1,0 +1,138 @@
+"""`boost` and the weights of documents in `POST /select`."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from boundarymorph.retrieval.boosts import MAX_RULES
+from boundarymorph.settings import Settings
+from tests.fakes.scorer import score_of
+from tests.fakes.service import answer, gateway, select, serving, texts
+
+QUERY, COUNT = "signals", 40
+LIKED = {"filter": {"number": {"gte": 30}}, "weight": 4}
+RULES = [LIKED, {"linear": {"field": "number", "origin": 40, "scale": 20}}]
+POOL = [document | {"metadata": {"number": number}} for number, document in enumerate(texts(COUNT))]
+SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL}
+
+
+def boost_of(id: str, weights: Mapping[str, float] | None = None) -> float:
+    """What RULES and a weight give a document."""
+    number = int(id[1:])
+    linear = max(0.001, 1 - (40 - number) / 40)
+    return (4 if number >= 30 else 1) * linear * (weights or {}).get(id, 1.0)
+
+
+@pytest.fixture(params=["pool", "index", "gateway"])
+async def source(
+    request: pytest.FixtureRequest, settings: Settings
+) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, Any]]]:
+    """Documents of a request, of an index here, and of one behind a retriever on a socket."""
+    async with gateway(settings) if request.param == "gateway" else serving(settings) as client:
+        if request.param == "pool":
+            yield client, {"pool": POOL}
+        else:
+            answer(await client.put("/indexes/numbered"))
+            answer(await client.post("/indexes/numbered/documents", json=POOL))
+            yield client, {"index": "numbered"}
+
+
+@pytest.mark.parametrize("budget", [COUNT, 8, 0])
+async def test_value_is_relevance_times_boost(source: tuple[httpx.AsyncClient, dict[str, Any]], budget: int) -> None:
+    """Of the scores and, where there are few or none, of what is expected."""
+    client, given = source
+    body = await select(client, query=QUERY, k=10, budget=budget, boost=RULES, relevance="scorer", **given)
+    documents = body["documents"]
+    values = [document["value"] for document in documents]
+    assert values == sorted(values, reverse=True)
+    for document in documents:
+        assert document["value"] == pytest.approx(document["relevance"] * boost_of(document["id"]))
+    assert body["usage"]["cross_encoder_calls"] == budget
+    if budget == COUNT:
+        best = sorted(SCORES, key=lambda id: -SCORES[id] * boost_of(id))[:10]
+        assert [document["id"] for document in documents] == best
+        assert body["expected_loss"] == 0.0
+    plain = await select(client, query=QUERY, k=COUNT, budget=budget, relevance="scorer", **given)
+    assert all(document["value"] is None for document in plain["documents"])
+    if budget != 8:  # with a few, others are scored
+        relevance = {document["id"]: document["relevance"] for document in plain["documents"]}
+        assert all(document["relevance"] == relevance[document["id"]] for document in documents)
+
+
+async def test_documents_of_a_pool_have_weights_of_their_own(client: httpx.AsyncClient) -> None:
+    weights = {"d3": 50.0, "d38": 0.01}
+    pool = [document | ({"weight": weights[document["id"]]} if document["id"] in weights else {}) for document in POOL]
+    for boost in (None, RULES):
+        body = await select(client, query=QUERY, pool=pool, k=5, budget=COUNT, relevance="scorer", boost=boost)
+        own = {id: boost_of(id, weights) if boost else weights.get(id, 1.0) for id in SCORES}
+        expected = sorted(SCORES, key=lambda id: -SCORES[id] * own[id])[:5]
+        assert [document["id"] for document in body["documents"]] == expected
+
+
+async def test_what_people_find_is_boosted(client: httpx.AsyncClient) -> None:
+    plain, boosted = [
+        await select(client, query=QUERY, pool=POOL, k=COUNT, budget=10, reuse=False, **more)
+        for more in ({}, {"boost": RULES})
+    ]
+    for document in boosted["documents"]:
+        assert document["value"] == pytest.approx(document["relevance"] * boost_of(document["id"]))
+    values = [document["value"] for document in boosted["documents"]]
+    assert values == sorted(values, reverse=True) != [document["relevance"] for document in plain["documents"]]
+
+
+async def test_several_queries_share_the_boosts(client: httpx.AsyncClient) -> None:
+    queries = [{"query": QUERY, "weight": 0.5}, "other"]
+    asked = {"queries": queries, "pool": POOL, "budget": 2 * COUNT, "relevance": "scorer"}
+    body = await select(client, **asked, k=8, boost=RULES)
+    relevance = {id: max(0.5 * score, score_of("other", f"text {id[1:]}")) for id, score in SCORES.items()}
+    best = sorted(relevance, key=lambda id: -relevance[id] * boost_of(id))[:8]
+    assert [document["id"] for document in body["documents"]] == best
+    for document in body["documents"]:
+        assert document["relevance"] == pytest.approx(relevance[document["id"]])
+        assert document["value"] == pytest.approx(relevance[document["id"]] * boost_of(document["id"]))
+
+
+async def test_min_relevance_goes_by_relevance(client: httpx.AsyncClient) -> None:
+    least = sorted(SCORES.values())[-12]
+    asked = {"query": QUERY, "pool": POOL, "budget": COUNT, "relevance": "scorer", "min_relevance": least}
+    body = await select(client, **asked, k=COUNT, boost=RULES)
+    relevant = [id for id, score in SCORES.items() if score >= least]
+    assert [document["id"] for document in body["documents"]] == sorted(
+        relevant, key=lambda id: -SCORES[id] * boost_of(id)
+    )
+
+
+async def test_a_field_that_no_candidate_has_is_named(client: httpx.AsyncClient) -> None:
+    rules = [*RULES, {"field_value_factor": {"field": "clicks"}}]
+    body = await select(client, query=QUERY, pool=POOL, k=5, boost=rules)
+    (warning,) = [one for one in body["warnings"] if one["slug"] == "field-not-found"]
+    assert "'clicks'" in warning["message"]
+
+
+async def test_documents_without_text_are_worth_nothing(client: httpx.AsyncClient) -> None:
+    pool = [{"text": "", "weight": 1_000}, *POOL[:3]]
+    body = await select(client, query=QUERY, pool=pool, k=4, budget=4)
+    assert body["documents"][-1]["value"] == body["documents"][-1]["relevance"] == 0.0
+
+
+async def test_as_many_rules_as_there_may_be(client: httpx.AsyncClient) -> None:
+    assert (await select(client, query=QUERY, pool=POOL, k=5, boost=[LIKED] * MAX_RULES))["documents"]
+
+
+@pytest.mark.parametrize("budget", [None, 8])
+async def test_rerank_routes_score_by_value(client: httpx.AsyncClient, budget: int | None) -> None:
+    documents = [{"text": document["text"], **document["metadata"]} for document in POOL]
+    asked = {"query": QUERY, "documents": documents, "boost": RULES, "budget": budget, "relevance": "scorer"}
+    body = answer(await client.post("/v1/rerank", json=asked))
+    scores = {result["index"]: result["relevance_score"] for result in body["results"]}
+    assert [*scores.values()] == sorted(scores.values(), reverse=True) and len(scores) == COUNT
+    relevance = {int(index): value for index, value in body["boundarymorph"]["relevance"].items()}
+    for index, score in scores.items():
+        assert score == pytest.approx(relevance[index] * boost_of(f"d{index}"))
+        if index not in body["boundarymorph"]["inferred"]:
+            assert relevance[index] == pytest.approx(SCORES[f"d{index}"])
+    least = sorted(SCORES.values())[-12]
+    few = answer(await client.post("/v1/rerank", json=asked | {"budget": None, "min_relevance": least}))
+    assert {result["index"] for result in few["results"]} == {int(id[1:]) for id in SCORES if SCORES[id] >= least}
