@@ -10,7 +10,7 @@ export LC_ALL := C.UTF-8
 with = $(if $(shell command -v $(1)),$(1) $(2),@echo "left out, as there is no $(1): $(2)")
 
 .PHONY: help setup demo serve test test-all test-servers strangers mutants compare-answers test-stores test-faults compatibility check format \
-	audit lock check-deploy images openapi client docs pictures wheels model-wheels check-wheels bench soak evaluation clean
+	audit lock check-deploy images openapi client docs pictures wheels model-wheels check-wheels release bench soak evaluation clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -157,7 +157,7 @@ wheels: $(MODELS) | $(BIN)/python  ## the service, the packages beside it, its c
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . $(BESIDE:%=./%) ./clients/python
 	@ls dist/*.whl
 
-check-wheels: setup wheels  ## install the wheels with pip and uv on each of Python 3.11 to 3.13 that is there, and select
+check-wheels: setup wheels  ## install the wheels with pip and uv on each of Python 3.11 to 3.14 that is there, and select
 	$(BIN)/python -m tests.deploy.wheels $(OPTIONS)
 
 # npm by the node of the environment; the copy of it in bin/ does not find its own files.
@@ -168,6 +168,15 @@ NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin
 $(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package-lock.json | $(DEVELOPMENT)
 	$(NPM) ci --prefix $(TYPESCRIPT)
 	touch $@
+
+TWINE := build/twine-env
+$(TWINE)/bin/twine: | $(BIN)/python
+	$(PYTHON) -m venv $(TWINE)
+	$(TWINE)/bin/python -m pip install --quiet --disable-pip-version-check twine
+
+release: setup wheels $(TYPESCRIPT)/node_modules $(TWINE)/bin/twine  ## all packages -> dist/, checked and tried by pip on each Python, and their notes; TAG=v1.2.3
+	$(NPM) pack ./$(TYPESCRIPT) --pack-destination dist
+	$(BIN)/python -m deploy.release --twine $(TWINE)/bin/twine $(if $(TAG),--tag "$(TAG)")
 
 # Chromium comes in an npm package, with the libraries that a machine may lack; it looks for a Lambda before it unpacks them.
 WEB := tests/web

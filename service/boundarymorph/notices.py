@@ -35,6 +35,7 @@ Slug: TypeAlias = Literal[  # docs/api.md says when each is sent
     "search-device-not-used",
     "search-incomplete",
     "shared-ids",
+    "texts-left-out",
     "texts-not-read",
     "unfamiliar-script",
     "unreadable-artifacts",
@@ -53,3 +54,10 @@ class Notice:
 
     slug: Slug
     message: str
+
+
+TEXTS_LEFT_OUT = Notice(
+    "texts-left-out",
+    "the texts would take more bytes than an answer may have (limits.body_bytes), so they were left out; ask for fewer "
+    "documents, or read them at GET /indexes/NAME/documents/ID",
+)

@@ -77,7 +77,7 @@ async def test_selection_from_an_index_is_consistent(
     body = await select(client, index="texts", budget=budget, k=k, rounds=rounds, spend=spend)
     check(body, {document["id"]: document["text"] for document in texts(40)}, budget, k, rounds, spend)
     assert body["rounds"] is None
-    assert all(document[field] is None for document in body["documents"] for field in ("text", "title", "metadata"))
+    assert all(document["text"] == f"text {document['id'][1:]}" for document in body["documents"])
 
 
 async def test_embeddings_may_come_in_any_form(client: httpx.AsyncClient) -> None:
@@ -137,8 +137,11 @@ async def test_rounds_grow_unless_their_number_is_given(client: httpx.AsyncClien
     assert body["usage"]["rounds"] == 7
 
 
-async def test_documents_come_back_on_request(client: httpx.AsyncClient) -> None:
-    body = await select(client, index="texts", k=5, budget=2, return_documents=True)
+async def test_documents_come_back_from_an_index_and_on_request(client: httpx.AsyncClient) -> None:
+    for asked in ({"index": "texts", "return_documents": False}, {"pool": ["a", "b"]}):
+        body = await select(client, **asked, k=2, budget=0)
+        assert [document[field] for document in body["documents"] for field in ("text", "metadata")] == [None] * 4
+    body = await select(client, index="texts", k=5, budget=2)
     for document in body["documents"]:
         assert document["text"] == f"text {document['id'][1:]}"
         assert document["metadata"] == {"from": "index"}

@@ -1,11 +1,13 @@
 """`make check-wheels`: install the wheels of dist/ as a newcomer does, with pip and with uv, on every Python there is:
-the library alone, with a first selection, then the service, and the README's way to a selection on own documents."""
+the library alone, with a first selection and the README's first program, then the service, and the README's way to a
+selection on own documents."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,9 @@ from pathlib import Path
 
 import orjson
 
-VERSIONS = ("3.11", "3.12", "3.13")
+from tests.documented import check_printed
+
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 INSTALLERS = ("uv", "pip")
 TEXTS = (
     "Waves broke over the pier all night.",
@@ -33,6 +37,8 @@ chosen = Selector(lambda query, texts: [0.5] * len(texts)).select("the sea", tex
 assert len(chosen.documents) == 10
 assert not {"faiss", "fastapi", "onnxruntime", "redis", "scipy"} & set(sys.modules)
 """
+README = (Path(__file__).parents[2] / "README.md").read_text()
+PROGRAM, PRINTED = re.findall(r"(?ms)^```python\n(.*?)^```\n+```text\n(.*?)^```", README)[0]
 CLIENT = "import boundarymorph_client as c; print(c.__version__, c.Client())"
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
 
@@ -40,6 +46,7 @@ QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", action="append", default=[], help="instead of those that are found; repeatable")
+    parser.add_argument("--installer", choices=INSTALLERS, action="append", default=[], help="instead of both")
     arguments = parser.parse_args()
     wheels = sorted(map(str, Path("dist").resolve().glob("boundarymorph*.whl")))
     assert len(wheels) == 5, f"dist/ has {wheels}; make wheels"
@@ -47,7 +54,7 @@ def main() -> None:
         _run([sys.executable, "-m", "venv", f"{folder}/uv"], Path(folder))
         _run([f"{folder}/uv/bin/pip", "install", "uv"], Path(folder))
         found = arguments.python or list(pythons())
-        for installer, python in itertools.product(INSTALLERS, found):
+        for installer, python in itertools.product(arguments.installer or INSTALLERS, found):
             newcomer(Path(folder) / "new", python, None if installer == "pip" else f"{folder}/uv/bin/uv", wheels)
             print(f"{python}, by {installer}: all is well", flush=True)
 
@@ -82,11 +89,11 @@ def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> No
         make, install = [uv, "venv", "--python", python, str(venv)], [uv, "pip", "install", "--python", made]
     (plain,) = (wheel for wheel in wheels if Path(wheel).name.startswith("boundarymorph-0"))  # the plain wheel
     found = ["--find-links", str(Path(plain).parent)]
+    for command in (make, [*install, plain], [made, "-I", "-c", LIBRARY]):
+        _run(command, folder)
+    check_printed(_run([made, "-I", "-c", PROGRAM], folder), PRINTED)
     for command in (
-        make,
-        [*install, plain],
-        [made, "-I", "-c", LIBRARY],
-        [*install, *found, "boundarymorph[models]", "boundarymorph-client"],
+        [*install, *found, "boundarymorph[models,evaluation,pgvector]", "boundarymorph-client"],
         [program, "index", "build", "mine", "--from", "docs.jsonl"],
         [made, "-I", "-c", CLIENT],
     ):

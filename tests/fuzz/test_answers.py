@@ -58,7 +58,10 @@ async def test_texts_that_do_not_fit_are_refused_with_what_to_do(asked: dict[str
         asked = {"query": "t", "index": "i", "budget": 0, **asked}
         refused = await client.post("/select", json=asked | {"return_documents": True})
         assert "limits.body_bytes" in problem(refused, 422, "limit-exceeded")
-        answer(await client.post("/select", json=asked))
+        left_out = answer(await client.post("/select", json=asked))
+        assert [warning["slug"] for warning in left_out["warnings"]] == ["texts-left-out"]
+        assert [document["text"] for document in left_out["documents"]] == [None]
+        assert not answer(await client.post("/select", json=asked | {"return_documents": False}))["warnings"]
 
 
 async def test_a_selection_that_never_fits_is_refused_and_one_that_does_not_fit_now_may_be_repeated(

@@ -3400,10 +3400,10 @@ export interface components {
             passages?: boolean | null;
             /**
              * Return Documents
-             * @description return text, title and metadata too
-             * @default false
+             * @description return text, title and metadata too. By default documents of an index have them, unless they take more bytes than an answer may have; those of a pool do not. With true, an answer that is too large is refused
+             * @default null
              */
-            return_documents?: boolean;
+            return_documents?: boolean | null;
             /**
              * Explain
              * @description return every round: what was scored, its rival, and the score; with 'pool' also the set before each round, and the belief about each candidate before the first call and at the end

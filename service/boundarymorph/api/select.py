@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from boundarymorph.api.select_response import event_of, response_of
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.select_task import task_of
 from boundarymorph.api.visit import visit_of
+from boundarymorph.notices import TEXTS_LEFT_OUT
 from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import SelectionTask
 
@@ -69,7 +71,14 @@ def _prepared(request: Request, access: Access, service: Lifecycle, data: Any, a
     explain = bool(wanted.explain)
 
     def answer(result: SelectionResult) -> tuple[bytes, dict[str, str]]:
-        return response_of(result, explain=explain, policy=policy.name).model_dump_json().encode(), {}
+        content = response_of(result, explain=explain, policy=policy.name).model_dump_json().encode()
+        if (
+            len(content) > task.context.room.answer
+            and task.report.if_they_fit
+            and TEXTS_LEFT_OUT not in result.warnings
+        ):
+            return answer(replace(result, warnings=[*result.warnings, TEXTS_LEFT_OUT]))
+        return content, {}
 
     return Prepared(task, answer, partial(_is_large, task), partial(event_of, explain=explain))
 

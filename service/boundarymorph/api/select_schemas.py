@@ -333,7 +333,11 @@ class SelectRequest(Message):
         description="true, the default for a pool without embeddings: a document that is longer than the scorer's "
         "window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut",
     )
-    return_documents: bool = Field(False, description="return text, title and metadata too")
+    return_documents: bool | None = Field(
+        None,
+        description="return text, title and metadata too. By default documents of an index have them, unless they take "
+        "more bytes than an answer may have; those of a pool do not. With true, an answer that is too large is refused",
+    )
     explain: bool | Literal["pool"] = Field(
         False,
         description="return every round: what was scored, its rival, and the score; with 'pool' also the set before "

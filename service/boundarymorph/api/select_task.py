@@ -162,7 +162,14 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
 def _report(request: SelectRequest, limits: Limits) -> Report:
     proposals = 0 if request.objective is None else request.objective.next
     bound("objective.next", proposals, limits.k, "documents")
-    return Report(request.return_documents, request.explain == "pool", request.explain_depth, proposals)
+    by_default = request.return_documents is None and request.index is not None
+    return Report(
+        bool(request.return_documents) or by_default,
+        request.explain == "pool",
+        request.explain_depth,
+        proposals,
+        if_they_fit=by_default,
+    )
 
 
 def instruction_of(given: str | None, limits: Limits) -> str | None:
@@ -231,7 +238,7 @@ def source_of(request: SelectRequest, query: str, settings: Settings) -> Source:
             vector,
             request.filter,
             request.hybrid,
-            documents=READ_AHEAD if distant and (budget or request.return_documents) else 0,
+            documents=READ_AHEAD if distant and (budget or request.return_documents is not False) else 0,
             directions=few and (request.method or settings.method) == methods.DEFAULT,
         )
         defaults: set[Literal["calibration", "distinct"]] = set()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from boundarymorph.selector.judging import Judged
 
 Requests = Mapping[str, Mapping[str, Any]]  # of `POST /select`, by query
-BARE = {"calibration": False, "distinct": None}  # fields of these requests
+BARE = {"calibration": False, "distinct": None, "return_documents": False}  # fields of these requests
 NAMED = 10  # judged documents that are in no pool
 PAIRS = {"retriever": "the retriever", "scorer": "the scorer alone", "none": "no calls"}  # names of orders
 BAR = 30  # characters of a probability of 1

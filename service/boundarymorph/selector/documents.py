@@ -83,6 +83,12 @@ def _ignore(amount: int) -> None:
     """Take nothing."""
 
 
+class AnswerTooLarge(LimitExceeded):
+    """The documents of an answer take more bytes than it may have."""
+
+    slug = "limit-exceeded"
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """Where the memory of a task is counted.
@@ -95,9 +101,9 @@ class Room:
     answer: float = math.inf
 
     def check_answer(self, size: int) -> None:
-        """Raises LimitExceeded for an answer of more bytes."""
+        """Raises AnswerTooLarge for an answer of more bytes."""
         if size > self.answer:
-            raise LimitExceeded(
+            raise AnswerTooLarge(
                 f"the answer would take more than {self.answer:,} bytes (limits.body_bytes): ask for fewer documents "
                 "or leave out their texts; the scores are kept, so that takes no new calls"
             )

@@ -127,9 +127,9 @@ class SelectOptions(TypedDict, total=False):
         they become passages, of which the best counts.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
-    return_documents: with text, title and metadata. explain: with every round; "pool": also with
-        the set before each round, and what was believed of every candidate at first and in the end. explain_depth: of
-        the first so many candidates alone.
+    return_documents: with text, title and metadata, by default for an index. explain: with every round; "pool": also
+        with the set before each round, and what was believed of every candidate at first and in the end. explain_depth:
+        of the first so many candidates alone.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls.
     on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
