@@ -92,7 +92,6 @@ async def test_a_probe_tests_each_model_once() -> None:
         asked = len(servers[0].asked)
         await probe(time.monotonic() + PATIENCE)
         assert len(servers[0].asked) == asked + 1
-
         wire.score, wire.model = BROKEN["swapped labels"][0], "second"
         wire.description = {"model": "second", "max_texts": 512}
         with pytest.raises(Unfit, match=r"second: .*labels swapped.*scorer.self_test"):
