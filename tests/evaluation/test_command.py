@@ -1,7 +1,5 @@
 """`boundarymorph evaluate`: a made-up table, a small folder of texts with the real models, and the docs' example."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
