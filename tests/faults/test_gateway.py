@@ -99,9 +99,7 @@ def test_sigterm_under_load(another_gateway: StartGateway, rogue: Server, table:
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", gateway.port))
-    table.add(
-        "SIGTERM under load", f"{outcome(response)} for requests in progress; new connections are refused", None
-    )
+    table.add("SIGTERM under load", f"{outcome(response)} for requests in progress; new connections are refused", None)
 
 
 def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:

@@ -12,7 +12,8 @@ from tests.system.load import COMPLETE, Answer, load, outcome
 
 
 @pytest.mark.parametrize(
-    ("fault", "saw"), [("killed", ""), ("hangs", "; look-ups wait for `cache.timeout_seconds` until Redis is left alone")]
+    ("fault", "saw"),
+    [("killed", ""), ("hangs", "; look-ups wait for `cache.timeout_seconds` until Redis is left alone")],
 )
 def test_away(deployment: Deployment, table: Table, fault: str, saw: str) -> None:
     gateway, query = deployment.gateway.service, new_query()
