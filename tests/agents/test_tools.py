@@ -1,7 +1,5 @@
 """What the tools answer, and what they say of arguments that are wrong."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -36,6 +34,9 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("select_documents", {**QUERY, "k": "many"}, "k: Input should be a valid integer"),
     ("select_documents", {**QUERY, "k": 0}, "k: Input should be greater than or equal to 1"),
     ("select_documents", {**QUERY, "k": "x", "min_relevance": 2}, "min_relevance: Input should be less than"),
+    ("select_documents", {**QUERY, "k": 1, "max_tokens": 500}, "not both"),
+    ("select_documents", {**QUERY, "budget": 2_001}, "limit of 2,000"),
+    ("select_documents", {"query": "q"}, "one of empty, papers"),
     ("search", {"query": "q"}, "one of empty, papers"),
     ("search", {"query": "q", "index": "a"}, "list_indexes"),
     ("search", {"query": "q", "index": "empty"}, "list_indexes"),

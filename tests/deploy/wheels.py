@@ -2,8 +2,6 @@
 the library alone, with a first selection and the README's first program, then the service, and the README's way to a
 selection on own documents."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os
@@ -22,13 +20,10 @@ from tests.documented import check_printed
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 INSTALLERS = ("uv", "pip")
 TEXTS = (
-    "Waves broke over the pier all night.",
-    "The harbour master counted the boats after the gale.",
-    "Bread rises best in a warm kitchen.",
-    "A barometer falls before a storm comes in from the sea.",
-    "Trains were late on Monday.",
-    "The lifeboat crew went out in winds of seventy knots.",
-)
+    "Waves broke over the pier all night.", "The harbour master counted the boats after the gale.",
+    "Bread rises best in a warm kitchen.", "A barometer falls before a storm comes in from the sea.",
+    "Trains were late on Monday.", "The lifeboat crew went out in winds of seventy knots.",
+)  # fmt: skip
 LIBRARY = """
 import sys
 from boundarymorph import Selector
