@@ -1,7 +1,5 @@
 """The pages of the documentation name what exists: pages, headings, make targets, commands and their options."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

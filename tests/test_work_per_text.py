@@ -1,7 +1,5 @@
 """The work for a text grows at most linearly with its length, whatever it consists of."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -36,14 +34,9 @@ RUNS = 2
 SLACK = 2  # times as much CPU time as is linear
 # One kind for each way in which a text was slow once; the others are among the slow tests.
 OFTEN = {
-    "plain prose",
-    "combining marks",
-    "one long word",
-    "blanks",
-    "escapes of half surrogates",
-    "brackets",
+    "plain prose", "combining marks", "one long word", "blanks", "escapes of half surrogates", "brackets",
     "a heading with blanks",
-}
+}  # fmt: skip
 TIMED = [pytest.param(kind, marks=[] if kind in OFTEN else [pytest.mark.slow]) for kind in KINDS]
 
 

@@ -1,7 +1,5 @@
 """The tools over MCP, by the SDK's own client: streamable HTTP of both eras, and stdio."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -191,7 +189,6 @@ async def test_an_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
             read = [document["id"] for document in selected["documents"]]
             others = await structured(client, "select_documents", **PAPERS, k=1, budget=0, exclude_ids=read)
             assert others["documents"][0]["id"] not in read
-
             text = ""
             offset: int | None = 0
             while offset is not None:

@@ -4,8 +4,6 @@
 is sent several times at once by a key that may only select.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

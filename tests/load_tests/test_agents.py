@@ -1,7 +1,5 @@
 """The scripted agent: what it asks, when it stops, and what its figures count."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Starting Python and importing the service takes more CPU than most tests do. `st
 processes, with their own memory, files, signals and exit codes.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc
@@ -29,14 +27,9 @@ import orjson
 
 COMMANDS = "boundarymorph.cli.main"
 PRELOADED = (
-    COMMANDS,
-    "boundarymorph.server.process",
-    "boundarymorph.server.app",
-    "boundarymorph.api.indexes",
-    "tests.weights",
-    "uvicorn.protocols.websockets.auto",
-    "uvloop",
-)
+    COMMANDS, "boundarymorph.server.process", "boundarymorph.server.app", "boundarymorph.api.indexes", "tests.weights",
+    "uvicorn.protocols.websockets.auto", "uvloop",
+)  # fmt: skip
 NUMBER = struct.Struct("!q")
 
 
