@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
-from boundarymorph.notices import TEXTS_LEFT_OUT, Notice, Slug
+from boundarymorph.notices import Notice, Slug
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.rerankers import trust_of
@@ -36,7 +36,7 @@ from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
 from boundarymorph.selector.composition import boundary_of, completed, rounds_of, stop_of
-from boundarymorph.selector.documents import AnswerTooLarge, Documents, Grouping, Groups, are_long, texts_of
+from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of, texts_that_fit
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.remarks import fields_unread, no_call, none_reached, nothing_found, of_documents, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
@@ -476,20 +476,16 @@ class SelectionRun:
         return session.ranking() if self._task.ranks_all else session.selection(), outlook
 
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
-        """Read the texts of these documents for an answer. Returns whether the selection may have changed by it. Raises
-        AnswerTooLarge, unless the task accepts an answer without texts."""
+        """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
         try:
             with self._observer.stage("fetch"):
-                async with self._task.context.deadline.of_texts.enforced():
-                    if self.session is not None:
-                        return await self.read_for(self.session, positions, answer=True)
-                    await self.documents.read(positions, answer=True)
+                with texts_that_fit(self.warnings, optional=self._task.report.if_they_fit):
+                    async with self._task.context.deadline.of_texts.enforced():
+                        if self.session is not None:
+                            return await self.read_for(self.session, positions, answer=True)
+                        await self.documents.read(positions, answer=True)
         except INTERRUPTING as error:
             self.interrupt("texts-not-read", "not all texts could be read", error)
-        except AnswerTooLarge:
-            if not self._task.report.if_they_fit:
-                raise
-            self.warnings.append(TEXTS_LEFT_OUT)
         return False
 
     def _with_blank(self, selection: Selection) -> Selection:
@@ -533,12 +529,8 @@ class SelectionRun:
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.report.return_documents:
-            try:
+            with texts_that_fit(self.warnings, optional=task.report.if_they_fit):
                 await self.documents.read(documents, answer=True)
-            except AnswerTooLarge:
-                if not task.report.if_they_fit:
-                    raise
-                self.warnings.append(TEXTS_LEFT_OUT)
         unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
