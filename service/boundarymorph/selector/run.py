@@ -392,7 +392,7 @@ class SelectionRun:
         return positions, scores
 
     def _advance(self, session: BaseSession, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Condition on scores, NaN where there is none, and return the next batch."""
+        """Condition on scores, NaN for documents without a score, and return the next batch."""
         there = ~np.isnan(scores)
         session.tell(asked[there], self.calibrated.add(asked[there], scores[there]))
         if self.scores.failure is None:
