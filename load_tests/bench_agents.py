@@ -1,13 +1,13 @@
 """`make bench NAME=agents`: a research loop over a collection, with and without a reranker.
 
-python -m load_tests.bench_agents --data FOLDER [--table TABLE.npz] [--encode] [--every 10]
+python -m load_tests.bench_agents --data FOLDER [--table TABLE.npz] [--encode] [--every 10] [--turns 3]
 
 The agent is a script. It asks its question, reads the answer, and stops once it has read NEEDED relevant documents, or
-all if there are fewer. Else it asks again, at most TURNS times, without the documents that it has read: the question
+all if there are fewer. Else it asks again, three times in all, without the documents that it has read: the question
 with words of the first document, then the rarer half of the question's words. It recognises a relevant document by the
 judgements of a BEIR folder. Candidates are the first POOL documents by the embedded encoder, with vectors of a table or
 made here, or by BM25. Scores are the embedded cross-encoder's; a table brings its own scores. A token is four bytes of
-the documents that the agent reads.
+the documents that the agent reads. Selections have an hour each, so that a slow machine finds the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from boundarymorph.settings import Settings
 from boundarymorph_evaluation import datasets, tables
 from load_tests import report
 
-NEEDED, TURNS, POOL, RERANKED, ADDED, BYTES_A_TOKEN = 5, 3, 500, 100, 5, 4
+NEEDED, TURNS, POOL, RERANKED, ADDED, BYTES_A_TOKEN, HOUR = 5, 3, 500, 100, 5, 4, 3600.0
 Vectors = NDArray[np.floating[Any]]
 Score = Callable[[str, Sequence[str]], NDArray[np.float64]]
 Known = dict[tuple[str, str], float]  # scores by query and text
@@ -48,10 +48,12 @@ class Search:
     score: Score
     encode: Callable[[str], Vectors]
     vectors: Vectors | None = None
+    turns: int = TURNS
 
     def __post_init__(self) -> None:
         self._words = PoolWords.of(self.texts)
-        self._selector = Selector(self.score, settings=Settings.model_validate({"scorer": {"trust": "weak"}}))
+        settings = {"scorer": {"trust": "weak"}, "deadline_seconds": HOUR, "limits": {"deadline_seconds": HOUR}}
+        self._selector = Selector(self.score, settings=Settings.model_validate(settings), on_failure="error")
         self.frequencies = Counter(word for text in self.texts for word in set(words_of(text)))
 
     def retrieved(self, query: str, read: set[int]) -> list[int]:
@@ -98,8 +100,7 @@ def asked(turn: int, question: str, first: str, search: Search) -> str:
     own = list(dict.fromkeys(words_of(question)))
     if turn == 1:
         counts = Counter(word for word in words_of(first) if word not in own)
-        said = sorted(counts, key=lambda word: (-counts[word] * rarity[word], word))[:ADDED]
-        return " ".join([question, *said])
+        return " ".join([question, *sorted(counts, key=lambda word: (-counts[word] * rarity[word], word))[:ADDED]])
     kept = sorted(own, key=lambda word: -rarity.get(word, log(len(search.texts))))[: -(-len(own) // 2)]
     return " ".join(word for word in own if word in kept) or question
 
@@ -108,7 +109,7 @@ def researched(search: Search, tool: Tool, question: str, relevant: set[int]) ->
     """Play the loop for a question, and return what it took and what it found."""
     needed, read = min(NEEDED, len(relevant)), list[int]()
     turns, calls, found, first = 0, 0, 0, ""
-    while turns < TURNS and found < needed:
+    while turns < search.turns and found < needed:
         documents, made = tool(search, asked(turns, question, first, search), set(read))
         turns, calls, read = turns + 1, calls + made, read + documents
         first = search.texts[documents[0]] if documents else ""
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="table with vectors and scores, whose questions are asked")
     parser.add_argument("--encode", action="store_true", help="encode the documents, to retrieve by their vectors")
     parser.add_argument("--every", type=int, default=1, help="use one question in this many")
+    parser.add_argument("--turns", type=int, default=TURNS, help="the most calls of the tool")
     parser.add_argument("--max-length", type=int, default=512, help="tokens of a pair that the scorer reads")
     given = parser.parse_args()
     collection = datasets.load(str(given.data))
@@ -174,15 +176,14 @@ def main() -> None:
     encoder = OnnxDualEncoder.embedded(threads=1)
     scorer = OnnxCrossEncoder.embedded(max_length=given.max_length, threads=1)
     vectors: Vectors | None = encoder.run(encoder.tokenize_documents(texts)) if given.encode else None
-    known = Known()
-    if table is not None:
-        vectors = table.arrays["doc_emb"].astype(np.float64)
-        known = known_by(table, {query: collection.queries[query] for query in chosen}, texts)
+    vectors = vectors if table is None else table.arrays["doc_emb"].astype(np.float64)
+    known = Known() if table is None else known_by(table, {id: collection.queries[id] for id in chosen}, texts)
     search = Search(
         texts,
         remembering(lambda query, some: scorer.run(scorer.tokenize(query, some)), known),
         lru_cache(None)(lambda query: encoder.run([encoder.tokenize_query(query)])[0]),
         vectors,
+        given.turns,
     )
     places, judgments = {id: place for place, id in enumerate(ids)}, collection.judgments or {}
     questions = {

@@ -165,6 +165,12 @@ def pool(name: str, values: Iterable[Any], documents: Iterable[Fields] = POOL) -
     return [{**document, name: value} for document, value in zip(documents, values, strict=False)]
 
 
+LONG_TEXT = "\n\n".join(f"On page {page} we sort numbers into {page} lists." for page in range(150))
+BOOST: list[Fields] = [
+    {"field_value_factor": {"field": "page", "factor": 0.5, "modifier": "log1p", "missing": 1}},
+    {"linear": {"field": "page", "origin": 0, "scale": 3}, "weight": 2},
+]
+DATED = pool("metadata", [{"page": number % 5, "day": f"2026-01-{number + 1:02}"} for number in range(24)])
 OWN_QUERY: Fields = {"query_embedding": [1.0] + 15 * [0.25]}
 VECTORS = {"documents": POOL, "embeddings": block((24, 16))}
 OF_POOL: Fields = {"query": "sort numbers", "pool": POOL, "budget": 6, "k": 7}
@@ -204,6 +210,17 @@ POOLS: dict[str, Fields] = {
     "tokens": {"pool": pool("tokens", [3 + number % 4 for number in range(24)]), "max_tokens": 30, "k": ABSENT},
     "embedding": {"pool": pool("embedding", [[1.0, number % 5, number % 3] for number in range(24)]),
                   "query_embedding": [1.0, 2.0, 0.5]},
+    "boost": {"pool": DATED, "boost": BOOST, "explain": True},
+    "boost by dates": {"pool": DATED, "boost": [
+        {"gauss": {"field": "day", "origin": "2026-01-20", "scale": "4d", "offset": "1d", "decay": 0.3}},
+        {"exp": {"day": {"origin": "2026-01-01", "scale": "9d"}}, "filter": {"page": {"lt": 3}}},
+    ]},
+    "weight": {
+        "pool": pool("weight", [number % 4 + 0.5 for number in range(24)]), "explain": "pool", "explain_depth": 5,
+    },
+    "boost by a missing field": {"boost": BOOST},
+    "passages": {"pool": [*TEXTS[:5], LONG_TEXT], "passages": True, "explain": True},
+    "passages=false": {"pool": [*TEXTS[:5], LONG_TEXT], "passages": False},
     "block": {"pool": VECTORS, **OWN_QUERY},
     "block, float32": {"pool": VECTORS | {"embeddings": block((24, 16), "float32")}, **OWN_QUERY},
     "block, paper": {"pool": VECTORS, **OWN_QUERY, "method": "boundarymorph", "rounds": 6},
@@ -236,6 +253,7 @@ SEVERAL_OPTIONS: dict[str, Fields] = {
     "same twice": {"queries": ["sort", "sort"]},
     "with query": {"query": "sort"},
     "none": {"queries": []},
+    "boost": {"boost": [{"filter": {"kind": "class"}, "weight": 3}]},
     "min_relevance": {"min_relevance": 0.5},
     "budget=auto": {"budget": "auto"},
     "explain=pool": {"explain": "pool"},
@@ -279,6 +297,10 @@ REFUSED: dict[str, Fields] = {
     "diversity with max_tokens": {"diversity": 0.2, "max_tokens": 9, "k": ABSENT},
     "method": {"method": "best"},
     "relevance": {"relevance": "judge"},
+    "boost": {"boost": [{"gauss": {"field": "page", "origin": 0, "scale": "3d"}}]},
+    "boost without a rule": {"boost": [{"filter": {"kind": "class"}}]},
+    "passages of an index": {"passages": True},
+    "explain_depth alone": {"explain_depth": 3},
     "people by the paper": {"relevance": "people", "method": "boundarymorph"},
     "explain": {"explain": "rounds"},
     "on_failure": {"on_failure": "shrug"},
@@ -401,6 +423,8 @@ OWN_OPTIONS: dict[str, dict[str, Fields]] = {
         "rank_fields": {"documents": OBJECTS, "rank_fields": ["note", "text"]},
         "missing rank field": {"documents": OBJECTS, "rank_fields": ["colour"]},
         "group_by": {"documents": OBJECTS, "group_by": "page"},
+        "boost": {"documents": OBJECTS, "boost": BOOST},
+        "passages": {"documents": [*DOCUMENTS, LONG_TEXT], "passages": True, "best_passages": 2},
         "groups": {"documents": OBJECTS, "distinct": {"by": "page", "at_most": 2, "k_counts": "groups"}, "top_n": 2},
         "max_tokens_per_doc": {"max_tokens_per_doc": 2},
         "voyage model": {"model": "rerank-2.5", "top_k": 2, "return_documents": True},
@@ -414,7 +438,10 @@ OWN_OPTIONS: dict[str, dict[str, Fields]] = {
         "same texts": {"documents": ["sort", "read", "sort"], "budget": 2},
         "past deadline": {"deadline_ms": 0.001},
     },
-    "cohere v2": {"relevant_spans": {"relevant_spans": {"fields": ["a"]}}, "raw_scores": {"raw_scores": True}},
+    "cohere v2": {
+        "relevant_spans": {"relevant_spans": {"mode": "enabled", "threshold": 0.2, "max_spans": 2}},
+        "raw_scores": {"raw_scores": True},
+    },
     "jina": {"use_activation=false": {"use_activation": False}, "max_tokens_per_doc": {"max_tokens_per_doc": 3}},
     "tei": {
         "raw_scores, return_text": {"raw_scores": True, "return_text": True},

@@ -1,7 +1,5 @@
 """Clocks and event loops that tests move on."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from typing import Any

@@ -1,7 +1,5 @@
 """Which tests a worker of pytest-xdist takes, and in which order."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Mapping, Sequence

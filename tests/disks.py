@@ -1,7 +1,5 @@
 """A small disk that a test fills, empties, and makes read-only."""
 
-from __future__ import annotations
-
 import subprocess
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A session by its options, for tests that vary many of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

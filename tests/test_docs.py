@@ -1,7 +1,5 @@
 """The pages of the documentation name what exists: pages, headings, make targets, commands and their options."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -12,6 +10,7 @@ from typer.main import get_command
 
 from boundarymorph.cli.main import app
 from boundarymorph.notices import Slug
+from boundarymorph.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,6 +41,12 @@ def test_links(page: Path) -> None:
 def test_every_page_has_a_place_on_the_site() -> None:
     placed = (ROOT / "mkdocs.yml").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f": {page.name}\n" not in placed] == []
+
+
+def test_every_setting_is_described() -> None:
+    """A section is described by a row for all of its settings, such as `cache.*`."""
+    page = (ROOT / "docs" / "running.md").read_text()
+    assert [name for name in Settings.model_fields if not re.search(rf"`{name}[`.]", page)] == []
 
 
 def test_every_warning_is_described() -> None:

@@ -1,7 +1,5 @@
 """Files that people hand us: marks, line ends, compression, arrays, other encodings."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import io

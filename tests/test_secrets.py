@@ -1,7 +1,5 @@
 """Keys and passwords of the settings: white space around them is removed, and no message or traceback contains them."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The order of the code: small files, short functions, no circles of imports."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterator

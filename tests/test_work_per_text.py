@@ -1,7 +1,5 @@
 """The work for a text grows at most linearly with its length, whatever it consists of."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

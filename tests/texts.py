@@ -1,7 +1,5 @@
 """Nasty texts: what strangers send, and what is found in files, of any length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 PROSE = "The timetable of the tram: one leaves each quarter of an hour, from five in the morning until midnight. "

@@ -7,8 +7,6 @@ code, in no time: the encoder's vector is the mean of random vectors of the toke
 product of such means of the query and of the document. So texts that share words are alike.
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import os

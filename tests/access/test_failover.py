@@ -1,7 +1,5 @@
 """Redis behind an address that leads to another server after a failover, as a Service, a DNS name or a VIP does."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Rate limits of keys, and ceilings on the cost of a language model: counted here, in a real Redis, and without it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

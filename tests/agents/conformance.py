@@ -3,8 +3,6 @@
 Of its scenarios these ask for no tools, resources or prompts of a certain name.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A service on a socket with cheap models, and the SDK's own client for it over each transport."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager

@@ -1,7 +1,5 @@
 """Calls of tools as a client without the SDK sends them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

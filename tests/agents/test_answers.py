@@ -1,7 +1,5 @@
 """Answers have at most as many tokens as they may, and a text that is cut goes on where it was cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

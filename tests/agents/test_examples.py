@@ -1,7 +1,5 @@
 """The examples, against a service and a scripted language model, each on a socket."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The tools over MCP, by the SDK's own client: streamable HTTP of both eras, and stdio."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence

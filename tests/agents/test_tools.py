@@ -1,7 +1,5 @@
 """What the tools answer, and what they say of arguments that are wrong."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores that no caller is to blame for: rounded out of [0, 1], outside it, missing, or too few."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers with a calibration, that of an index or that of pools, and the artifacts of an index."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

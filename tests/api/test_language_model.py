@@ -1,7 +1,5 @@
 """POST /select where a language model is the scorer, over a real socket."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

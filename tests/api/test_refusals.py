@@ -93,7 +93,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("shortest document has 20", {"pool": [{"text": "a", "tokens": n} for n in (30, 20)], "max_tokens": 19}),
         (DOTS, {"distinct": "a..b"}),
         ("k_counts", {"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}),
-        ("made when it is built: index build", {"passages": True}),
+        ("an index has passages of its own, made by index build", {"passages": True}),
         ("leave out the embeddings", {"index": GONE, "pool": TWO, "passages": True}),
         (
             "does not go with 'passages'",

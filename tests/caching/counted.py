@@ -1,8 +1,7 @@
 """What the caches have counted during a block."""
 
-from __future__ import annotations
-
 from types import TracebackType
+from typing import Self
 
 from tests import metrics
 
@@ -17,7 +16,7 @@ class Counted:
         self.lookups: dict[str, int] = {}
         self.writes: dict[str, int] = {}
 
-    def __enter__(self) -> Counted:
+    def __enter__(self) -> Self:
         self._before = {name: self._read(name) for name in OUTCOMES}
         return self
 

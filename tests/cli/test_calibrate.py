@@ -1,7 +1,5 @@
 """`boundarymorph calibrate`: from suggested pairs to answers with a calibration."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders, tables and long texts, by the real command."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable

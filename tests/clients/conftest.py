@@ -1,7 +1,5 @@
 """A service on a socket, a record of what it was asked, and both clients behind one interface."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator

@@ -1,7 +1,5 @@
 """The programs of clients/examples, run with a language model that always says the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import pkgutil

@@ -1,7 +1,5 @@
 """When a call is tried again, in virtual time; and events from bytes however they are cut."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import time

@@ -1,7 +1,5 @@
 """Many selections by both clients: in order, a bounded number at a time, each with its own failure."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """The bodies of requests, and what is refused before anything is sent."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterator
 from functools import partial

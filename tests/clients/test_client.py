@@ -1,7 +1,5 @@
 """Both clients against a service on a socket."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """What the components for LangChain, LlamaIndex and Haystack have in common."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import pickle

@@ -39,10 +39,7 @@ BOOKS[2]["metadata"] |= {"shelf": "7", "printed": "1992-05-01"}
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     """A service with the index "books"."""
     settings = Settings(
-        data_directory=tmp_path_factory.mktemp("dify"),
-        keys=(str(KEY), str(OTHERS)),
-        limits=Limits(k=50),
-        k=7,
+        data_directory=tmp_path_factory.mktemp("dify"), keys=(str(KEY), str(OTHERS)), limits=Limits(k=50), k=7
     )
     async with listening(create_app(settings, build=fake_service)) as (_, client):
         client.headers["authorization"] = f"Bearer {SECRET}"

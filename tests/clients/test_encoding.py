@@ -1,7 +1,5 @@
 """What the client sends of values that JSON does not have, and what it says of those that it cannot send."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The programs of clients/examples and the examples of the READMEs do what is said of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The filters of Haystack and LlamaIndex mean to the service what they mean to their own implementations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime

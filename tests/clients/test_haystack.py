@@ -1,7 +1,5 @@
 """The components in Haystack's own pipelines, with its serialisation, secrets and filters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

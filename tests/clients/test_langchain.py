@@ -1,7 +1,5 @@
 """The components in LangChain's own chains, with its options and its serialisation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

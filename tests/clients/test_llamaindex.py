@@ -1,7 +1,5 @@
 """The components in LlamaIndex's query engine, with its events, callbacks and serialisation."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

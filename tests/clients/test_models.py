@@ -1,7 +1,5 @@
 """What the client sends and reads, beside what docs/openapi.json says, and its errors beside docs/api.md."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

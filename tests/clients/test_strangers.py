@@ -1,7 +1,5 @@
 """What people who had not seen the clients before gave to them, and where they ran them."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import multiprocessing

@@ -1,7 +1,5 @@
 """Both clients against recorded exchanges: what they send, how they read an answer, and when they try again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

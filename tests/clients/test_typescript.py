@@ -1,7 +1,5 @@
 """The TypeScript client: its own tests against a service, and what it says beside docs/openapi.json."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

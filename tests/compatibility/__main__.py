@@ -1,7 +1,5 @@
 """`make compatibility`: every client in an environment of its own, against real services -> docs/compatibility.md."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

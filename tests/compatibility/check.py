@@ -3,8 +3,6 @@
 `clients` registers the checks of an environment; `main` tells what became of each.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import traceback

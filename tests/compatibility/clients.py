@@ -6,8 +6,6 @@ A function has the name of its environment, imports what is installed there, and
 """
 
 # mypy: ignore-errors
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The services that clients are tried against, as processes, and stand-ins for scorers in trouble."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """What docker/Dockerfile says, stage by stage."""
 
-from __future__ import annotations
-
 import re
 from copy import deepcopy
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ takes it. What constraints.txt does not have, torch's CUDA, is left out, and so 
 PyTorch's own index, a folder) has a wheel of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What the code has, for tests of the files that name it: settings, commands, ports and routes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """Every alert looks at a metric that its fault changes: the real parts fail."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress

@@ -120,7 +120,7 @@ def test_workload_fits_its_image_service_and_limits(role: str) -> None:
     longest = settings.drain_seconds + settings.grace_seconds + LAST_SECONDS
     assert longest + MARGIN_SECONDS <= pod["terminationGracePeriodSeconds"]
 
-    # By the arithmetic of docs/settings.md#memory; of the retriever, without the vectors of its open indexes.
+    # By the arithmetic of docs/running.md#memory; of the retriever, without the vectors of its open indexes.
     threads = PARSING_THREADS
     if role == "retriever":
         threads += settings.search_threads + READ_THREADS + WRITE_THREADS

@@ -1,8 +1,6 @@
 """`make check-wheels`: install the wheels of dist/ as a newcomer does, with pip and with uv, on every Python there is:
 the library alone, with a first selection, then the service, and the README's way to a selection on own documents."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Small made-up tables and problems."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

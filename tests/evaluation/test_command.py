@@ -1,7 +1,5 @@
 """`boundarymorph evaluate`: a made-up table, a small folder of texts with the real models, and the docs' example."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -39,7 +37,7 @@ from tests.scoring.chat.scripted import Chat, completion, pair_of
 GRID = ["--budgets", "4,8", "--k", "5,10"]
 METRICS = {"ce_ncg", "ncg", "ndcg_10"}
 GOLDEN = Path(__file__).with_name("report.md")
-PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[2] / "service" / "boundarymorph_evaluation" / "README.md"
 
 
 def run(*arguments: str | Path) -> str:
@@ -304,5 +302,5 @@ def test_selector_of_the_docs_runs(
     monkeypatch.chdir(tmp_path)
     runpy.run_path("own.py")
     printed = capsys.readouterr().out.splitlines()
-    assert [line[:20].strip() for line in printed] == ["every so many", "SS", "trend"]
+    assert [line[:20].strip() for line in printed] == ["every few", "SS", "trend"]
     assert all(0 < float(line[20:]) <= 100 for line in printed)

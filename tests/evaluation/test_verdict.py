@@ -1,7 +1,5 @@
 """Whether the scorer helps: verdicts by hand, and the default as the service has it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

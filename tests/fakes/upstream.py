@@ -1,7 +1,5 @@
 """An HTTP server for tests on a real socket, which misbehaves when it is told to."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """Stand-in rerank servers: what each kind of server answers, within the limits of its wire."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

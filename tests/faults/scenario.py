@@ -1,7 +1,5 @@
 """The processes of a service, each of which a test may break and mend, and what every answer must be."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -105,7 +105,7 @@ def test_read_only_without_what_was_written_last(disk: Path, table: Table) -> No
         nothing_is_missing = indexes.client.get("/indexes").json()
         assert [index["name"] for index in nothing_is_missing["indexes"]] == ["tales"]
     saw = f"{outcome(described)} until it is writable; `/readyz` says why"
-    table.add("disk read-only after a power failure, with writes left in SQLite's log", saw, recovery)
+    table.add("disk read-only after a power failure, with writes in SQLite's log", saw, recovery)
 
 
 def read_only(disk: Path) -> str:

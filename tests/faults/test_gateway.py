@@ -99,9 +99,7 @@ def test_sigterm_under_load(another_gateway: StartGateway, rogue: Server, table:
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", gateway.port))
-    table.add(
-        "SIGTERM under load", f"{outcome(response)}, whoever was inside; later ones are refused a connection", None
-    )
+    table.add("SIGTERM under load", f"{outcome(response)} for requests in progress; new connections are refused", None)
 
 
 def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:
@@ -152,8 +150,8 @@ def test_heads_that_never_end(another_gateway: StartGateway, table: Table) -> No
         whole(ask(gateway))
         assert gateway.metric('boundarymorph_connections_closed_total{reason="full"}') >= 100
         assert "Too many open files" not in gateway.log
-        saw = "probes and requests are answered: for each new connection, the one that has waited longest is closed"
-        table.add("300 heads that never end, where a process may open 256 descriptors", saw, 0.0)
+        saw = "probes and requests are answered; a new connection closes the one that has waited longest"
+        table.add("300 heads that never end, in a process with 256 descriptors", saw, 0.0)
 
 
 def _is_off_by(running: Service, days: int) -> bool:
@@ -193,6 +191,6 @@ def test_the_clock_jumps(tmp_path: Path, another_gateway: StartGateway, rogue: S
             until(lambda: completes(gateway))
             again = whole(ask(gateway, query))
             assert (spent(again), ids(again)) == ((0, BUDGET), expected)
-            saw = f"{outcome(response)}; deadlines and what is remembered hold"
+            saw = f"{outcome(response)}; deadlines and caches hold"
             table.add(f"wall clock jumps {direction} by 30 days", saw, None)
         assert gateway.stop() == 0

@@ -112,4 +112,4 @@ def test_one_document(judged: Service, model: Server, table: Table, one: str) ->
     assert spent(body) == (BUDGET, 0)
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == BUDGET - 1
     assert any(warning["slug"] == "documents-without-score" for warning in body["warnings"])
-    table.add(f"a language model {one}", f"{outcome(response)}; a warning, and the document as it is believed", None)
+    table.add(f"a language model {one}", f"{outcome(response)}; a warning; the document has its expected score", None)

@@ -12,7 +12,8 @@ from tests.system.load import COMPLETE, Answer, load, outcome
 
 
 @pytest.mark.parametrize(
-    ("fault", "saw"), [("killed", ""), ("hangs", ", later by `cache.timeout_seconds` a lookup until it is left alone")]
+    ("fault", "saw"),
+    [("killed", ""), ("hangs", "; look-ups wait for `cache.timeout_seconds` until Redis is left alone")],
 )
 def test_away(deployment: Deployment, table: Table, fault: str, saw: str) -> None:
     gateway, query = deployment.gateway.service, new_query()
@@ -27,7 +28,7 @@ def test_away(deployment: Deployment, table: Table, fault: str, saw: str) -> Non
         watch = Stopwatch()
         deployment.redis.mend()
     recovery = watch.until(lambda: remembers(gateway, query))
-    table.add(f"Redis {fault}", f"{outcome(response)}{saw}; scores are paid for again", recovery)
+    table.add(f"Redis {fault}", f"{outcome(response)}{saw}; scores are computed again", recovery)
 
 
 def test_killed_under_load(deployment: Deployment, table: Table) -> None:
@@ -66,4 +67,4 @@ def test_full(deployment: Deployment, table: Table) -> None:
         finally:
             admin.config_set("maxmemory", 0)
     recovery = Stopwatch().until(lambda: remembers(gateway, new))
-    table.add("Redis full", f"{outcome(response)}; what is new is paid for again, what is known is not", recovery)
+    table.add("Redis full", f"{outcome(response)}; new scores are computed again, cached ones are not", recovery)

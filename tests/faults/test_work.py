@@ -39,7 +39,7 @@ def test_costly_filters(tmp_path: Path, table: Table) -> None:
         seconds = watch.seconds
         assert running.stop() == 0
     saw = "504 `deadline-exceeded`, or 429 `overloaded`; 200 `complete` to the next search"
-    table.add("filters that take long, in all threads of searches", saw, seconds)
+    table.add("slow filters in all search threads", saw, seconds)
 
 
 def test_a_thread_that_does_not_end(tmp_path: Path, table: Table) -> None:

@@ -4,8 +4,6 @@
 is sent several times at once by a key that may only select.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc
@@ -36,7 +34,7 @@ DOCUMENTS, CHARACTERS = 40, 3_900_000
 MEBIBYTE = 2**20
 LIMITS = Limits(body_bytes=12 * MEBIBYTE, bytes_in_flight=32 * MEBIBYTE)
 AT_ONCE = 3
-# What docs/settings.md says: three times the bytes in flight, and 200 MiB for each search or reading at the same time.
+# docs/running.md#memory: three times the bytes in flight, and 200 MiB per search or reading at the same time.
 MOST = 3 * LIMITS.bytes_in_flight + AT_ONCE * 200 * MEBIBYTE
 PAUSE = 1.0  # seconds
 OF_INDEX = {"query": "apple", "index": "large", "budget": 0}

@@ -1,7 +1,5 @@
 """Every application of ours on a real socket, with small indexes: what the fuzzers knock at."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path

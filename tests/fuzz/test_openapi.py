@@ -3,8 +3,6 @@
 Some examples; `make soak NAME=api` has a thousand.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, STDOUT

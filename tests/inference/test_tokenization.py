@@ -1,7 +1,5 @@
 """The first tokens of a text, of which only a prefix is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Selections in this process have the answers of HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence

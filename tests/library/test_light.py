@@ -1,7 +1,5 @@
 """The plain install is light: the library works with the `dependencies` of pyproject.toml, and imports no more."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """What people who had not seen the library before gave to it."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The scripted agent: what it asks, when it stops, and what its figures count."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence
@@ -73,6 +71,8 @@ def test_the_agent_stops_when_it_has_read_enough_and_counts_what_it_took(search:
     assert (second["found"], second["turns"], second["calls"]) == (2, TURNS, 7 * TURNS)
     assert [read for _, read in given] == [set(), {10, 11}, {10, 11, 20, 21}]
     assert len({query for query, _ in given}) == TURNS
+    search.turns = 1
+    assert researched(search, tool, "lung function", {10, 20, 99})["turns"] == 1
     assert researched(search, tool, "lung", set(range(150)))["needed"] == bench_agents.NEEDED
     [row] = [row for row in played(search, {"mucus calcium": {3}, "no such thing": {149}}, "x") if "40" in row["tool"]]
     assert row["calls"] == 0 and row["found_per_100_calls"] == ""

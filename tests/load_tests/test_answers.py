@@ -1,7 +1,5 @@
 """The recorder of answers: what it asks, what it keeps of the answers, and how it compares two recordings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every benchmark, soak and study runs, small, and its figures are possible."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Connections to a server: what arrives on one that nobody waits at."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress

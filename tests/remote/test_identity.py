@@ -1,7 +1,5 @@
 """What tells models apart whose results are kept: names, and the caches that go by them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

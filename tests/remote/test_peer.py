@@ -1,7 +1,5 @@
 """One server: what its refusals mean, when it may be called again, and what it learns of the caller."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The file of the artifacts of an index: whole or not at all, damage is named, and files of version 0.1 are read."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Named indexes: configuration, names, deletion, totals, how many are open at a time, and two processes over one
 directory."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Texts of many callers in common batches. What a batcher does for any model is tested in tests/scoring."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence

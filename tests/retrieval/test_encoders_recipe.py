@@ -1,7 +1,5 @@
 """What a repository's files, or its family, say of prompts and pooling."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

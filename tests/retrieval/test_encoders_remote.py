@@ -1,7 +1,5 @@
 """Remote encoders on real sockets: both wires by the contract, failures, limits, addresses, and unusable answers."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

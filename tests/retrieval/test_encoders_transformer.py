@@ -1,7 +1,5 @@
 """Dual encoders of every architecture against plain transformers and sentence-transformers, and the contract."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache

@@ -1,4 +1,4 @@
-"""The retriever of clients/examples fulfils docs/retriever.md, and a service selects from it."""
+"""The retriever of clients/examples fulfils the protocol in docs/architecture.md, and a service selects from it."""
 
 import importlib.util
 from collections.abc import AsyncIterator

@@ -51,15 +51,7 @@ def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:
     return calls[0]
 
 
-@pytest.mark.parametrize(
-    "filter",
-    [
-        {"t": 3},
-        {"t": 3, "n": {"gte": 0}},
-        {"n": {"lt": 20}},
-        {"not": {"t": 3}},
-    ],
-)
+@pytest.mark.parametrize("filter", [{"t": 3}, {"t": 3, "n": {"gte": 0}}, {"n": {"lt": 20}}, {"not": {"t": 3}}])
 def test_filter_costs_what_it_matches(tmp_path: Path, filter: dict[str, Any]) -> None:
     work = []
     for size in (1_000, 8_000):

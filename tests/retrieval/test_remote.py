@@ -97,8 +97,7 @@ class TestRemoteRetriever(RetrieverContract):
 
 @pytest.mark.parametrize("depth", [1, 7, 10_000])
 @pytest.mark.parametrize(
-    "embedding",
-    [[0.1 * n - 1 for n in range(24)], np.linspace(-3, 7, 24).astype(np.float16), np.arange(1, 25)[None]],
+    "embedding", [[0.1 * n - 1 for n in range(24)], np.linspace(-3, 7, 24).astype(np.float16), np.arange(1, 25)[None]]
 )
 async def test_pool_is_the_same_bit_for_bit(
     retriever: RemoteRetriever, local: IndexRetriever, embedding: ArrayLike, depth: int

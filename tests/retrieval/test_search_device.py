@@ -1,7 +1,5 @@
 """Devices that are not there, or fail later: the service searches on the CPU, and every answer says so."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The rerankers with a short name: each opened from the hub's cache, with tiny random weights of its architecture."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether a pool has an answer: against a reference that draws, and how reliable it is on made questions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

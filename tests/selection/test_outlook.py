@@ -1,7 +1,5 @@
 """What more calls are expected to bring, and how much of what is relevant a set holds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a calibration makes of scores, and how long they take."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The length of state machine runs: short and deterministic in `make test`, long in `make soak NAME=models`."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, settings
 
 SOAK = "soak"

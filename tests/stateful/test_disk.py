@@ -3,8 +3,6 @@
 Whatever the disk, all that was acknowledged is read; what cannot be written says so and changes nothing.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

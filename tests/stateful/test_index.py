@@ -5,8 +5,6 @@ index of kind ivf is trained with a few documents, which are one cluster. Some r
 writes just before one of their SQL statements. The answer must then be that from before the write or from after it.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import threading

@@ -4,8 +4,6 @@ as they do, behind one that adds searches by vectors and scrolls.
 As Elasticsearch since 9.2 it leaves vectors out of `_source`, and has dense_vector in place of knn_vector.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Everything that can hold indexes, for tests: the URL of a store that holds nothing, or "" for this machine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@
 INTERPRETER: of an environment with the package `milvus`, which carries the server.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """One contract over everything that can hold an index: this machine, PostgreSQL, LanceDB, Qdrant, Milvus, and what
 stands for Elasticsearch and OpenSearch."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import closing

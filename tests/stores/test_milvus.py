@@ -1,7 +1,5 @@
 """Milvus as a store: collections of others, answers in parts, words, and what its servers can do."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -19,16 +19,7 @@ from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.settings import Attached, StoreSettings
 from boundarymorph_stores import qdrant as stores
 from boundarymorph_stores.qdrant import QdrantStore
-from boundarymorph_stores.testing import (
-    DIMENSION,
-    DOCUMENTS,
-    FLAWED,
-    QUERIES,
-    VECTORS,
-    Flaws,
-    ReadOnly,
-    StoreContract,
-)
+from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, FLAWED, QUERIES, VECTORS, Flaws, ReadOnly, StoreContract
 from tests.contract.vector_index import unit
 from tests.ports import free_port
 

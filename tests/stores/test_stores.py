@@ -24,16 +24,7 @@ from boundarymorph.retrieval.stores.table import guessed
 from boundarymorph.settings import SERVICE, Attached, Settings
 from boundarymorph_stores.milvus import MilvusStore
 from boundarymorph_stores.milvus_connection import MilvusConnection
-from boundarymorph_stores.testing import (
-    DIMENSION,
-    DOCUMENTS,
-    FLAWED,
-    QUERIES,
-    VECTORS,
-    Flaws,
-    ReadOnly,
-    StoreContract,
-)
+from boundarymorph_stores.testing import DIMENSION, DOCUMENTS, FLAWED, QUERIES, VECTORS, Flaws, ReadOnly, StoreContract
 from tests.contract.vector_index import unit
 from tests.ports import free_port
 from tests.retrieval.fakes import SeededEncoder

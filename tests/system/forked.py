@@ -4,8 +4,6 @@ Starting Python and importing the service takes more CPU than most tests do. `st
 processes, with their own memory, files, signals and exit codes.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

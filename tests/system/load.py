@@ -1,7 +1,5 @@
 """Steady load on a service: clients that ask one request after the other, and what became of each."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

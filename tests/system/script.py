@@ -1,7 +1,5 @@
 """A program that runs until its test has seen enough, forked, so that it does not import the service again."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

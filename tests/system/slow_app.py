@@ -1,7 +1,5 @@
 """A process that serves an application without models, with a route that takes a given time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """The requests that README.md and docs/ show for the demo's index are answered as they stand there."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """Callers who begin a request of any kind, read some of the answer and leave, drawn from a seed: what they used must be
 free again. `make soak NAME=leavers` has more of them."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

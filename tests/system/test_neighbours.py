@@ -3,8 +3,6 @@
 docs/running.md#shares lists what is bounded.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -42,7 +42,7 @@ from boundarymorph.selector.task import (
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
-FEW_CALLS = 50  # up to which the main directions of vectors are enough (docs/evaluation.md)
+FEW_CALLS = 50  # up to which the main directions of vectors are enough
 READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
 USUAL_WINDOW = 512  # tokens, of a scorer that does not say how many it reads, when passages are asked for
 ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure

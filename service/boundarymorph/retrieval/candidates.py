@@ -73,7 +73,7 @@ class PoolSource:
             are none at all and `vectors` is "lexical", the vectors are made from the words.
         query_embedding: (d,).
         scores: (N,) retrieval scores. Without them, `ranked` documents get the scores of a fused ranking, since these
-            say more than ranks (docs/evaluation.md). Other documents are ordered by BM25 if their vectors are lexical,
+            say more than ranks (docs/results.md). Other documents are ordered by BM25 if their vectors are lexical,
             and by inner product with the query if not.
         features: Additional (N,) signals.
         tokens: (N,) lengths, None where unknown.

@@ -370,7 +370,7 @@ def choose_round(
 
 
 FIRST = 2  # the documents at ranks 0 and k, which no score decides
-HEADS = 3  # rounds, up to which the first one takes the head of the list (docs/evaluation.md)
+HEADS = 3  # rounds, up to which the first one takes the head of the list (docs/results.md)
 LISTED = 2 / 3  # of the head, from the list; the others are the best by words
 
 

@@ -23,7 +23,7 @@ from boundarymorph.selection.outlook import Recall, Search, expected_f1, gains_o
 from boundarymorph.selection.posterior import Believed
 from boundarymorph.selection.state import State
 
-BEST_FIRST = UpperConfidenceBound(0.0)  # for the order: score the best unscored document next (docs/evaluation.md)
+BEST_FIRST = UpperConfidenceBound(0.0)  # for the order: score the best unscored document next (docs/results.md)
 Finish: TypeAlias = Callable[
     [Capacity, NDArray[np.bool_], NDArray[np.floating], NDArray[np.intp], NDArray[np.float64]], NDArray[np.bool_]
 ]

@@ -132,5 +132,5 @@ DEFAULT = "trend"
 Method = Literal["trend", "boundarymorph"]
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
 TO_PEOPLE = TrendConfig(to_people=True)  # the default method, where relevance is what people find
-TO_FIND = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/find-all.md)
+TO_FIND = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/results.md)
 BY_WORDS = {DEFAULT}  # those that learn from BM25, if the pool has it

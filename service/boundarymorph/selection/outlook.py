@@ -16,14 +16,14 @@ from boundarymorph.selection.pool import Pool
 
 FURTHER_CALLS = (10, 50)  # numbers of calls whose expected gain is reported
 # Added to the log-odds of the recall that independent documents would have, which is rather too small: for the
-# expectation, and for an interval that covers four sets in five from 25 scores on (docs/evaluation.md).
+# expectation, and for an interval that covers four sets in five from 25 scores on (docs/results.md).
 EXPECTED, LOWER, UPPER = 0.4, -0.7, 2.0
 # Standard deviations that are added to the expected loss before a session stops by it. Unlikely documents of great
-# worth skew the loss, and sessions would stop where it is underestimated (docs/evaluation.md).
+# worth skew the loss, and sessions would stop where it is underestimated (docs/results.md).
 CAUTION = 3.0
 CERTAIN = 1e-4  # distance of an uncertain recall from 0 and 1
 # Documents that are missed besides those that are expected, if nothing was read; and the shape of the gamma
-# distribution of how many are expected. Chosen on five systematic reviews (docs/find-all.md).
+# distribution of how many are expected. Chosen on five systematic reviews (docs/results.md).
 STRAY, SHAPE = 1.0, 2.0
 COVERED = 0.8  # by an interval of the recall
 
@@ -185,7 +185,7 @@ def expected_f1(shares: NDArray[np.float64]) -> float:
 
 
 # Whether a pool has an answer: the probability that at least one of its documents scores enough. The numbers were
-# chosen on two tables of docs/evaluation.md, cystic_fibrosis and trec_dl19_pool, and are reported on the two others
+# chosen on two collections of docs/results.md, cystic_fibrosis and trec_dl19_pool, and are reported on the two others
 # (`python -m load_tests.studies answerable`): by logistic regression where no scored document was an answer, after 5 to
 # 50 scores. A third of the questions had lost every document that the scorer or people accept, and a sixth all but one.
 ENOUGH = 0.5  # the score of an answer, for requests without `min_relevance`

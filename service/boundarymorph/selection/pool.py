@@ -208,7 +208,7 @@ DEFAULT_PRIOR = TrendPrior()
 
 Trust = Literal["weak", "normal", "strong"]  # in a scorer, to find what people find relevant
 # What the signals beside a scorer add to the log-odds, in standard deviations of its own over the pool, by the trust in
-# it. docs/evaluation.md says how these were chosen.
+# it. The studies `constants` and `strong` of load_tests/studies.py show how they were chosen.
 SIGNAL_WEIGHTS: Mapping[Trust, float] = {"weak": 1.0, "normal": 0.5, "strong": 0.15}
 BY_WORDS = 0.15  # the share of BM25 in `combined_signals`
 SIGNAL_WEIGHT = SIGNAL_WEIGHTS["strong"]
@@ -232,7 +232,7 @@ def rank_and_similarity(pool: Pool) -> NDArray[np.float64]:
     """(2, N): retrieval rank, and the feature "similarity" or, for a pool without it, the retrieval score.
 
     Documents of one retrieval score share a rank, since the order among them means nothing. In a fused ranking the
-    similarity is more informative than the fused score (docs/evaluation.md).
+    similarity is more informative than the fused score (docs/results.md).
     """
     return np.stack([standardised(ranks(pool.scores)), similarity(pool)])
 

@@ -6,7 +6,7 @@ along the ranking, in the similarity and, where a pool has them, in BM25 and in 
 and amplitude are learned with the field. All have proper priors, by which scores fall along the ranking and with the
 similarity, so a few scores change the posterior only a little. The amplitude is at its mode. Models with and without a
 signal are averaged by their marginal likelihood. Noise, priors and bandwidth are constants that were chosen on the
-tables of docs/evaluation.md.
+collections of docs/results.md.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ FEEDBACK, BEST = 1.0, 3  # of `_nearness`
 UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
-# distribution. Fitted to real losses (docs/evaluation.md). For a scorer with a few grades all of it counts.
+# distribution. Fitted to real losses (docs/results.md). For a scorer with a few grades all of it counts.
 FIRST_APART, LAST_APART, HALF_APART = 0.65, 1.05, 20
 # The share that counts in the expected loss, with the uncertainty of the trend, at the first and the last score in a
 # pool of TYPICAL_SIZE documents whose trend is flat. One amplitude explains both the trend and what it leaves. So the
 # more the trend explains, the more variance the rest is thought to have, most of all in large pools, whose tail differs
-# from their head. Fitted to real losses in pools of 100 to 8,000 (docs/evaluation.md).
+# from their head. Fitted to real losses in pools of 100 to 8,000 (docs/results.md).
 FIRST_COUNTED, LAST_COUNTED, TYPICAL_SIZE = 0.5, 1.3, 1_000
 BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the share that the trend leaves
 

@@ -28,7 +28,7 @@ from boundarymorph.selector.documents import Grouping
 from boundarymorph.selector.task import SelectionTask
 
 log = logging.getLogger(__name__)
-ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/evaluation.md)
+ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/results.md)
 
 
 def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:

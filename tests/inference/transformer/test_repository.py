@@ -1,7 +1,5 @@
 """Which files are opened: of a folder, or of a revision of the hub."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A chat model whose grades are given: the wire of a stand-in server."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

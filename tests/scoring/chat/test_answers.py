@@ -1,7 +1,5 @@
 """Which relevance is read in a language model's answer: without its thinking, cut off, or rounded."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

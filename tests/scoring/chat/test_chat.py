@@ -1,7 +1,5 @@
 """A language model as the scorer, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The requests of the scorer are those of OpenAI's own SDK."""
 
-from __future__ import annotations
-
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import TypeAdapter

@@ -1,7 +1,5 @@
 """Current models over sockets: their documented answers, and what a service makes of relevant spans."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -136,12 +134,7 @@ DOCUMENTED: list[tuple[Recorded, list[float]]] = [
         Recorded(
             "llamacpp",
             "/v1/rerank",
-            {
-                "model": QWEN,
-                "object": "list",
-                "usage": USAGE,
-                "results": listed("relevance_score", 0.9971, 0.0072),
-            },
+            {"model": QWEN, "object": "list", "usage": USAGE, "results": listed("relevance_score", 0.9971, 0.0072)},
             model=QWEN,
             lists=True,
         ),

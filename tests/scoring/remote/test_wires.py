@@ -1,7 +1,5 @@
 """What is sent to each kind of server, and how its answers and its description of itself are read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import AsyncIterator
 from typing import Any

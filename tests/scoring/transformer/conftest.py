@@ -1,7 +1,5 @@
 """The tiny models, each made and opened once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The scores as plain transformers gives them: each pair alone, without padding, the whole model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

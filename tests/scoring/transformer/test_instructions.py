@@ -1,7 +1,5 @@
 """An instruction in a request, from the route to the model that reads it, over real sockets."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every architecture against plain transformers and sentence-transformers, and against the contract."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from concurrent.futures import ThreadPoolExecutor

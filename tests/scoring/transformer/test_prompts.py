@@ -1,7 +1,5 @@
 """Token ids against the models' own tokenizers, what is cut, and texts that try to leave their place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small models of the true architectures with random weights, and tokenizers of a page of text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -61,12 +59,7 @@ def bert(folder: Path, *, labels: int = 1) -> Path:
 def xlm_roberta(folder: Path) -> Path:
     """As BAAI/bge-reranker-base."""
     config = _configuration(
-        XLMRobertaConfig,
-        max_position_embeddings=98,
-        type_vocab_size=1,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
+        XLMRobertaConfig, max_position_embeddings=98, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2
     )
     return _save(folder, XLMRobertaForSequenceClassification(config), _sentence_pieces())
 

@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph.api.boosts import BoostRule
-from boundarymorph.api.schemas import AnswerWarning, DistinctBy, LanguageModelUsage, QueryText, Relevance
+from boundarymorph.api.schemas import AnswerWarning, Array, DistinctBy, LanguageModelUsage, QueryText, Relevance
 from boundarymorph.api.select_answers import PassageOfDocument, ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
@@ -85,7 +85,7 @@ class RerankRequest(BaseModel):
         description="what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', "
         "what people are expected to find, which is the default with one, as in POST /select",
     )
-    boost: list[BoostRule] | None = Field(
+    boost: Array[BoostRule] | None = Field(
         None,
         max_length=MAX_RULES,
         description="rules by which relevance is multiplied, as in POST /select, by the fields of documents that are "

@@ -42,7 +42,7 @@ from boundarymorph.api.select_task import boosts_of, context_of, cut_of, finds_f
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
-from boundarymorph.reading import bound
+from boundarymorph.reading import bound, counted
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.passages import has_long
@@ -305,7 +305,8 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
     wanted, texts = asked.request, asked.texts
     if result.truncated and not wanted.cut:
         raise TextTooLong(
-            f"{result.truncated} texts are longer than the model reads; let them be truncated, or split them"
+            f"{counted(result.truncated, 'text is', 'texts are')} longer than the model reads; "
+            "let them be truncated, or split them"
         )
     selection, count = result.selection, len(texts)
     ids, passages = [result.pool.ids[position] for position in selection.documents.tolist()], result.passages

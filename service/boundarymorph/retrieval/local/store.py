@@ -34,7 +34,7 @@ from boundarymorph.retrieval.local.sqlite_file import (
 )
 from boundarymorph.retrieval.local.vectors import with_room
 
-COUNT = 64  # main directions (docs/evaluation.md)
+COUNT = 64  # main directions
 SAMPLE = 4_096  # documents from which they are learned
 FEWEST = 1_000  # writes before the first time; the next time is after twice as many as the last
 LEARNED_AT = "directions_at"  # the key of the sequence number of the last write before they were learned
