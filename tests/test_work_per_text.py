@@ -34,14 +34,9 @@ RUNS = 2
 SLACK = 2  # times as much CPU time as is linear
 # One kind for each way in which a text was slow once; the others are among the slow tests.
 OFTEN = {
-    "plain prose",
-    "combining marks",
-    "one long word",
-    "blanks",
-    "escapes of half surrogates",
-    "brackets",
+    "plain prose", "combining marks", "one long word", "blanks", "escapes of half surrogates", "brackets",
     "a heading with blanks",
-}
+}  # fmt: skip
 TIMED = [pytest.param(kind, marks=[] if kind in OFTEN else [pytest.mark.slow]) for kind in KINDS]
 
 

@@ -79,19 +79,16 @@ async def test_deep_research_asks_on_and_cites(service: Running, example: Any) -
     model, log = Scripted(researcher), list[str]()
     async with research(example, service, model, log) as asking:
         answer = await asking.answer()
-
     began, ended = re.findall(r"\[(papers/p\d+)\]", answer)[:2]
     assert answer.startswith(f"It began [{began}] and ended [{ended}], as nobody wrote .\n\n")
     listed = dict(re.findall(r"^\[(\S+)\] (.*)$", answer, re.MULTILINE))
     assert listed[began].startswith(f"Paper {began.removeprefix('papers/p')}  {service.url}/indexes/papers/documents/p")
     assert listed.keys() == {began, ended}
-
     # Asked again, the first query pays for the difference alone; the new one pays in full.
     costs = [line.strip() for line in log if "judgements" in line]
     assert costs[0] == "8 new documents; 20 judgements, 0 known before"
     assert costs[1].endswith("new documents; 20 judgements, 20 known before")
     assert costs[2].endswith("new documents; 20 judgements, 0 known before")
-
     # No document is read twice.
     read = [id for prompt in model.prompts for id in re.findall(r"^\[(\S+)\]", prompt, re.MULTILINE)]
     assert len(read) == len(set(read)) > 16

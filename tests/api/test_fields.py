@@ -16,7 +16,6 @@ from tests.fakes.service import select, texts
 QUERY, COUNT = "signals", 120
 POOL = texts(COUNT)
 SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL}
-LEAST = float(np.quantile(list(SCORES.values()), 0.8))
 FEW = POOL[:60]
 BEST = max(SCORES[document["id"]] for document in FEW)
 LOW = [document for document in FEW if SCORES[document["id"]] < 0.5]
@@ -41,15 +40,6 @@ async def test_answerable_lies_between_without_them(client: httpx.AsyncClient) -
     none, few = [await answerable(client, pool=LOW, budget=budget) for budget in (0, 10)]
     assert 0.0 < few < none < 1.0
     assert 0.0 < await answerable(client, pool=LOW, budget=0, min_relevance=0.9) < none
-
-
-async def test_min_relevance_returns_exactly_the_relevant_documents(client: httpx.AsyncClient) -> None:
-    request = {"query": QUERY, "pool": POOL, "budget": COUNT, "min_relevance": LEAST}
-    body = await select(client, **request, k=COUNT)
-    assert body["min_relevance"] == LEAST
-    assert {document["id"] for document in body["documents"]} == {id for id, score in SCORES.items() if score >= LEAST}
-    few = (await select(client, **request, k=5))["documents"]
-    assert [document["id"] for document in few] == sorted(SCORES, key=lambda id: -SCORES[id])[:5]
 
 
 def gathered(body: dict[str, object]) -> float:

@@ -92,6 +92,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("max_tokens", {"max_tokens": 9, "k": 9}),
         ("shortest document has 20", {"pool": [{"text": "a", "tokens": n} for n in (30, 20)], "max_tokens": 19}),
         (DOTS, {"distinct": "a..b"}),
+        ("goes with 'explain': \"pool\"", {"explain": True, "explain_depth": 3}),
         ("k_counts", {"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}),
         ("an index has passages of its own, made by index build", {"passages": True}),
         ("leave out the embeddings", {"index": GONE, "pool": TWO, "passages": True}),

@@ -94,22 +94,6 @@ async def test_trust_weighs_the_signals_and_is_shown(
     assert len({str(order[trust]) for trust in ("weak", "normal", "strong")}) == 3
 
 
-async def test_the_relevance_of_the_embedded_scorer_is_a_probability_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
-    monkeypatch.setattr(SeededScorer, "name", "cross-encoder/ms-marco-MiniLM-L-12-v2@0123456789ab/int8/512")
-    async with filled(Settings(data_directory=tmp_path)) as client:
-        for source in ({}, {"pool": None, "index": "texts"}):
-            plain, body = await chosen(client, calibration=False, **source), await chosen(client, **source)
-            assert (plain["calibration"], body["calibration"]) == (None, "shipped")
-            assert [one["id"] for one in body["documents"]] == [one["id"] for one in plain["documents"]]
-            relevances = [[one["relevance"] for one in each["documents"]] for each in (plain, body)]
-            assert relevances[0] != relevances[1] == sorted(relevances[1], reverse=True)
-        assert (await chosen(client, relevance="scorer"))["calibration"] is None
-        assert (await chosen(client, query=None, queries=[QUERY], relevance="scorer"))["calibration"] is None
-
-
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 async def test_relevance_to_several_queries_is_on_the_scale_of_a_single_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: float

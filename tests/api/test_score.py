@@ -82,7 +82,6 @@ async def test_a_deadline_that_passes(client: httpx.AsyncClient, model: SeededCr
 
 async def test_a_lost_device_ends_the_service() -> None:
     ended = threading.Event()
-
     app = create_scorer_app(Settings(), build=fake_scorer(), on_failure=ended.set)
     async with client_of(app) as client, asyncio.timeout(PATIENCE):
         await ready(client)

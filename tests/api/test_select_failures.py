@@ -92,7 +92,6 @@ class TestBusy:
         alone = answer(await client.post("/select", json=short))
         assert (alone["status"], alone["stop_reason"]) == ("retrieval_only", "deadline")
         problem(await client.post("/select", json=short | {"on_failure": "error"}), 504, "deadline-exceeded")
-
         other = asyncio.create_task(client.post("/select", json=request | {"deadline_ms": 60_000}))
         while "boundarymorph_select_running 1.0" not in (await client.get("/metrics")).text:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -64,7 +64,6 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypat
     assert {pair["query"] for pair in pairs} == set(QUERIES)
     assert all(pair["grade"] is None and pair["text"] for pair in pairs)
     assert len({(pair["query"], pair["document"]) for pair in pairs}) == 160
-
     (tmp_path / "judged.ndjson").write_bytes(judged(pairs))
     said = calibrate("texts", "--judgments", "judged.ndjson")
     assert "160 judgements of 8 queries" in said

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from boundarymorph import __version__
 from boundarymorph.access.callers import KeyRing, Scope
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.cli import index
@@ -40,11 +39,6 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(b"\n".join(map(orjson.dumps, DOCUMENTS)))
     return path
-
-
-@pytest.mark.parametrize("argument", ["version", "--version"])
-def test_version(run: Run, argument: str) -> None:
-    assert run(argument) == Outcome(0, f"{__version__}\n", "")
 
 
 @pytest.mark.parametrize(

@@ -40,21 +40,6 @@ class TestSelect:
         assert selection.usage.cross_encoder_calls == 7
         assert len(selection.documents) == 5 and len(selection.rounds or ()) == 4
 
-    async def test_boosts(self, connect: Connect, url: str) -> None:
-        pool = [document | {"metadata": {"day": f"2026-01-{n + 1:02}"}} for n, document in enumerate(texts(30))]
-        boost: list[bm.BoostRule] = [
-            {"exp": {"field": "day", "origin": "2026-01-30", "scale": "4d"}},
-            {"filter": {"day": {"lt": "2026-01-20"}}, "weight": 0.5},
-        ]
-        pool[0]["weight"] = 1_000.0
-        documents = (await connect(url).select(QUERY, pool=pool, budget=30, k=6, boost=boost)).documents
-        days = {
-            f"d{n}": 0.5 ** ((29 - n) / 4) * (1.0 if n > 18 else 0.5) * (1_000.0 if n == 0 else 1.0) for n in range(30)
-        }
-        for document in documents:
-            assert document.value == pytest.approx(document.relevance * days[document.id])
-        assert documents == sorted(documents, key=lambda document: -(document.value or 0.0))
-
     async def test_extends_known_scores_without_a_call(self, connect: Connect, url: str) -> None:
         """Half the documents lie in each of two directions, and only those of one are relevant."""
         vectors = np.random.default_rng(1).standard_normal((40, 8)) / 4 + np.eye(8)[np.arange(40) % 2]

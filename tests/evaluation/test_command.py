@@ -218,7 +218,6 @@ def test_evaluate_scores_texts_with_the_real_models(tmp_path: Path) -> None:
     rows = {(row["method"], row["budget"], row["k"]): row for row in summary["rows"]}
     assert rows["mips", 8, 10]["ncg"] == 1.0, "ten documents on each subject"
     assert rows[PAPER, 8, 10]["ce_ncg"] > 0.9
-
     read = tables.read(table)
     assert (len(read), read.depth) == (2, 30) and read.call_seconds is not None and read.call_seconds > 0
     question = read.question(1)
@@ -226,7 +225,6 @@ def test_evaluate_scores_texts_with_the_real_models(tmp_path: Path) -> None:
     assert question.pool.ids[int(question.pool.features["bm25"].argmax())].startswith("bread")
     best = {question.pool.ids[int(position)].partition("-")[0] for position in (-question.scores).argsort()[:5]}
     assert best == {"bread"}
-
     run("--table", table, "--texts", tmp_path / "kitchen", *given, "--out", tmp_path / "again")
     assert json.loads((tmp_path / "again" / "summary.json").read_bytes()) == summary
     lines = (tmp_path / "again" / "report.md").read_text()

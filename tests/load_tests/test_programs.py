@@ -168,40 +168,6 @@ def test_passages_are_joined_by_topic_or_at_random() -> None:
         assert np.mean(found[how, "cut at the first passage"]) < 0.95
 
 
-def test_the_study_of_a_strong_scorer_names_the_best_weight_and_cells_that_are_below(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(registered, "STRONG", (0.1, 0.15))
-    means = {"one": {"0.1": 0.5, "0.15": 0.6, "first B, reranked": 0.4}, "two": {"0.1": 0.9, "0.15": 0.8}}
-    rows = [
-        {"table": table, "query": query, "method": method, "k": 10, "B": calls, "ncg": mean + query / 100}
-        for table, by_method in means.items()
-        for method, mean in ({"first B, reranked": 0.5} | by_method).items()
-        for query, calls in product(range(8), (10, 25))
-    ]
-    one, two, mean = registered.beside_strong(rows)
-    assert (one["best"], one["of the others"], one["significantly below"]) == ("0.15", "0.1", "")
-    assert (two["best"], two["of the others"]) == ("0.1", "0.15")
-    assert two["0.15 minus the best"] == "-10.0 (-10.0 to -10.0)" and two["0.15 minus left out"].startswith("+0.0")
-    assert two["0.15 minus the first B"].startswith("+30.0")
-    assert two["significantly below"] == "k = 10, B = 10: 0.1; k = 10, B = 25: 0.1"
-    assert mean == {"table": "mean", "0.1": "73.5", "0.15": "73.5", "first B, reranked": "48.5"}
-
-
-def test_collections_are_listed_from_the_worst() -> None:
-    gains = {"good": 0.2, "bad": -0.1, "level": 0.0}
-    rows = [
-        {"table": table, "query": query, "method": method, **dict.fromkeys(("precision", "ncg", "ndcg_10"), value)}
-        for table, gain in gains.items()
-        for query in range(2)
-        for method, value in {**dict.fromkeys(registered.SIMPLE, 0.5), "10": 0.4, "50": 0.5 + gain}.items()
-    ]
-    lines = registered.by_collection(rows)
-    assert [line["collection"] for line in lines] == [name for name in ("bad", "level", "good") for _ in range(3)]
-    fixed = {"collection": "bad", "questions": 2, "metric": "precision", "10": "40.0", "50": "40.0"}
-    assert lines[0] == fixed | dict.fromkeys(registered.SIMPLE, "50.0")
-
-
 def test_lists_are_ranked_as_by_a_rerank_route() -> None:
     """Without texts there is nothing to send. Words find what stands behind the first 25."""
     question, relevant = synthetic(queries=1, n=110).question(0), np.arange(110) // 20 == 2

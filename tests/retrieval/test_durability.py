@@ -115,7 +115,6 @@ def test_updates_of_existing_documents(tmp_path: Path) -> None:
     vectors = np.array([vector_of(document.text) for document in documents])
     catalog.create("index", encoder=None, dimension=DIMENSION).upsert(documents, vectors)
     catalog.close()
-
     rng = random.Random(2)
     expected = dict.fromkeys(range(KNOWN), 0)
     for _ in range(times(3, 50)):

@@ -27,14 +27,9 @@ import orjson
 
 COMMANDS = "boundarymorph.cli.main"
 PRELOADED = (
-    COMMANDS,
-    "boundarymorph.server.process",
-    "boundarymorph.server.app",
-    "boundarymorph.api.indexes",
-    "tests.weights",
-    "uvicorn.protocols.websockets.auto",
-    "uvloop",
-)
+    COMMANDS, "boundarymorph.server.process", "boundarymorph.server.app", "boundarymorph.api.indexes", "tests.weights",
+    "uvicorn.protocols.websockets.auto", "uvloop",
+)  # fmt: skip
 NUMBER = struct.Struct("!q")
 
 

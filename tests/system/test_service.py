@@ -4,7 +4,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
@@ -44,21 +43,6 @@ def test_service_selects_over_http(running: Service) -> None:
     assert selected(running, "few", "dough", budget=3) == ["bread"]
     assert 'route="/select",status="200"' in running.client.get("/metrics").text
     assert "ready" in running.log
-
-
-def test_service_boosts_what_is_recent(running: Service) -> None:
-    """Of documents in a request and of an index, whose dates are read there."""
-    today = datetime.now(UTC)
-    said = [(f"Trams leave every {n} minutes.", today - timedelta(days=30 * n)) for n in range(2, 14)]
-    news = [{"id": f"t{n}", "text": text, "metadata": {"day": str(day.date())}} for n, (text, day) in enumerate(said)]
-    assert running.client.put("/indexes/news").status_code == 201
-    assert running.client.post("/indexes/news/documents", json=news).json()["added"] == 12
-    recent = [{"exp": {"field": "day", "origin": "now", "scale": "60d"}}]
-    for source in ({"pool": news[::-1]}, {"index": "news"}):
-        documents = running.select(query="when do trams leave", k=4, budget=5, boost=recent, **source)["documents"]
-        assert [document["id"] for document in documents] == ["t0", "t1", "t2", "t3"]
-        for months, document in enumerate(documents, start=2):
-            assert document["value"] == pytest.approx(document["relevance"] * 0.5 ** (months / 2), rel=0.02)
 
 
 def test_service_sees_builds_of_other_processes_at_once(running: Service, data: Path, tmp_path: Path) -> None:
