@@ -103,6 +103,14 @@ async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector
         assert result.calibration == used and not result.warnings
 
 
+async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) -> None:
+    wanted = changed(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    probability = MAP(np.array([score_of(QUERY, id) for id in result.pool.ids]))
+    assert sorted(result.selection.documents.tolist()) == np.flatnonzero(probability >= 0.3).tolist()
+    assert 0 < len(result.selection.documents) < 30
+
+
 async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
     cache = MemoryScoreCache(2**20)
     selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
