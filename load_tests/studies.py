@@ -32,7 +32,7 @@ from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
 from boundarymorph_evaluation.problem import Question, fused_order, reordered
 from boundarymorph_evaluation.tables import ScoreTable
-from load_tests import lists, passages, probability, registered, report, reviews
+from load_tests import boosts, lists, passages, probability, registered, report, reviews
 from load_tests.sessions import chosen, first_by_score, only, played
 
 Row = dict[str, Any]
@@ -383,6 +383,13 @@ STUDIES = {
         ("joined", "method"),
         ("ndcg_10",),
         base={"method": passages.EVERY},
+    ),
+    "boosts": Study(
+        "Boosts in the value of the set, or afterwards",
+        boosts.boosts,
+        ("boosts", "method"),
+        ("found",),
+        base={"method": boosts.AFTER},
     ),
     "reviews": Study("Find all of them", reviews.rows, ("how", "seed"), reviews.METRICS, of="reviews"),
 }

@@ -13,7 +13,7 @@ import pytest
 
 from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph_evaluation.problem import QuestionTexts
-from load_tests import lists, passages, probability, registered, report, soak, studies
+from load_tests import boosts, lists, passages, probability, registered, report, soak, studies
 from tests.evaluation.tables import synthetic
 
 REPOSITORY = Path(__file__).parents[2]
@@ -166,6 +166,14 @@ def test_passages_are_joined_by_topic_or_at_random() -> None:
     for how in ("at random", "by topic"):
         assert found[how, passages.EVERY] == pytest.approx([1.0] * 4)
         assert np.mean(found[how, "cut at the first passage"]) < 0.95
+
+
+def test_boosts_in_the_value_of_the_set_find_more_of_it() -> None:
+    rows = [row for question in synthetic(queries=3, n=120).questions() for row in boosts.boosts(question, 0)]
+    within, after = (
+        np.mean([row["found"] for row in rows if row["method"] == method]) for method in ("boosted", boosts.AFTER)
+    )
+    assert len(rows) == 18 and 1.0 >= within > after
 
 
 def test_lists_are_ranked_as_by_a_rerank_route() -> None:
