@@ -251,7 +251,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="action", required=True)
     recording, comparing = commands.add_parser("record"), commands.add_parser("compare")
     recording.add_argument("file", type=Path, help="to write")
-    recording.add_argument("--command", type=Path, help="the `boundarymorph` to run; that of this checkout by default")
+    recording.add_argument("--command", type=Path, help="the `boundarymorph` to run, by default this checkout's")
     recording.add_argument("--data", type=Path, default=Path("data"), help="the folder that `make demo` leaves")
     comparing.add_argument(
         "files", type=Path, nargs=2, metavar="FILE", help="of the version before, and of the one after"

@@ -6,8 +6,8 @@ The agent is a script. It asks its question, reads the answer, and stops once it
 all if there are fewer. Else it asks again, three times in all, without the documents that it has read: the question
 with words of the first document, then the rarer half of the question's words. It recognises a relevant document by the
 judgements of a BEIR folder. Candidates are the first POOL documents by the embedded encoder, with vectors of a table or
-made here, or by BM25. Scores are the embedded cross-encoder's; those of a table are taken from there. A token is four
-bytes of what the agent reads. Selections have an hour each, so that a slow machine finds the same.
+made here, or by BM25. Scores are the embedded cross-encoder's; a table brings its own scores. A token is four bytes of
+the documents that the agent reads. Selections have an hour each, so that a slow machine finds the same.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a BEIR folder with judgements")
     parser.add_argument("--table", type=Path, help="table with vectors and scores, whose questions are asked")
     parser.add_argument("--encode", action="store_true", help="encode the documents, to retrieve by their vectors")
-    parser.add_argument("--every", type=int, default=1, help="only every so many questions")
+    parser.add_argument("--every", type=int, default=1, help="use one question in this many")
     parser.add_argument("--turns", type=int, default=TURNS, help="the most calls of the tool")
     parser.add_argument("--max-length", type=int, default=512, help="tokens of a pair that the scorer reads")
     given = parser.parse_args()

@@ -27,7 +27,7 @@ POST = b"POST /select HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/j
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 BODY = b'{"query":"sea","pool":["a"],"budget":0,"k":1}'
 LAST = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
-FLOODS = {  # what is sent first on a connection, and then again and again
+FLOODS = {  # the first bytes of a connection, and the bytes that follow again and again
     "nothing": (b"", b""),
     "pipelined probes": (b"", (PROBE + b"\r\n") * 1_000),
     "pipelined selections": (b"", (POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY) * 500),

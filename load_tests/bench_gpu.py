@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["bf16", "fp16"])
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[2_048, 8_192, 16_384, 32_768, 65_536])
     parser.add_argument("--pairs", type=int, default=1_000)
-    parser.add_argument("--repeats", type=int, default=10, help="of what is timed, after two to warm up")
+    parser.add_argument("--repeats", type=int, default=10, help="timed repetitions, after two to warm up")
     given = parser.parse_args()
     on_gpu = given.device.startswith("cuda")
     if on_gpu and not torch.cuda.is_available():

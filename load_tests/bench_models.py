@@ -114,7 +114,7 @@ def bare(folder: Path, texts: Sequence[str]) -> float:
 
 
 async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -> dict[str, float]:
-    """Run so many sessions without a pause, and measure for so long after each has had its first answer."""
+    """Run `count` sessions without a pause, and measure for `seconds` after each has had its first answer."""
     scorer = RemoteScorer([parse(url)], timeout=600, attempt_timeout=600, connections=256)
     offered, finished = itertools.cycle(texts), list[float]()
     started = asyncio.Barrier(count + 1)
@@ -156,7 +156,7 @@ async def reranked(
             return time.perf_counter() - start
 
         for name in routes:
-            await one(name, passages(10), 0)  # what is loaded for the first request
+            await one(name, passages(10), 0)  # loads the model
         for turn in range(repetitions):
             names = list(routes)
             for name in names[turn % len(names) :] + names[: turn % len(names)]:

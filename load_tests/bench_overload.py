@@ -1,4 +1,4 @@
-"""`make bench NAME=overload`: requests at a rate that does not wait for answers. Who is admitted is answered in time.
+"""`make bench NAME=overload`: send requests at a rate that does not wait for answers.
 
 The service runs in one process, over an index of docstrings. Without `--rates`, its capacity is measured first, with a
 few clients that never pause, and the rate is twice that. Requests are due at random times (Poisson), and answers are
@@ -65,7 +65,7 @@ class Clients:
             due = time.perf_counter()
 
     async def at_rate(self, rate: float, most: int) -> None:
-        """Send so many requests a second. most: that are under way; beyond them none is sent."""
+        """Send `rate` requests per second, but none while `most` requests are under way."""
         due = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             under_way = set[asyncio.Task[None]]()

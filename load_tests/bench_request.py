@@ -57,7 +57,7 @@ class Service:
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     def fill(self, documents: int, dimensions: set[int]) -> None:
-        """Make an index of random vectors for each dimension, such as `d384`, where there is none."""
+        """Create an index of random vectors for each dimension, such as `d384`, unless it exists."""
         for dimension in dimensions:
             url, texts = f"/indexes/d{dimension}", passages(documents)
             created = self.client.put(url, json={"dimension": dimension}).raise_for_status()
@@ -82,7 +82,7 @@ class Service:
             if (calls, len(answer.pop("documents"))) != (budget, K):
                 raise RuntimeError(f"not {budget} calls and {K} documents: {answer}")
             self.answers.append(answer)
-        time.sleep(0.2)  # for what is written to the cache after the answer
+        time.sleep(0.2)  # for writes to the cache after the answer
         for role, part in self.parts.items():
             self.cpu[role] = self.cpu.get(role, 0.0) + part.processor_seconds() - before[role]
 
@@ -132,7 +132,7 @@ def requests(part: str, size: Size) -> Iterator[bytes]:
 
 
 def compared(versions: dict[str, Service], part: str, size: Size, count: int) -> dict[str, dict[str, float]]:
-    """Send each version so many requests, in blocks in turn, after some to warm up, and return a row of each."""
+    """Send `count` requests to each version, in alternating blocks, after some to warm up, and return a row of each."""
     offered = {name: requests(part, size) for name in versions}
     for name, version in versions.items():
         version.ask(list(itertools.islice(offered[name], 3)), size[1])

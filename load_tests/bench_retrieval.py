@@ -98,7 +98,7 @@ def kinds_of_search(number: int, count: int) -> dict[str, dict[str, Any]]:
 
 
 def fill(folder: Path, kind: str, count: int, dimension: int) -> dict[str, Any]:
-    """Write all documents, and make what is searched. Returns seconds and MiB."""
+    """Write all documents, and build the index's search structure. Returns seconds and MiB."""
     catalog = LocalCatalog(folder / "indexes")
     index = catalog.create(NAME, encoder=None, dimension=dimension, kind=kind)
     written, offered = 0.0, documents(count)

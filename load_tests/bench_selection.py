@@ -94,7 +94,7 @@ def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds:
 
 def session_rows(given: argparse.Namespace, tree: Path | None) -> Iterator[dict[str, Any]]:
     """Yield the median CPU time of a session of each method, and of the version beside it. Each version has a process,
-    which is told a session in a line of JSON, and answers its CPU seconds."""
+    which reads a session from a line of JSON, and answers its CPU seconds."""
     for size, dimension in product(given.pools, given.dimensions):
         trees = {"": None} if tree is None else {"": None, "before_": tree}
         command = [sys.executable, "-m", "load_tests.bench_selection", "--worker", str(size), str(dimension)]

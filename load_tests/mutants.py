@@ -27,7 +27,7 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def mutants(source: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, what is changed there, and the source of every mutant of a module."""
+    """Yield the line, the change and the source of every mutant of a module."""
     tree = ast.parse(source)
     for number, node in enumerate(ast.walk(tree)):
         for what, changed in _changes(node):

@@ -142,7 +142,7 @@ def measure(pauses: Pauses) -> tuple[int, int]:
     print(f"{'route':15}{'text':50}{'pause':>8}{'prose':>8}  status")
     prose: dict[tuple[str, int], float] = {}
     long, wrong = 0, 0
-    for path, body, content_type in ROUTES.values():  # what is loaded at the first request
+    for path, body, content_type in ROUTES.values():  # loads models and modules
         pauses.of(path, body(PROSE), content_type)
     for kind, made in KINDS.items():
         text = made(CHARACTERS)

@@ -45,7 +45,7 @@ class Scene:
 
     processes: the arguments of `boundarymorph` by role, in the order of their start; `{data}` stands for the copied
     folder, `{empty}` for an empty one, and `{ROLE}` for the URL of an earlier process. variables: of their environment;
-    what is not a string becomes JSON.
+    values that are not strings become JSON.
     """
 
     processes: Mapping[str, str]
@@ -271,7 +271,7 @@ WITH_KEYS: list[Request | Kill] = [
     keyed("admin", Request("cache, stream", "/select", {**CACHED, "budget": 4}, headers=EVENTS)),
 ]  # fmt: skip
 
-# A gateway, its scorer and its retriever, and what is left when these fail
+# A gateway, its scorer and its retriever, and the gateway's answers when these fail
 CALIBRATION = {
     "scorer": "cross-encoder/ms-marco-MiniLM-L-12-v2@1225ccd6afd0/int8/512", "encoder": None, "version": 2,
     "maps": {kind: {"slope": 0.4, "intercept": 0.5, "clip": 1e-6} for kind in ("people", "scorer")},

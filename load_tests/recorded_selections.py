@@ -142,7 +142,7 @@ FILTERS: dict[str, Fields] = {
     "range": {"module": {"gte": "m", "lt": "s"}},
     "gt, lte": {"module": {"gt": "m", "lte": "n"}},
     "ne": {"kind": {"ne": "class"}},
-    "no match": {"module": "there is none"},
+    "no match": {"module": "no such module"},
     "other type": {"kind": 3},
     "unknown field": {"colour": {"exists": True}},
     "empty": {},

@@ -203,9 +203,9 @@ def by_collection(rows: Sequence[Row]) -> list[Row]:
 
 
 def beside_strong(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each table: its means, and what the weight of `strong` changes against the best weight of the
-    table, against the best weight of the other tables, and against the first B, with the cells in which it is below one
-    of all at 95 %."""
+    """Return a line for each table: its means, and the differences of the weight of `strong` to the best weight of the
+    table, to the best weight of the other tables, and to the first B. It also counts the cells in which that weight is
+    below one of these at 95 %."""
     frame, found, declared = pd.DataFrame(rows), list[Row](), f"{SIGNAL_WEIGHTS['strong']:g}"
     weights = [f"{weight:g}" for weight in STRONG]
     cells = 100 * frame.groupby(["table", "method", "k", "B", "query"])["ncg"].mean()

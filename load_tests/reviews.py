@@ -1,4 +1,4 @@
-"""A study of reviews: find what is relevant, and know when it is found.
+"""A study of reviews: find the relevant records, and know when they are found.
 
 Records are in a random order, vectors are made from their words, and answers are the labels. Read are 1 + t / 20
 documents at a time after t.
@@ -44,8 +44,8 @@ simulation.review()
 json.dump([int(place) for place in simulation._results["record_id"] if place != seed], sys.stdout)
 """
 MODELS = {"elas_u3": "ASReview, naive Bayes", "elas_u4": "ASReview, SVM, its default"}
-# By whose labels the constants of `selection.outlook.Search` were chosen. The noise of `methods.TO_FIND` was chosen on
-# all reviews, so only what is said when a search stops is held out.
+# The constants of `selection.outlook.Search` were chosen by the labels of these reviews. The noise of `methods.TO_FIND`
+# was chosen on all reviews, so only the claims at the end of a search are held out.
 CHOSEN_ON = ("ADHD", "CalciumChannelBlockers", "NSAIDS", "SkeletalMuscleRelaxants", "UrinaryIncontinence")
 METRICS = (*(f"recall@{read}" for read in AT), "wss@95", "read", "found", "true")
 Row = dict[str, Any]
@@ -71,7 +71,7 @@ class Review:
 
 
 def reviews(folder: Path, draws: int) -> Iterator[Review]:
-    """Yield each review with a seed and without one, in so many random orders."""
+    """Yield each review with a seed and without one, in `draws` random orders."""
     collection = datasets.load(str(folder))
     assert collection.judgments is not None
     for name, query in collection.queries.items():

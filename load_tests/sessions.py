@@ -30,8 +30,9 @@ def played(
     size: int | None = 1,
     rounds: int | None = None,
 ) -> Iterator[tuple[int, Session]]:
-    """Play a session in rounds of a size, or without one in so many rounds, or in growing ones, and yield it after each
-    number of calls. Rounds without a size depend on the budget: each has a session of its own."""
+    """Play a session, and yield it after each number of calls in `at`. Rounds have `size` calls; without a size, there
+    are `rounds` rounds, or growing ones. Rounds without a size depend on the budget, so each budget has its own
+    session."""
     for budgets in [at] if size else [(budget,) for budget in at]:
         session = Session.of(pool, budget=max(budgets), k=k, method=config or METHODS[DEFAULT])
         for budget in budgets:

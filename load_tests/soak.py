@@ -39,8 +39,8 @@ NDJSON = {"content-type": "application/x-ndjson"}
 class Ledger:
     """The versions of each document, from 1.
 
-    acknowledged: the last one that was; written: what is found of the document after each write that was begun, None
-    after a deletion and before all.
+    acknowledged: the last version whose write was acknowledged; written: the document after each write that was begun,
+    None after a deletion and before the first write.
     """
 
     acknowledged: dict[str, int] = field(default_factory=dict)

@@ -46,8 +46,9 @@ CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds
 
 @dataclass(frozen=True)
 class Study:
-    """rows: of a question, whose number seeds what is drawn, or of what `of` says; by: settings that make a line;
-    columns: one that makes columns of the first metric; base: settings of the lines from which changes are counted."""
+    """rows: yields the rows of a question, whose number seeds the random draws, or of an item of `of`; by: settings
+    that make a line; columns: the setting whose values become columns of the first metric; base: settings of the lines
+    from which changes are counted."""
 
     title: str
     rows: Callable[..., Iterator[Row]]
@@ -114,7 +115,7 @@ def _change(changes: pd.Series) -> str:
 
 
 def without_words(pool: Pool) -> Pool:
-    """Return the pool without BM25 and without what is known of the words of the query that each document has."""
+    """Return the pool without BM25 and without the matches of the query's words in each document."""
     return replace(pool, features={name: of for name, of in pool.features.items() if name != "bm25"}, terms=None)
 
 
@@ -413,7 +414,7 @@ def main() -> None:
     parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; all of tables without")
     parser.add_argument("--tables", type=Path, help="folder of .npz tables")
     parser.add_argument("--collections", type=Path, help="folder of BEIR folders with their texts")
-    parser.add_argument("--every", type=int, default=1, help="only every so many questions")
+    parser.add_argument("--every", type=int, default=1, help="use one question in this many")
     parser.add_argument("--data", type=Path, help="folder of reviews in BEIR's layout")
     parser.add_argument("--asreview", help="interpreter of an environment that has asreview, to read the reviews, too")
     parser.add_argument("--draws", type=int, default=1, help="random orders of the queries of a table, or of a review")

@@ -55,7 +55,7 @@ def queries_of(texts: Sequence[str], seed: int = 0) -> Iterator[str]:
 
 
 async def fill(client: httpx.AsyncClient, count: int) -> list[str]:
-    """Make an index of so many docstrings, and return their texts."""
+    """Create an index of `count` docstrings, and return their texts."""
     documents = list(itertools.islice(docstrings(), count))
     (await client.put(f"/indexes/{INDEX}")).raise_for_status()
     for start in range(0, len(documents), UPLOAD):
@@ -67,9 +67,9 @@ async def fill(client: httpx.AsyncClient, count: int) -> list[str]:
 def requests(
     texts: Sequence[str], fields: Mapping[str, Any], mix: Mapping[str, float] = MIX, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Yield the bodies of an endless mix of requests over texts. fields: of each that is new; mix: shares by kind.
+    """Yield the bodies of an endless mix of requests over texts. fields: of each new request; mix: shares by kind.
 
-    One that would repeat an earlier one is new while there is none.
+    A repetition is a new request as long as there is no earlier one to repeat.
     """
     rng, queries = random.Random(seed), queries_of(texts, seed)
     earlier: deque[dict[str, Any]] = deque(maxlen=500)  # that may be repeated
@@ -91,9 +91,9 @@ def requests(
 
 
 def outcome(response: httpx.Response, documents: int) -> str:
-    """Classify an answer as complete, partial, retrieval_only or refused, or say what is wrong with it.
+    """Classify an answer as complete, partial, retrieval_only or refused, or describe its mistake.
 
-    documents: that a set must have, without repetitions.
+    documents: the number of distinct documents that a set must have.
     """
     if response.status_code in REFUSALS and "retry-after" in response.headers:
         return "refused"

@@ -1,4 +1,4 @@
-"""Files: errors of the file system as our own, and what is in a file of SQLite."""
+"""Files: the file system's errors as our own, and a check of the contents of SQLite files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bytes_of(folder: Path) -> int:
     return size
 
 
-Thing = tuple[str, str, str, str]  # type, name, table and SQL of what is in a file of SQLite
+Thing = tuple[str, str, str, str]  # type, name, table and SQL of an object in an SQLite file
 
 
 def things_of(database: sqlite3.Connection) -> set[Thing]:
@@ -77,7 +77,7 @@ def things_of(database: sqlite3.Connection) -> set[Thing]:
 
 
 def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
-    """Return an object in an SQLite file that the schema does not create, or None if there is none.
+    """Return an object in an SQLite file that the schema does not create, or None if the schema creates all.
 
     A foreign trigger, for example, would run with our statements. No file is made beside this one. Raises
     sqlite3.DatabaseError.

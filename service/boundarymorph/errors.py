@@ -1,8 +1,7 @@
 """Errors that a caller can act on. They are raised where they are detected and become HTTP once, in `api.problems`.
 
 `slug`, the name of the class with hyphens, ends up in a problem's `type`: to rename a class is to change the API.
-Messages say what is wrong and what to do; they are for operators and may name hosts, while `public` is what callers
-read.
+Messages name the problem and its remedy. They are for operators and may name hosts; callers read `public`.
 """
 
 import re

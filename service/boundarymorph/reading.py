@@ -101,7 +101,7 @@ AS_LINES = (
     "it looks like CSV; convert it to lines of JSON: python3 -c 'import csv, json, sys; "
     "[print(json.dumps(row)) for row in csv.DictReader(sys.stdin)]' < FILE.csv > FILE.ndjson"
 )
-_OTHER_MARKS = (BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)  # that of UTF-32 LE begins as that of UTF-16 LE
+_OTHER_MARKS = (BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)  # the mark of UTF-32 LE begins with the mark of UTF-16 LE
 _ARRAY = re.compile(r'\[\s*(?:[{"\]]|$)')  # how a JSON array of objects or texts begins, and a query hardly ever
 _CELL = re.compile(r'"?([A-Za-z_][\w.-]*)"?')
 _COLUMNS = {"_id", "id", "text", "title", "query", "question", "qid", "query_id", "query-id", "document", "document_id"}
@@ -260,8 +260,8 @@ _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
 
 
 def in_words(mistake: ErrorDetails, model: str) -> str:
-    """Return pydantic's message about a field, with JSON's names of types, what is allowed by a pattern, and a likely
-    name in place of an unknown one. model: pydantic's `title` of the error."""
+    """Return pydantic's message about a field, with JSON's names of types, the values that a pattern allows, and a
+    likely name in place of an unknown one. model: pydantic's `title` of the error."""
     if mistake["type"] == "extra_forbidden":
         *path, name = mistake["loc"]
         near = get_close_matches(str(name)[:LONGEST_NAME], _fields_at(model, path), n=1)
@@ -361,7 +361,7 @@ def check_memory(body: bytes) -> None:
     values = OBJECT * body.count(b"{") + ARRAY * body.count(b"[") + ENTRY * body.count(b",")
     if values > max(LEAST_BYTES, TIMES * len(body)):
         raise InvalidInput(
-            f"the body has so many small objects and arrays that they would take more than {TIMES} times its "
+            f"the body has too many small objects and arrays: in memory they take more than {TIMES} times its "
             f"{len(body):,} bytes; send fewer at a time, and vectors as blocks"
         )
 

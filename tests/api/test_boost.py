@@ -94,6 +94,16 @@ async def test_several_queries_share_the_boosts(client: httpx.AsyncClient) -> No
         assert document["value"] == pytest.approx(relevance[document["id"]] * boost_of(document["id"]))
 
 
+async def test_min_relevance_goes_by_relevance(client: httpx.AsyncClient) -> None:
+    least = sorted(SCORES.values())[-12]
+    asked = {"query": QUERY, "pool": POOL, "budget": COUNT, "relevance": "scorer", "min_relevance": least}
+    body = await select(client, **asked, k=COUNT, boost=RULES)
+    relevant = [id for id, score in SCORES.items() if score >= least]
+    assert [document["id"] for document in body["documents"]] == sorted(
+        relevant, key=lambda id: -SCORES[id] * boost_of(id)
+    )
+
+
 async def test_a_field_that_no_candidate_has_is_named(client: httpx.AsyncClient) -> None:
     rules = [*RULES, {"field_value_factor": {"field": "clicks"}}]
     body = await select(client, query=QUERY, pool=POOL, k=5, boost=rules)

@@ -94,7 +94,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         (DOTS, {"distinct": "a..b"}),
         ("goes with 'explain': \"pool\"", {"explain": True, "explain_depth": 3}),
         ("k_counts", {"distinct": {"by": "page", "k_counts": "groups"}, "max_tokens": 100}),
-        ("made when it is built: index build", {"passages": True}),
+        ("an index has passages of its own, made by index build", {"passages": True}),
         ("leave out the embeddings", {"index": GONE, "pool": TWO, "passages": True}),
         (
             "does not go with 'passages'",

@@ -50,7 +50,7 @@ class TestTheOrderThatTheCallerGave:
             problem(await client.post("/select", json=request | {"on_failure": "error"}), status, error.slug)
             without = [{name: value for name, value in one.items() if name != "score"} for one in self.POOL]
             by_words = answer(await client.post("/select", json=request | {"pool": without}))
-            assert "the order is that of BM25" in by_words["warnings"][0]["message"]
+            assert "the order is BM25's" in by_words["warnings"][0]["message"]
             wordless = request | {"pool": without, "method": "boundarymorph"}
             problem(await client.post("/select", json=wordless), status, error.slug)
             problem(await client.post("/select", json=REQUEST), status, error.slug)

@@ -103,6 +103,14 @@ async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector
         assert result.calibration == used and not result.warnings
 
 
+async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) -> None:
+    wanted = changed(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
+    result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
+    probability = MAP(np.array([score_of(QUERY, id) for id in result.pool.ids]))
+    assert sorted(result.selection.documents.tolist()) == np.flatnonzero(probability >= 0.3).tolist()
+    assert 0 < len(result.selection.documents) < 30
+
+
 async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
     cache = MemoryScoreCache(2**20)
     selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
@@ -187,3 +195,15 @@ async def test_a_calibration_overrides_the_shipped_map(selector_of: MakeSelector
     assert both.selection.relevance.tolist() == alone.selection.relevance.tolist()
     stale = await selector.select(changed(SHIPS, calibration=MADE))
     assert stale.calibration == "shipped" and [one.slug for one in stale.warnings] == ["calibration-not-used"]
+
+
+async def test_the_threshold_is_on_the_probability_of_the_shipped_map(selector_of: MakeSelector) -> None:
+    wanted = changed(SHIPS, budget=30, k=30, goal="order")
+    everything = await selector_of(FakeRetriever(), Embedded()).select(wanted)
+    least = float(everything.selection.relevance[9:11].mean())
+    result = await selector_of(FakeRetriever(), Embedded()).select(changed(wanted, min_relevance=least))
+    assert result.selection.documents.tolist() == everything.selection.documents[:10].tolist()
+    assert (result.selection.relevance >= least).all()
+    nothing = await selector_of(FakeRetriever(), Embedded()).select(changed(wanted, min_relevance=1.0))
+    assert not len(nothing.selection.documents)
+    assert f"the best was {np.floor(1000 * everything.selection.relevance.max()) / 1000:g}" in str(nothing.warnings)

@@ -100,7 +100,7 @@ def test_stores_that_cannot_be_configured() -> None:
         build_indexes(Settings(stores={"a": {"url": "mysql://host"}}))
     with pytest.raises(InvalidConfiguration, match="not both"):
         Settings.load(stores={"a": {"url": "qdrant://h"}}, retriever={"url": "http://b"})
-    with pytest.raises(InvalidConfiguration, match="index_store is 'b', which is none of stores"):
+    with pytest.raises(InvalidConfiguration, match="index_store 'b' is not in stores"):
         Settings.load(stores={"a": {"url": "qdrant://h"}}, index_store="b")
     for wrong in ({"prefix": "1_"}, {"prefix": "a-b"}, {"prefix": "A"}, {"timeout_seconds": 0}):
         with pytest.raises(InvalidConfiguration, match="stores"):

@@ -453,8 +453,8 @@ export interface paths {
         };
         /**
          * Can it serve?
-         * @description 200 once the models are loaded, while each part behind the process answers its probes, and until the process is
-         *     told to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
+         * @description 200 once the models are loaded, while each part behind the process answers its probes, and until the process
+         *     begins to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
          *
          *     No key is needed. Details, which name hosts and paths, are shown only to keys of scope `admin` or, if there are no
          *     keys, to callers on the same machine.
@@ -1251,7 +1251,7 @@ export interface components {
             object?: "error";
             /**
              * Message
-             * @description what is wrong and what to do about it
+             * @description the problem, and what to do about it
              */
             message: string;
             /**
@@ -1418,7 +1418,7 @@ export interface components {
         RerankError: {
             /**
              * Message
-             * @description what is wrong and what to do about it
+             * @description the problem, and what to do about it
              */
             message: string;
             /**
@@ -1493,7 +1493,7 @@ export interface components {
         };
         /**
          * SelectResponse
-         * @description The chosen set, most relevant first, and what is known about it.
+         * @description The chosen set, most relevant first, and the evidence for it.
          */
         SelectResponse: {
             /**
@@ -1769,7 +1769,7 @@ export interface components {
         TeiError: {
             /**
              * Error
-             * @description what is wrong and what to do about it
+             * @description the problem, and what to do about it
              */
             error: string;
             /**
@@ -1923,7 +1923,7 @@ export interface components {
             type: string;
             /**
              * Detail
-             * @description what is wrong
+             * @description the problem
              */
             detail: string;
         };
@@ -2575,7 +2575,7 @@ export interface components {
         };
         /**
          * Distinct
-         * @description At most so many documents that have something in common.
+         * @description A limit on documents with the same value or text.
          */
         Distinct: {
             /**
@@ -2760,7 +2760,7 @@ export interface components {
             factor?: number;
             /**
              * Modifier
-             * @description the base of log, log1p and log2p is 10, that of the others e
+             * @description the base of log, log1p and log2p is 10; the others use e
              * @default none
              * @enum {string}
              */
@@ -3007,7 +3007,7 @@ export interface components {
         NimText: {
             /**
              * Text
-             * @description what is read
+             * @description the text to score
              */
             text: string;
         };
@@ -3146,7 +3146,7 @@ export interface components {
             status: number;
             /**
              * Detail
-             * @description what is wrong and what to do about it
+             * @description the problem, and what to do about it
              */
             detail: string;
             /**
@@ -3213,7 +3213,7 @@ export interface components {
             ids: string[];
             /**
              * Answerable
-             * @description as in the answer, by what is known so far
+             * @description as in the answer, by the evidence so far
              * @default null
              */
             answerable?: number | null;
@@ -3277,12 +3277,12 @@ export interface components {
             max_tokens?: number | null;
             /**
              * Min Relevance
-             * @description return only what is more likely than not to be at least so relevant, at most k documents or max_tokens, and possibly none; calls go to where that is in doubt
+             * @description return only documents that are more likely than not to reach this relevance, at most k documents or max_tokens, and possibly none; calls go to the documents for which that is in doubt
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description find nearly all of it, and stop when that is likely enough: what is more likely relevant is scored first, and what reached 'min_relevance' is returned; with a 'budget' of 0 you answer yourself, by 'known_scores'. 'budget' is then the most to spend, by default as "auto"
+             * @description find nearly all relevant documents, and stop when that is likely enough: the most likely documents are scored first, and those that reach 'min_relevance' are returned; 'budget' is an upper bound, "auto" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'
              * @default null
              */
             objective?: components["schemas"]["Objective"] | null;
@@ -3343,7 +3343,7 @@ export interface components {
             depth?: number | null;
             /**
              * Exclude Ids
-             * @description documents that are not returned and not scored, such as those that were seen before; what is known of their scores helps to find others
+             * @description documents that are not returned and not scored, such as documents that were seen before; their known scores still help to find others
              * @default null
              */
             exclude_ids?: (string | number)[] | null;
@@ -3412,7 +3412,7 @@ export interface components {
             explain?: boolean | "pool";
             /**
              * Explain Depth
-             * @description with 'explain': "pool": only the belief about the first so many candidates
+             * @description with 'explain': "pool": the belief about this many leading candidates only
              * @default null
              */
             explain_depth?: number | null;

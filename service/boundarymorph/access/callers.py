@@ -192,8 +192,8 @@ class Origins:
     resolves to the service's address (DNS rebinding), or in a form that needs no permission. That matters where there
     are no keys.
 
-    allowed: further names of hosts; those of this machine and of private networks are always allowed. `*.example.com`
-    allows every name under example.com, and `*` allows any name.
+    allowed: further names of hosts, beside the names of this machine and of private networks, which are always
+    allowed. `*.example.com` allows every name under example.com, and `*` allows any name.
     with_keys: whether callers need a key; then all names are accepted if `allowed` is empty.
     """
 
@@ -257,7 +257,7 @@ SUFFIX: TypeAdapter[Calls] = TypeAdapter(Calls)
 
 
 def share_of(share: float, count: int) -> int:
-    """Return the calls that are a share of so many documents, rounded up, and one at least."""
+    """Return the number of calls that are this share of `count` documents, rounded up."""
     return math.ceil(round(share * count, 6))
 
 

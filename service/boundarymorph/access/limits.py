@@ -1,4 +1,4 @@
-"""What is checked before a process works for a caller, and the threads in which it does."""
+"""The checks before a process works for a caller, and the threads that do the work."""
 
 from __future__ import annotations
 

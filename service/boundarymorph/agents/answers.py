@@ -28,8 +28,9 @@ def beginning(text: str, tokens: int) -> str:
 
 
 def fitted(documents: Iterable[Answer], tokens: int) -> list[Answer]:
-    """Return the leading documents that fit into this many tokens, by estimate. A text that is longer than what is left
-    is cut to half of it, so that shorter ones after it are whole. `next_offset` is where a cut text goes on."""
+    """Return the leading documents that fit into an estimated number of tokens. A text that is longer than the
+    remaining tokens is cut to half of them, so that shorter texts after it stay whole. `next_offset` is the place at
+    which a cut text continues."""
     kept = []
     for document in documents:
         tokens -= size({**document, "text": ""})

@@ -38,8 +38,8 @@ BROKEN = "Calling again is unlikely to help; tell your user what you could not l
 
 
 class Refused(ToolError):
-    """A problem of the service, with what the language model should do about it. slug: the type of the problem; empty
-    for an answer that is none."""
+    """A problem of the service, with advice to the language model. slug: the type of the problem; empty if the answer
+    has no type."""
 
     def __init__(self, response: httpx2.Response) -> None:
         status, after = response.status_code, response.headers.get("retry-after", "")
@@ -67,8 +67,8 @@ class Service:
         return await self._answer("GET", path)
 
     async def select(self, asked: Mapping[str, Any]) -> Any:
-        """Return the answer of POST /select with texts, to what is not None. Cancelling it ends the work in the
-        service. Raises ToolError."""
+        """Return the answer of POST /select, with texts. Fields that are None are not sent. Cancelling the call ends
+        the work in the service. Raises ToolError."""
         given = {name: value for name, value in asked.items() if value is not None}
         return await self._answer("POST", "/select", to_json({"return_documents": True, **given}))
 
@@ -102,7 +102,7 @@ def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSe
 
 
 def path_of(index: str, *below: str) -> str:
-    """Return the path of an index, or of what is below it. Parts `.` and `..`, which would lead to another route, are
-    escaped, too."""
+    """Return the path of an index, or of a resource below it. Parts `.` and `..`, which would lead to another route,
+    are escaped, too."""
     parts = [quote(name, safe="") if name.strip(".") else name.replace(".", "%2E") for name in (index, *below)]
     return "/indexes/" + "/".join(parts)

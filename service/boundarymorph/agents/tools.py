@@ -27,8 +27,8 @@ __all__ = ["Exchange", "server_of", "within"]
 DEFAULT_K = 10
 EXAMPLES = 3  # values of a field
 TITLE, NOTE, NAMES = 20, 100, 500  # tokens
-LONGEST_URL = 500  # characters of one among a document's metadata
-LIKELY = 0.5  # probability of an answer, below which a note says that there is none
+LONGEST_URL = 500  # characters of a URL in a document's metadata
+LIKELY = 0.5  # below this probability, a note says that the documents have no answer
 UNANSWERED = (
     "the answer is probably not in these documents; say so instead of guessing, or ask in other words or another index"
 )

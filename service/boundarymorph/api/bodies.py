@@ -61,7 +61,7 @@ async def parsed(request: Request, access: Access, model: type[Model], *, defaul
 
 
 def decoded(body: bytes, limits: Limits) -> Any:
-    """Return the value of a JSON body. Raises InvalidInput for what is not JSON, and LimitExceeded for a list that is
+    """Return the value of a JSON body. Raises InvalidInput if it is not JSON, and LimitExceeded for a list that is
     longer than any list of a request may be."""
     value = reading.parse(body)
     most = max(limits.dimension, limits.pool)

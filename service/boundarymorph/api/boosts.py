@@ -40,7 +40,7 @@ class FactorFunction(Message):
 
     field: str = Field(description="of the metadata")
     factor: Finite = Field(1, gt=0, description="the number is multiplied by it first")
-    modifier: Modifier = Field("none", description="the base of log, log1p and log2p is 10, that of the others e")
+    modifier: Modifier = Field("none", description="the base of log, log1p and log2p is 10; the others use e")
     missing: Finite | None = Field(None, description="in place of a missing number; without it the boost is then 1")
 
 

@@ -35,7 +35,7 @@ class Prepared:
         task: What it asks for.
         answer: Returns the body of the answer with a result, as JSON, and headers.
         is_large: Returns whether making the answer would keep others waiting.
-        event: Returns what is sent before a round, if the answer may be a stream of events.
+        event: Returns the event to send before a round, if the answer may be a stream of events.
     """
 
     task: SelectionTask

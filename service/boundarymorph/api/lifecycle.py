@@ -39,7 +39,7 @@ PROBE_SECONDS = 5.0  # that a part has to answer a probe
 RETRY_SECONDS = 1.0  # between probes while a part does not answer
 # What another process, or the disk, may still become ready for.
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, StorageUnavailable, Overloaded)
-LONGEST_PAUSE = 30.0  # seconds after which a caller is told to try again
+LONGEST_PAUSE = 30.0  # seconds, the longest `Retry-After`
 ABSENT: Any = None  # in place of a part that a role does not have
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
 log = logging.getLogger(__name__)

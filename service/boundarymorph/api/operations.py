@@ -27,8 +27,8 @@ async def livez() -> Health:
 @router.get("/health", include_in_schema=False)
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
 async def readyz(request: Request, service: ServiceOf, access: AccessOf, response: Response) -> Ready:
-    """200 once the models are loaded, while each part behind the process answers its probes, and until the process is
-    told to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
+    """200 once the models are loaded, while each part behind the process answers its probes, and until the process
+    begins to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
 
     No key is needed. Details, which name hosts and paths, are shown only to keys of scope `admin` or, if there are no
     keys, to callers on the same machine."""
@@ -70,5 +70,5 @@ async def prometheus(request: Request, access: AccessOf) -> Response:
 
 
 def install(app: FastAPI, seconds: float) -> None:
-    """Let an application make its metrics at most once in so many seconds."""
+    """Let an application render its metrics at most once per `seconds`."""
     app.state.exposition = {named: Kept(partial(metrics.exposition, named=named), seconds) for named in (True, False)}

@@ -75,7 +75,7 @@ def install(app: FastAPI) -> None:
 
 
 async def refused(request: Request, error: Exception) -> JSONResponse:
-    """Return the response for what was raised for a request. Logs what is unexpected."""
+    """Return the response for an error. Logs unexpected errors."""
     match error:
         case errors.BoundaryMorphError():
             return _typed(request, error)
@@ -159,7 +159,7 @@ def _typed(request: Request, error: errors.BoundaryMorphError) -> JSONResponse:
 
 
 def _log(error: errors.BoundaryMorphError) -> None:
-    """Log what is for operators: what is broken, and what callers may not read."""
+    """Log errors that operators must see: failures, and details that callers may not read."""
     if _status(error) in (HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.BAD_GATEWAY):
         log.error("%s: %s", error.slug, error)
     elif error.public != str(error):

@@ -131,7 +131,7 @@ class UnreadableIndex(BaseModel):
 
     name: str = Field(description="as in the URLs of its routes")
     type: str = Field(description="of the problem that its routes answer with")
-    detail: str = Field(description="what is wrong")
+    detail: str = Field(description="the problem")
 
 
 class IndexList(BaseModel):
@@ -310,13 +310,13 @@ class Problem(BaseModel):
     type: str = Field(description="stable; urn:boundarymorph:problem: and a name")
     title: str = Field(description="the type in words")
     status: int = Field(description="of the HTTP response")
-    detail: str = Field(description="what is wrong and what to do about it")
+    detail: str = Field(description="the problem, and what to do about it")
     instance: str | None = Field(None, description="the path of the request")
     errors: list[dict[str, str]] | None = Field(None, description="the invalid fields of the body, and why")
 
 
 class Distinct(Message):
-    """At most so many documents that have something in common."""
+    """A limit on documents with the same value or text."""
 
     by: str = Field(
         "text",

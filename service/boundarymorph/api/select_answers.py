@@ -130,7 +130,7 @@ class ExpectedRecall(BaseModel):
 
 
 class SelectResponse(BaseModel):
-    """The chosen set, most relevant first, and what is known about it."""
+    """The chosen set, most relevant first, and the evidence for it."""
 
     id: str = Field(description="of this answer")
     documents: list[SelectedDocument] = Field(description="the set, most relevant first")
@@ -190,7 +190,7 @@ class RoundEvent(BaseModel):
     expected_loss: float = Field(description="share of the best set's relevance that this set is expected to miss")
     expected_gain: ExpectedGain = Field(default_factory=dict)
     ids: list[str] = Field(description="the current set, most relevant first")
-    answerable: float | None = Field(None, description="as in the answer, by what is known so far")
+    answerable: float | None = Field(None, description="as in the answer, by the evidence so far")
     language_model: LanguageModelUsage | None = Field(
         None, description="so far, if a language model was asked for scores"
     )

@@ -176,7 +176,7 @@ RULES = (
     Rule(
         "index", {"vectors": None, "ranked": None}, "{} goes with 'pool'; an index has vectors and an order of its own"
     ),
-    Rule("index", {"passages": None}, "{} goes with 'pool'; those of an index are made when it is built: index build"),
+    Rule("index", {"passages": None}, "{} goes with 'pool'; an index has passages of its own, made by index build"),
     Rule("max_tokens", {"k": None}, "give 'k' or 'max_tokens', not both"),
     Rule("max_tokens", {"diversity": None}, "{} goes with 'k'; leave out 'max_tokens'"),
     Rule(
@@ -245,14 +245,14 @@ class SelectRequest(Message):
         None,
         ge=0,
         le=1,
-        description="return only what is more likely than not to be at least so relevant, at most k documents or "
-        "max_tokens, and possibly none; calls go to where that is in doubt",
+        description="return only documents that are more likely than not to reach this relevance, at most k documents "
+        "or max_tokens, and possibly none; calls go to the documents for which that is in doubt",
     )
     objective: Objective | None = Field(
         None,
-        description="find nearly all of it, and stop when that is likely enough: what is more likely "
-        "relevant is scored first, and what reached 'min_relevance' is returned; with a 'budget' of 0 you answer "
-        "yourself, by 'known_scores'. 'budget' is then the most to spend, by default as \"auto\"",
+        description="find nearly all relevant documents, and stop when that is likely enough: the most likely "
+        "documents are scored first, and those that reach 'min_relevance' are returned; 'budget' is an upper bound, "
+        "\"auto\" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'",
     )
     known_scores: dict[Id, KnownScore] | None = Field(
         None, description="by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no"
@@ -298,8 +298,8 @@ class SelectRequest(Message):
     )
     exclude_ids: Array[Id] | None = Field(
         None,
-        description="documents that are not returned and not scored, such as those that were seen before; what is "
-        "known of their scores helps to find others",
+        description="documents that are not returned and not scored, such as documents that were seen before; their "
+        "known scores still help to find others",
     )
     filter: dict[str, Any] | None = Field(
         None, description="only documents of the index whose metadata match it; docs/api.md describes the language"
@@ -344,7 +344,7 @@ class SelectRequest(Message):
         "each round, and the belief about each candidate before the first call and at the end",
     )
     explain_depth: int | None = Field(
-        None, ge=1, description="with 'explain': \"pool\": only the belief about the first so many candidates"
+        None, ge=1, description="with 'explain': \"pool\": the belief about this many leading candidates only"
     )
     deadline_ms: float | None = Field(
         None, gt=0, le=86_400_000, description="from the arrival; the answer is the set as it is then"

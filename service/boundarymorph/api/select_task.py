@@ -64,7 +64,7 @@ def task_of(
         request: Of a caller.
         settings: They have the defaults and the limits.
         arrival: Of the request, on `time.monotonic()`.
-        calibration: Of pools; that of an index comes with its candidates.
+        calibration: Of pools; an index brings its own calibration with its candidates.
         caller: On whose behalf the work is done; "" is the service itself.
         tenant: Whose known scores are used.
         room: Where the bytes of the work are counted.
@@ -322,7 +322,7 @@ def _features(pool: PoolBody, limits: Limits) -> dict[str, NDArray[np.float64]]:
         if len(values) != len(pool.documents):
             raise InvalidInput(
                 f"pool.features.{name}: {len(values)} values for {len(pool.documents)} documents; give one for each, "
-                "null where there is none"
+                "or null"
             )
     return {name: np.array(values, dtype=np.float64) for name, values in pool.features.items()}
 

@@ -1,4 +1,4 @@
-"""What is known of a request while it is answered."""
+"""The state that middleware, dependencies and routes share about a request until it is answered."""
 
 from __future__ import annotations
 

@@ -164,8 +164,8 @@ class ReadThrough:
 
 
 class KnownScores:
-    """A scorer behind a cache: it computes only what is neither cached nor being computed for another request. The
-    scorer does not report which pairs were truncated; the longest texts are assumed to be those."""
+    """A scorer behind a cache: it computes only scores that are neither cached nor being computed for another request.
+    The scorer does not report which pairs were truncated, so the longest texts are assumed to be truncated."""
 
     def __init__(
         self,
@@ -193,8 +193,8 @@ class KnownScores:
 class TaskScores:
     """The scores of one task. reused: by position, scores from earlier requests, which replace calls. calls: scores
     computed for this task; cached: scores from the cache or computed for another task. truncated: pairs of all three.
-    requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`; that of
-    the last call. spans: see `Scores`; those of all calls."""
+    requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`, of
+    the last call. spans: see `Scores`, of all calls."""
 
     def __init__(
         self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None, caller: str = ""

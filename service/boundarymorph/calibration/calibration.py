@@ -69,7 +69,7 @@ class Calibration:
         queries, judgments: How many it was learned from.
         created: UTC, ISO 8601. Answers name the calibration by it.
         report: The measurements on queries that were left out.
-        trust: How far to trust the scorer, or "none" to make no calls. None keeps what is declared.
+        trust: How far to trust the scorer, or "none" to make no calls. None keeps the declared trust.
     """
 
     scorer: str
@@ -102,7 +102,7 @@ class Calibration:
 
     @classmethod
     def of_json(cls, values: Any) -> Calibration:
-        """Raises InvalidInput, saying what is wrong."""
+        """Read a calibration from JSON. Raises InvalidInput, which names the mistake."""
         try:
             if values["version"] != VERSION:
                 raise ValueError(f"its version is {values['version']!r}, and this release reads {VERSION}")

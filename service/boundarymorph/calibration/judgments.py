@@ -72,7 +72,7 @@ def judgments_of(records: Iterable[Record], queries: Mapping[str, str] | None = 
 
 
 def number_of(text: str) -> float | None:
-    """Return the number that a text is; None if it is none."""
+    """Return the number that a text expresses; None if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -80,7 +80,7 @@ def number_of(text: str) -> float | None:
 
 
 PAIRS = 40  # of a query
-RANDOM = 4  # one in so many
+RANDOM = 4  # one pair in this many is random
 
 
 def worth_judging(by_scorer: NDArray[np.intp], size: int, seed: int, *, count: int = PAIRS) -> NDArray[np.intp]:

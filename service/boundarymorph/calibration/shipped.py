@@ -14,5 +14,5 @@ SHIPPED: Mapping[str, ProbabilityMap] = {
 
 
 def shipped_map(model: str | None) -> ProbabilityMap | None:
-    """Return the map of the scorer that reports this full name. None if there is none."""
+    """Return the map of the scorer that reports this full name; None if it has no map."""
     return None if model is None else SHIPPED.get(model.partition("@")[0])

@@ -44,11 +44,11 @@ class MeasuredTrust:
     """What judgements say about a scorer.
 
     Attributes:
-        chosen: The choice to use. None keeps what is declared.
+        chosen: The choice to use. None keeps the declared trust.
         queries: How many have relevant and other documents.
         pairs: The mean share of pairs in order, in percent, by the retriever, the scorer and each choice.
         behind: Points by which the scorer orders fewer pairs than the retriever, and their 95 % interval.
-        gain: Points by which the choice orders more pairs than what is declared, on queries that were left out.
+        gain: Points by which the choice orders more pairs than the declared trust, on queries that were left out.
         needed: How many more queries would decide, if nothing was chosen.
     """
 

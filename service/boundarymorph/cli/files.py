@@ -79,8 +79,8 @@ def files_in(folder: Path) -> list[Path]:
 async def of_folder(
     folder: Path, files: Iterable[Path], most: int, *, inside: Path | None = None, strict: bool = False
 ) -> AsyncIterator[Entry]:
-    """Yield a document of each file, whose id is its path within the folder. What is no text of UTF-8, has nothing to
-    read or more than `most` bytes is a bad line, and so is a link to a file outside of the folder `inside`; strict:
+    """Yield a document of each file, whose id is its path within the folder. A file that is not UTF-8, has nothing
+    to read or more than `most` bytes is a bad line, and so is a link to a file outside of the folder `inside`; strict:
     raises InvalidInput instead."""
     position = 0
     for number, path in enumerate(files, start=1):

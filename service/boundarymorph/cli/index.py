@@ -34,14 +34,14 @@ Name = Annotated[str, typer.Argument(help="Name of the index.")]
 AsJson = Annotated[bool, option("Print what the route of the API answers.", "--json")]
 
 app = typer.Typer(
-    help="Build, list and delete indexes: those of this machine and in stores. A running service sees every change.",
+    help="Build, list and delete indexes on this machine and in stores. A running service sees every change.",
     no_args_is_help=True,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What is to be indexed, and how."""
+    """The options of `index build`: the documents to index, and how."""
 
     name: Annotated[str, typer.Argument(help="Name of the index; created if it does not exist.")]
     source: Annotated[

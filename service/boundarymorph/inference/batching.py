@@ -77,8 +77,8 @@ class TokenQueue(Generic[Owner]):
         return self.callers.total()
 
     def tokens_due(self, moment: float, caller: str = "", tokens: int = 0) -> int:
-        """Return the number of tokens that go before so many of a caller, due at this time: its own that are due by
-        then, and of each other caller at most as many as it has itself then."""
+        """Return the number of tokens that are computed before this many new tokens of a caller, due at this time.
+        They are the caller's own tokens that are due by then, and at most as many of each other caller."""
         due: Counter[str] = Counter()
         for entry in self._waiting[: bisect_right(self._waiting, moment, key=_due)]:
             due[entry.caller] += len(entry.item)
@@ -161,9 +161,9 @@ class _Job:
 class Batcher(Generic[ModelType]):
     """Runs the requests of many callers on one model in this process; scorers and encoders derive from it.
 
-    Whenever the device is free it takes waiting items, earliest deadline first, up to the model's batch of tokens; idle
-    workers that compute at the same time share what is there. A request without a deadline is due `patience` seconds
-    after it arrived. Its items are due later by the time that they take together, so short requests overtake long ones.
+    A free device takes waiting items, earliest deadline first, up to the model's batch of tokens. Idle workers that
+    compute at the same time share the waiting items. A request without a deadline is due `patience` seconds after it
+    arrived. Its items are due later by the time that they take together, so short requests overtake long ones.
 
     If the device runs out of memory, later batches are halved, and double again after `GROW_AFTER` successful ones.
     Callers have equal parts of each batch.

@@ -150,8 +150,9 @@ def descriptors() -> int:
 
 class Shares:
     """A bounded amount of something, shared between callers by the dynamic thresholds of Choudhury and Hahne (1998). A
-    caller may hold up to share / (1 - share) times what is left: alone its `share` of the bound; several get equal
-    parts, and something is left for the next. A caller without any may take all that is left. Not thread-safe."""
+    caller may hold up to share / (1 - share) times the free amount. A single caller gets its `share` of the bound;
+    several get equal parts, and some is free for the next. A caller that holds nothing may take the whole free amount.
+    Not thread-safe."""
 
     def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
         """share: in (0, 1], of a caller that is alone; 1: no limit but the bound. what: for messages."""
@@ -259,7 +260,7 @@ class Turns:
         return Counter(waiter.caller for waiter in self._waiters)
 
     def close(self) -> None:
-        """Cancel whoever waits."""
+        """Cancel all waiters."""
         for waiter in self._waiters:
             waiter.turn.cancel()
 

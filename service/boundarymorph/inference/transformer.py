@@ -296,7 +296,7 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
 
 
 class DeviceModel:
-    """One model on one device. failed: the error of what is asked of it once it is closed."""
+    """One model on one device. failed: the error that calls raise once the model is closed."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 

@@ -178,7 +178,7 @@ class Balancer(Generic[P]):
         raise self.none_left()
 
     async def ask_all(self, ask: Callable[[P], Awaitable[object]]) -> None:
-        """Call all servers concurrently, and record what is wrong with each. ask: as for `call`."""
+        """Call all servers concurrently, and record the fault of each. ask: as for `call`."""
 
         async def one(replica: Replica[P]) -> None:
             with suppress(Busy, Unavailable, Refused, DeadlineExceeded):
@@ -224,7 +224,7 @@ class Balancer(Generic[P]):
     async def _free(
         self, texts: int, tried: Collection[Replica[P]], deadline: Deadline | None, *, again: bool
     ) -> Replica[P] | None:
-        """Wait until a server can be called, now or after a request or a pause ends; None if there is none. again:
+        """Wait until a server can be called, now or after a request or a pause ends; None if no server can be. again:
         whether one failed, so that the call should be no trial. Without a deadline, a single server is called
         always."""
         while True:
@@ -285,7 +285,7 @@ class Balancer(Generic[P]):
             self._change(replica, None)
 
     def _change(self, replica: Replica[P], fault: Exception | None) -> None:
-        """Note a fault, or that there is none; report and log when a server stops working or works again."""
+        """Record a fault, or its end; report and log when a server stops working or works again."""
         worked = replica.works
         if fault is None:
             replica.fault = None

@@ -164,7 +164,7 @@ class RemoteModel:
         if not self._connected:
             try:
                 await self.connect(deadline, context.caller)
-            except BoundaryMorphError:  # the calls below report what is wrong
+            except BoundaryMorphError:  # the calls below report the problem
                 log.debug("no %s has described itself", self._role.name, exc_info=True)
         described = [known.texts for known in self.descriptions]
         most = min(described or [server.dialect.most_texts for server in self._servers])

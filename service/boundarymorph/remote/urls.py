@@ -70,8 +70,9 @@ def segment(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The addresses of one kind of server. noun: the kind, with its article; foreign: wire formats by scheme; own: that
-    of plain http and https, if accepted; activations: values of `?activation=`, by which results become scores."""
+    """The addresses of one kind of server. noun: the kind, with its article; foreign: wire formats by scheme; own: the
+    format of plain http and https, if accepted; activations: values of `?activation=`, which turn results into
+    scores."""
 
     noun: str
     foreign: Mapping[str, Dialect]

@@ -26,7 +26,7 @@ CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current la
 
 
 def scores_by_rank(count: int) -> NDArray[np.float64]:
-    """Return (count,) scores for a ranking known only by its order: those of fusing it with no other."""
+    """Return (count,) scores for a ranking of which only the order is known, as if it were fused with no other."""
     return np.asarray(1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64)))
 
 
@@ -43,7 +43,7 @@ class IndexSource:
 
     Attributes:
         index: The name of the index.
-        search: What is searched for.
+        search: The query, its vector and filter.
         distant: Whether each read of documents is a request to a server.
         defaults: Which artifacts of the index apply to the selection.
     """
@@ -108,7 +108,7 @@ Source = IndexSource | PoolSource
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
     """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
-    came with the request, so that ids have no meaning beyond it. passages: those of long documents."""
+    came with the request, so that ids have no meaning beyond it. passages: the passages of long documents."""
 
     texts_at_hand: ClassVar[bool] = False
     passages: ClassVar[Passages] = Passages()
@@ -122,7 +122,7 @@ class IndexedCandidates:
         return self.source.distant
 
     async def retrieve(self, run: Run) -> Retrieved:
-        """Return all candidates with embeddings and scores, in retrieval order; `run` runs what is slow in threads."""
+        """Return all candidates with embeddings and scores, in retrieval order. run: runs slow functions in threads."""
         return await self.retriever.retrieve(self.source.index, self.source.search, caller=self.caller)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -235,11 +235,11 @@ class GivenCandidates:
         if self._order is not None:
             return Ordered(Pool.listed(ids, self._order), "the one given")
         bm25 = self._features.get("bm25")
-        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "that of BM25")
+        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "BM25's")
 
     @cached_property
     def _order(self) -> ArrayLike | None:
-        """(N,) scores that express the caller's order; None if there is none."""
+        """(N,) scores that express the caller's order; None if the caller gave no order."""
         if self.source.scores is None and self.source.ranked:
             return scores_by_rank(len(self.source.given))
         return self.source.scores

@@ -271,7 +271,7 @@ def _shown(value: object) -> str:
 
 
 def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
-    """Return the value at a path in a list, which is empty if there is none. See `spellings`."""
+    """Return a list of the value at a path, or an empty list if there is no value. See `spellings`."""
     for names in spellings(path):
         value: Any = metadata
         for name in names:

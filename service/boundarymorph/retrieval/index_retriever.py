@@ -25,7 +25,7 @@ BLOCK = 64  # documents read at a time
 MOST_CHECKS = 5  # searches for a document with the type, each for a single result
 ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
 LISTED = 3 / 4  # of the documents that come with a pool, the first of it; the others are the best by words
-CHARACTERS = 2**19  # of documents that come with a pool; those of one block may be more
+CHARACTERS = 2**19  # of documents that come with a pool; a single block may have more
 UNREADABLE_ARTIFACTS = Notice(
     "unreadable-artifacts", "the calibration and the default 'distinct' of the index cannot be read, and were not used"
 )

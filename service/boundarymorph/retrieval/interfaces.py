@@ -206,10 +206,10 @@ class Index(Protocol):
         """Return the length in characters of title and text together, by id, without unknown ids."""
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return fingerprints of what is stored under these ids, without unknown ones."""
+        """Return fingerprints of the documents with these ids, without unknown ids."""
 
     def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
-        """Return the characters and the metadata of at most so many documents, fewer if they are large."""
+        """Return the characters and the metadata of at most `most` documents, fewer if they are large."""
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
         """Return documents after an id, by id, until they take `size` bytes. Raises InvalidInput without an order."""

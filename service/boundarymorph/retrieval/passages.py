@@ -72,7 +72,7 @@ class Passages:
         return candidate if passage is None else passage.document.id
 
     def limited(self, limit: Limit, ids: Sequence[str]) -> Limit:
-        """Return a limit by which at most one passage of each document counts. ids: those of all candidates."""
+        """Return a limit by which at most one passage of each document counts. ids: of all candidates."""
         return Distinct(limit, self._parents(ids)) if self.by_id else limit
 
     def best(self, selection: Selection, ids: Sequence[str]) -> Selection:

@@ -195,7 +195,7 @@ class RemoteRetriever:
     async def _post(
         self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer], most: int, caller: str
     ) -> Answer:
-        """Return what `read` makes of the answer of one retriever, of at most so many bytes."""
+        """Return one retriever's answer, which has at most `most` bytes, as converted by `read`."""
         answer = await peer.send(
             "POST", path, budget=self._budget, content=content, headers=JSON, most=most, caller=caller
         )

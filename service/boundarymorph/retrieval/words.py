@@ -70,7 +70,7 @@ def words(text: str, *, query: bool = False) -> list[bytes]:
 
 def query_terms(query: str) -> list[bytes]:
     """Return the first MOST_TERMS distinct terms of a query: the first STEM_LETTERS letters of its words, by which
-    documents match. That of a shorter word ends with a space, as only the word itself begins so."""
+    documents match. The term of a shorter word ends with a space, so that it matches only the word itself."""
     return list(dict.fromkeys(_stem(word) for word in words(query, query=True)))[:MOST_TERMS]
 
 

@@ -286,7 +286,7 @@ def _spans(found: object) -> list[Span]:
 
 
 def _of_cosine(score: object) -> object:
-    """Return the relevance of a cosine; what is none is left for `_numbers` to refuse."""
+    """Return the relevance of a cosine; `_numbers` refuses values that are not numbers."""
     return (1.0 + score) / 2.0 if isinstance(score, int | float) and not isinstance(score, bool) else score
 
 

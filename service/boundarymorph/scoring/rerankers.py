@@ -12,7 +12,7 @@ from boundarymorph.selection.pool import Trust
 
 @dataclass(frozen=True, slots=True)
 class Reranker:
-    """What is known of a model.
+    """The known properties of a model.
 
     trust: how far it finds what people find relevant. tokens: the most that is read of a text with its query, or of all
     texts of a pass together; None if unknown. results: what the model, or the API that hosts it, gives: probabilities

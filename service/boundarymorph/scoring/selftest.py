@@ -18,7 +18,7 @@ PAIRS = (  # a query, and the one text that answers it
     ("why is the sky blue", "The sky looks blue because air scatters the short, blue waves of sunlight the most."),
     ("how to change a bicycle tyre", "Take off the wheel, lever the tyre of the bicycle over the rim, fit a new one."),
     ("what does the heart do", "The heart pumps blood through the body, which carries oxygen to all organs."),
-    ("what is the capital of Portugal", "Lisbon is the capital of Portugal and its largest city."),
+    ("which city is the capital of Portugal", "Lisbon is the capital of Portugal and its largest city."),
 )
 QUERIES, TEXTS = [query for query, _ in PAIRS], [text for _, text in PAIRS]
 PROBE = "probe"
@@ -68,8 +68,8 @@ class ScorerProbe:
 
 
 async def trouble_of(scorer: Scorer) -> str | None:
-    """Score some fifty short pairs and a long one, and return what is wrong with the scorer; None if nothing is. Raises
-    what `Scorer.score` raises, except ScorerFailed and InvalidInput."""
+    """Score some fifty short pairs and a long one, and return the scorer's fault; None if it has no fault. Raises the
+    errors of `Scorer.score`, except ScorerFailed and InvalidInput."""
 
     async def score(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         return (await scorer.score(query, texts)).values
@@ -97,7 +97,7 @@ def _of_nothing_read(scores: NDArray[np.float64]) -> str | None:
 
 
 def _of_order(batch: NDArray[np.float64], again: NDArray[np.float64], alone: NDArray[np.float64]) -> str | None:
-    """Say what is wrong with the scores of one query's texts in a batch, in the same batch again, and one by one."""
+    """Return the fault of the scores of one query's texts in a batch, in the same batch again, and one by one."""
     if np.abs(batch - again).max() > SAME:
         return "it gives the same pairs other scores each time: is a layer untrained, or dropout on?"
     if np.abs(batch - alone).max() <= SAME:

@@ -196,7 +196,7 @@ class ChatPrompt:
 
     def _verify(self, tokenizer: Tokenizer) -> None:
         """Check with ordinary texts that our tokens equal those of the model's own tokenizer for the whole prompt."""
-        values = "What is asked for?", "Find it.", "It is 1 answer.\n\nNo more."
+        values = "Which one do they want?", "Find it.", "It is 1 answer.\n\nNo more."
         parts = [*self._before, self._lead + "{document}", *self._after]
         alone = _fill(self.template.text, *values).split(_APART)
         whole = [number for part in alone for number in tokenizer.encode(part, add_special_tokens=False).ids]

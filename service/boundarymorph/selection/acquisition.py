@@ -399,6 +399,6 @@ def head(pool: Pool, documents: NDArray[np.intp], n: int) -> NDArray[np.intp]:
 
 
 def equal(rounds: int, done: int, left: int, full: int = 1) -> int:
-    """The size of the next of so many rounds, `done` of which are over, with `left` calls remaining: a multiple of
-    `full`, unless that is more than are left."""
+    """Return the size of the next of `rounds` rounds, after `done` rounds and with `left` calls remaining. It is a
+    multiple of `full`, unless fewer calls are left."""
     return min(left, -(-left // (max(1, rounds - done) * full)) * full)

@@ -1,4 +1,4 @@
-"""What is believed of the scores of all documents at one moment of a session, and the log-odds scale, on which the
+"""The belief about the scores of all documents at one moment of a session, and the log-odds scale, on which the
 posterior is Gaussian."""
 
 from __future__ import annotations

@@ -54,13 +54,13 @@ class Selection:
     value: NDArray[np.float64] | None = None
 
     def at(self, places: NDArray[np.intp]) -> Selection:
-        """Return what is at these places of the set, in their order."""
+        """Return the documents at these places of the set, in their order."""
         value = None if self.value is None else self.value[places]
         return Selection(self.documents[places], self.relevance[places], self.std[places], self.scored[places], value)
 
 
 class BaseSession(ABC):
-    """A session over a pool. Subclasses choose what is asked, and hold the belief.
+    """A session over a pool. Subclasses choose the documents to ask for, and hold the belief.
 
     while (documents := session.ask(n)).size:
         session.tell(documents, scores_of(documents))
@@ -121,8 +121,8 @@ class BaseSession(ABC):
         enough: the score of a document that answers the query."""
 
     def proposals(self, n: int) -> Selection:
-        """At most n documents to read next towards what is to be found, the most likely first, each with its
-        probability. None once it is found."""
+        """Return at most n documents to read next, the most likely first, each with its probability of relevance. The
+        selection is empty once the target is reached."""
         return ranked(self.open[:0], self.belief)
 
     @abstractmethod

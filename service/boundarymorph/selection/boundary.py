@@ -116,7 +116,7 @@ class Division:
 
     of_order: ClassVar[bool] = False  # whether calls are spent on the order, because every document fits
     wants_all: ClassVar[bool] = False  # whether every score is of use
-    found: float = 0.0  # the probability that what is to be found is found
+    found: float = 0.0  # the probability that the target is reached
 
     def __init__(self, boundary: Best, state: State) -> None:
         self._boundary, self._state = boundary, state

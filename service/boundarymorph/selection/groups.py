@@ -43,8 +43,8 @@ class GroupedCapacity(Capacity):
     that each document belongs to.
 
     The best set takes documents greedily, as long as their group and k allow it. The margin of a document depends on
-    the bound that it meets first: that of its group, where it would replace another document of the group, or that of
-    the whole set.
+    the bound that it meets first: the bound of its group, where it would replace another document of the group, or the
+    bound of the whole set.
     """
 
     capacity: Capacity

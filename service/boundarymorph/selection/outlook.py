@@ -135,8 +135,8 @@ def deviation_of_loss(
     """The standard deviation of the loss of a set, as a share of the best set's expected relevance.
 
     A set loses what the outcomes of its documents miss to the boundary, and what those of other documents are above
-    it. The documents are independent, so the variance is the sum of theirs: a document that comes in with a small
-    probability p and is worth s adds p s^2. The arguments are those of `gains_of_a_set`.
+    it. The documents are independent, so their variances add up: a document that comes in with a small probability p
+    and is worth s adds p s^2. The arguments are as for `gains_of_a_set`.
     """
     across, scale = _across(shares, scores, capacity, loss)
     variances = np.einsum("mn,mn,mn->n", shares, across, across) - np.square(np.einsum("mn,mn->n", shares, across))
@@ -213,8 +213,8 @@ def answerable_after(belief: Belief) -> float:
 def answerable_before(pool: Pool, shares: NDArray[np.float64], usual: NDArray[np.float64]) -> float:
     """The probability before any score, when the level of the scores is unknown: by the similarities of the list.
 
-    shares, usual: (n,) probabilities that each document scores enough, and that it scores `ENOUGH`. By how the odds of
-    the likeliest document differ, those of an answer do.
+    shares, usual: (n,) probabilities that each document scores enough, and that it scores `ENOUGH`. The odds of
+    an answer differ by as much as the odds of the likeliest document.
     """
     if not shares.size:
         return 0.0

@@ -1,5 +1,5 @@
-"""The pool: the candidates of one query, in retrieval order; what is expected of their scores before the first one; the
-features that scores may follow, the bytes that a selection takes, and a map."""
+"""The pool: the candidates of one query, in retrieval order, with prior means and the features that scores may follow;
+the bytes that a selection takes; and a map of the pool."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _refuse_duplicates(ids: Sequence[str]) -> None:
         seen.add(identifier)
 
 
-# As measured, with what is there for a while: two fields take 8 B N bytes of covariances and 16 B^2 of factors, and
+# As measured, including temporary arrays: two fields take 8 B N bytes of covariances and 16 B^2 of factors, and
 # rounds of many documents take half as much again.
 OF_A_PAIR, OF_TWO_CALLS, OF_A_CANDIDATE = 20, 25, 1_500
 
@@ -285,7 +285,7 @@ def terms(pool: Pool) -> NDArray[np.floating]:
 
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,) ascending; equal values share the mean of theirs."""
+    """Return (n,) ascending ranks; equal values share their mean rank."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[group]
     return ranks

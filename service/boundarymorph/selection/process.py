@@ -6,9 +6,9 @@ once written. A round of new observations X appends
 
     V_X = L_X^-1 (K(X, C) - V(:, X)' V),    L_X L_X' = K(X, X) + noise I - V(:, X)' V(:, X)
 
-With z = L^-1 y for the targets y, and G = L^-1 H(A) for the columns H (the level is one of ones), the running sums V' z
-and H(C)' - V' G give the posterior mean under any coefficients b of the columns as V' z + (H - V' G) b. That is
-Algorithm 1 of the paper (alg:posterior) in O(tN + Nd) an observation instead of O(t^2 N).
+Let z = L^-1 y for the targets y, and G = L^-1 H(A) for the columns H (the level is a column of ones). The running sums
+V' z and H(C)' - V' G give the posterior mean under any coefficients b of the columns: V' z + (H - V' G) b. This is
+Algorithm 1 of the paper (alg:posterior) in O(tN + Nd) per observation instead of O(t^2 N).
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class Session(BaseSession):
         return choices
 
     def _askable(self, choices: Sequence[Choice]) -> list[Choice]:
-        """The choices that can be asked: one of each text, none that the scorer failed on. If there is none, any
+        """Return one choice of each text, without texts on which the scorer failed. If no choice is left, return any
         other."""
         places = {choice.document: choice for choice in reversed(choices)}
         named = np.array([choice.document for choice in choices], dtype=np.intp)

@@ -89,8 +89,8 @@ class Mixture:
     """A mixture of q members that have normal posteriors of the log-odds of N documents.
 
     weights: (q,); means, variances: (q, N); residuals: for a known trend. observed: positions of the scored documents;
-    scores: (t,) their scores; scale: of the log-odds. judge: returns what is reported and chosen by instead of scores,
-    if it is something else; `belief`, by which calls are chosen, is not.
+    scores: (t,) their scores; scale: of the log-odds. judge: returns the values that are reported and decide the set
+    instead of scores, if any; `belief`, which decides the calls, stays on scores.
     """
 
     weights: NDArray[np.float64]
@@ -124,7 +124,8 @@ class Mixture:
     def _read(
         self, variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Scale]:
-        """(q, N) means and variances, (t,) scores and the scale of what is reported. variances: (q, N) of scores."""
+        """Return (q, N) means and variances, (t,) scores and the scale of reported values. variances: (q, N), of
+        scores."""
         judged = self.judged
         if judged is None:
             return self.means, variances, self.scores, self.scale
@@ -398,8 +399,8 @@ class Fitted:
         units of the amplitude, each with variance 1. With R the inverse of the lower Cholesky factor of the columns'
         posterior precision, a member depends on the leading entries only.
 
-        Under an amplitude a the loads of the columns are u + a v, with u = R G'z, v = R e and e what was expected, and
-        twice the negated log-density of the targets is, but for a constant,
+        Let u = R G'z, v = R e and e the expected coefficients. Under an amplitude a, the loads of the columns are
+        u + a v. Twice the negated log-density of the targets is, but for a constant,
         2 n log a + (z'z - u'u) / a^2 - 2 u'v / a + e'e - v'v. With the prior of a, it is least where
         n a^2 + (u'v) a = z'z - u'u, each with what the prior adds to it.
         """

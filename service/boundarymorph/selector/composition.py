@@ -42,7 +42,7 @@ def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
     if "distinct" in defaults and found.distinct is not None:
         try:
             wanted = replace(wanted, distinct=Grouping(read_path(found.distinct, "distinct")))
-        except InvalidInput as error:  # what is kept with the index is damaged
+        except InvalidInput as error:  # the artifact of the index is damaged
             log.warning("the index %r is searched without its 'distinct': %s", task.source.index, error)
     return replace(task, wanted=wanted, relevance=relevance)
 

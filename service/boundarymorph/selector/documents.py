@@ -36,7 +36,7 @@ class Grouping:
     counts_groups: bool = False
 
     def value(self, document: Document) -> list[object]:
-        """Return the document's value of the field in a list, which is empty if there is none."""
+        """Return a list of the document's value of the field, or an empty list if it has no value."""
         return [] if self.path is None else reach(document.metadata, self.path)
 
 
@@ -141,7 +141,7 @@ SHORT = 64  # characters of a text that is its own key
 class Documents:
     """The documents of a pool that were read so far.
 
-    by_id: those of them that are kept. outlines: documents that were read without their texts, for their groups. texts:
+    by_id: the documents that are kept. outlines: documents that were read without their texts, for their groups. texts:
     (N,) numbers, equal for documents that are known to have the same title and text. copies: the number of documents
     whose text another one already had.
     """
@@ -154,8 +154,8 @@ class Documents:
         documents: Mapping[str, Document] | None = None,
         room: Room = FREE,
     ) -> None:
-        """run: runs what is slow in threads; documents: those that came with the pool, by id; room: for what is kept
-        of an index. Raises what the room does."""
+        """run: runs slow functions in threads; documents: the documents of a pool that came with texts, by id; room:
+        for the documents of an index that are kept. Raises the errors of the room."""
         self._room = room
         self.by_id: dict[str, Document] = {}
         self._keep(documents or {}, candidates.texts_at_hand)

@@ -1,4 +1,4 @@
-"""Which documents of a task's pool are worth judging, and what is known of those that were judged."""
+"""The documents of a task's pool that are worth judging, and the evidence about documents that were judged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Judged:
     """A judged query.
 
     Attributes:
-        query: What is known of its judged documents.
+        query: The evidence about its judged documents.
         ids: The ids of the judged documents that are in its pool and have a score, in the order of `query`.
         vectors: The source of the vectors of its pool.
     """

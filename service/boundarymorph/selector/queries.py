@@ -22,7 +22,7 @@ from boundarymorph.selector.task import Report, SelectionTask
 
 
 def parts_of(task: SelectionTask) -> list[SelectionTask]:
-    """Return a task for each query, with an equal share of the budget; the first ones get what is left over."""
+    """Return a task for each query, with an equal share of the budget; the first tasks get the remainder."""
     share, more = divmod(task.spending.budget, len(task.several))
     return [
         replace(

@@ -79,6 +79,6 @@ def nothing_found(scores: Collection[float]) -> list[Notice]:
 
 
 def of_documents(slug: Slug, count: int, said: str) -> list[Notice]:
-    """Return a warning about `count` documents, if there are any. said: what is said of them, with names of FORMS."""
+    """Return a warning about `count` documents, if there are any. said: the predicate, with names of FORMS."""
     forms = {name: one if count == 1 else many for name, (one, many) in FORMS.items()}
     return [Notice(slug, f"{counted(count, 'document', 'documents')} {said.format(**forms)}")] if count else []

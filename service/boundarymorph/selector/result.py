@@ -105,7 +105,7 @@ class Answered:
 @dataclass(frozen=True, slots=True, eq=False)
 class Explained:
     """How a set came about. first, last: the belief about all candidates before the first call and at the end. sets:
-    the set after so many rounds, as positions in the pool."""
+    the set after each round, as positions in the pool."""
 
     first: Selection
     last: Selection
@@ -163,7 +163,7 @@ class SelectionResult:
 
     def spans_in(self, document: Document) -> list[Span] | None:
         """Return the relevant parts of a document's text, which the scorer read after its title; None if it named none
-        for this task. Those of a passage have their places in the whole text."""
+        for this task. The places of a passage's parts are places in the whole text."""
         passage = self.passages.by_id.get(document.id)
         before = len(document.content) - len(document.text) - (0 if passage is None else passage.start)
         found = [

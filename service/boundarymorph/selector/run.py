@@ -392,7 +392,7 @@ class SelectionRun:
         return positions, scores
 
     def _advance(self, session: BaseSession, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Condition on scores, NaN where there is none, and return the next batch."""
+        """Condition on scores, NaN for documents without a score, and return the next batch."""
         there = ~np.isnan(scores)
         session.tell(asked[there], self.calibrated.add(asked[there], scores[there]))
         if self.scores.failure is None:
@@ -478,12 +478,12 @@ class SelectionRun:
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
         """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
         try:
-            with self._observer.stage("fetch"):
-                with texts_that_fit(self.warnings, optional=self._task.report.if_they_fit):
-                    async with self._task.context.deadline.of_texts.enforced():
-                        if self.session is not None:
-                            return await self.read_for(self.session, positions, answer=True)
-                        await self.documents.read(positions, answer=True)
+            fitting = texts_that_fit(self.warnings, optional=self._task.report.if_they_fit)
+            with self._observer.stage("fetch"), fitting:
+                async with self._task.context.deadline.of_texts.enforced():
+                    if self.session is not None:
+                        return await self.read_for(self.session, positions, answer=True)
+                    await self.documents.read(positions, answer=True)
         except INTERRUPTING as error:
             self.interrupt("texts-not-read", "not all texts could be read", error)
         return False

@@ -150,7 +150,7 @@ class Pace:
         self._seconds = math.sqrt(self._seconds * _rate(texts, seconds))
 
     def exceeded(self, texts: Sequence[str], seconds: float) -> None:
-        """Learn from a round that was not finished after so many seconds."""
+        """Learn from a round that was not finished after `seconds`."""
         self._seconds = max(self._seconds, _rate(texts, seconds))
 
     def _characters(self, seconds: float) -> float:

@@ -65,7 +65,7 @@ class Spending:
         rounds: In which calls go out at most, or "auto": three of a fixed budget.
         settle: Stop when the expected loss is at most this share of the set's relevance.
         reuse: Whether scores known from earlier tasks are evidence that replaces calls.
-        known: Scores by id that cost no call; those of other documents are ignored.
+        known: Scores by id that cost no call; ids outside the pool are ignored.
     """
 
     budget: int
@@ -84,7 +84,7 @@ class Relevance:
     Attributes:
         method: A name in `methods.METHODS`.
         to_people: Whether it is what people are expected to find, instead of the score (`selection.trend`).
-        trust: In the scorer, in place of what is declared or was measured.
+        trust: In the scorer, in place of the declared or measured trust.
         calibration: Makes it a probability.
         shipped: Whether the map that ships does so without a calibration.
         instruction: For the scorer, if it takes one.

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Create = Callable[..., FastAPI]  # such as `create_app`, of settings and `on_failure`
 
 LAST_SECONDS = 10.0  # for a process to release its resources, after its grace time
-KILL_SECONDS = 5.0  # after that, for what is left to the interpreter
+KILL_SECONDS = 5.0  # after that, for the interpreter to end
 PACKAGE = str(Path(__file__).parents[1])
 ARENAS = 2
 _M_ARENA_MAX = -8  # of glibc's malloc.h
@@ -175,7 +175,7 @@ class _DrainingServer(uvicorn.Server):
 
 
 def _exit_within(seconds: float) -> None:
-    """End this process after so many seconds, whatever a thread does: the interpreter would wait for all of them."""
+    """End this process after `seconds`, even if threads still run: the interpreter would wait for all of them."""
     timer = threading.Timer(seconds, _exit_although)
     timer.daemon = True
     timer.start()

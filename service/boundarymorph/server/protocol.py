@@ -66,7 +66,7 @@ def most_connections(chosen: int | None) -> int:
 
 
 def check_connections(chosen: int | None) -> None:
-    """Raises InvalidConfiguration if so many connections would leave no descriptors for anything else."""
+    """Raise InvalidConfiguration if the chosen number of connections leaves no descriptors for anything else."""
     if chosen is not None and chosen + ROOM >= descriptors():
         raise InvalidConfiguration(
             f"limits.connections is {chosen:,}, and a process may open {descriptors():,} descriptors in all: "
@@ -75,7 +75,7 @@ def check_connections(chosen: int | None) -> None:
 
 
 SLICE = 2**14  # bytes that are parsed between two looks at the size of a head or of trailers
-FREE_CHUNKS, LEAST_CHUNK = 1_000, 16  # after so many chunks of a body, they must have so many bytes on average
+FREE_CHUNKS, LEAST_CHUNK = 1_000, 16  # chunks of a body, after which they need this mean size in bytes
 BLANK_LINES = re.compile(rb"[\r\n]+")
 
 
@@ -159,7 +159,7 @@ TOO_MANY = "this process has as many requests as limits.connections allows; try 
 def configured(app: Any, settings: Settings, **options: Any) -> Config:
     most = most_connections(settings.limits.connections)
     protocol = partial(ProblemProtocol, settings=settings, connections=Connections(most))
-    # What is accepted at once must leave descriptors for others.
+    # One round of accepted connections must leave descriptors for other files.
     return Config(
         app,
         http=protocol,  # type: ignore[arg-type]  # uvicorn calls it like a class
@@ -269,7 +269,7 @@ class ProblemProtocol(H11Protocol):
             self._head_timer = None
 
     def _watch_reader(self) -> None:
-        """Close the connection if nothing of what is to be sent is read for too long."""
+        """Close the connection if the client reads nothing of the answer for too long."""
         unread = self.transport.get_write_buffer_size()
         if self._reading_timer is None and unread:
             self._unread = unread

@@ -87,7 +87,7 @@ def config_file() -> Path | None:
 
 
 class TomlFile(TomlConfigSettingsSource):
-    """A file of settings, with a byte order mark or without. Raises InvalidConfiguration for what is not UTF-8."""
+    """A file of settings, with a byte order mark or without. Raises InvalidConfiguration if it is not UTF-8."""
 
     def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
         try:
@@ -174,7 +174,7 @@ class Settings(BaseSettings):
     rerank: RerankSettings = Field(default_factory=RerankSettings)
     policies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], PolicySettings] = Field(
         default_factory=dict,
-        description='defaults of requests by name; that of "default" is for all that choose no other',
+        description='defaults of requests by name; "default" applies to all requests that choose no other',
     )
     keys: Keys = Field(
         (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
@@ -213,7 +213,7 @@ class Settings(BaseSettings):
         if self.retriever.url and self.stores:
             raise ValueError("give retriever.url or stores, not both: a retriever has stores of its own")
         if self.index_store is not None and self.index_store not in self.stores:
-            raise ValueError(f"index_store is {self.index_store!r}, which is none of stores")
+            raise ValueError(f"index_store {self.index_store!r} is not in stores; add it there, or name another")
         return self
 
     @model_validator(mode="after")

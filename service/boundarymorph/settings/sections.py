@@ -105,9 +105,7 @@ class StoreSettings(BaseModel, extra="forbid"):
 class Limits(BaseModel, extra="forbid"):
     """Bounds on one request. A request that exceeds one is refused on arrival."""
 
-    body_bytes: int = Field(
-        64 * 2**20, ge=1024, description="HTTP body of a request or an answer, except what is streamed"
-    )
+    body_bytes: int = Field(64 * 2**20, ge=1024, description="HTTP body of a request or an answer, except streams")
     head_bytes: int = Field(2**16, ge=1024, description="request line and headers")
     line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
     query_characters: int = Field(10_000, ge=1)
@@ -338,7 +336,7 @@ class RateLimitSettings(BaseModel, extra="forbid"):
 
     default: str | None = Field(None, description="for every key without a limit of its own; unlimited if unset")
     keys: dict[str, str] = Field(default_factory=dict, description='by the name of a key; "unlimited" for none')
-    url: Address | None = Field(None, description="of Redis; that of the cache if unset")
+    url: Address | None = Field(None, description="of Redis; the cache's Redis if unset")
     timeout_seconds: float = Field(0.05, gt=0, description="longest that a request waits for Redis")
 
     @model_validator(mode="after")

@@ -104,7 +104,7 @@ def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], No
 
 
 def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
-    """Add attributes to the current span. attributes: makes them, and is told whether they may have texts and ids."""
+    """Add attributes to the current span. attributes: returns them; its argument allows texts and ids among them."""
     current = trace.get_current_span()
     if current.is_recording():
         current.set_attributes(attributes(_texts))

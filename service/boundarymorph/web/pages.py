@@ -67,7 +67,8 @@ def playground(settings: Settings) -> APIRouter:
 
 
 def docs() -> APIRouter:
-    """Return the routes of the page with the API description. Without Swagger UI's files it says what is missing."""
+    """Return the routes of the page with the API description. Without Swagger UI's files, the page names the missing
+    package."""
     try:
         carrier = distribution(SWAGGER_CARRIER)
         files = tuple(Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI)

@@ -203,8 +203,8 @@ class AsyncClient:
     async def delete_documents(
         self, index: str, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None
     ) -> DeleteReport:
-        """Those of the ids that are there, or all that pass a filter, which must not match everything. Raises
-        UnknownIndex."""
+        """Delete documents by id, or all that pass a filter, which must not match everything. Unknown ids are ignored.
+        Raises UnknownIndex."""
         return await self._result(calls.delete_documents(index, ids, filter))
 
     async def ready(self) -> Ready:

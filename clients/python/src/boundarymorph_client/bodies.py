@@ -65,9 +65,9 @@ def listed(given: Any, name: str, kind: type | None = None) -> list[Any]:
 
 
 def check_items(given: Any, name: str, of_table: str = 'df["text"].tolist()') -> None:
-    """Raise InvalidArgument for a text, and for what is iterated by names instead of items.
+    """Raise InvalidArgument for a text, and for a table or mapping, whose iterator yields names instead of items.
 
-    name: of the argument; of_table: how a data frame gives a list of items.
+    name: the argument's name; of_table: the expression by which a data frame gives a list of items.
     """
     kind = type(given).__name__
     if isinstance(given, str | bytes):

@@ -1,4 +1,4 @@
-"""The calls of the service as values: what is sent, how the answer is read, and what may be repeated."""
+"""The calls of the service as values: the request, how to read its answer, and whether it may be repeated."""
 
 from __future__ import annotations
 

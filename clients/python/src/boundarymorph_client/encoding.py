@@ -63,7 +63,7 @@ def _located(value: Any) -> str | None:
 
 
 def _fault(value: Any, place: str) -> str | None:
-    """Return what is no JSON within a value, and where."""
+    """Describe the first part of a value that JSON cannot express, and its place; None if there is no such part."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str | int | float | None):

@@ -47,9 +47,9 @@ class ProblemError(BoundaryMorphError):
     """The service refused the request, or failed.
 
     type: stable, such as `urn:boundarymorph:problem:unknown-index`. status: of the HTTP answer.
-    detail: what is wrong and what to do about it. errors: where in the body, and what.
-    request_id: by which the service's log knows the request.
-    retry_after: seconds, where the service says when to try again.
+    detail: the problem, and what to do about it. errors: each invalid field of the body, and its mistake.
+    request_id: the id of the request in the service's log.
+    retry_after: seconds to wait before another attempt, if the service names them.
     """
 
     def __init__(self, problem: Problem, *, request_id: str | None = None, retry_after: float | None = None) -> None:

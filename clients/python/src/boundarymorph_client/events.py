@@ -12,7 +12,7 @@ from boundarymorph_client.models import Problem, Round, Selection
 
 
 class Events:
-    """Takes the bytes as they come, and gives what is complete."""
+    """Reads events from the bytes of a response, and yields each one when it is complete."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response

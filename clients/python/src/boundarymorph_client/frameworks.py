@@ -17,7 +17,7 @@ TOLERANCE = 1e-6  # how far rounding may move a score out of [0, 1]
 
 
 class Service(BaseModel):
-    """The service and what is asked of it.
+    """The service's address and the options of its selections.
 
     base_url, api_key, timeout, retries: as for `Client`.
     budget: cross-encoder calls at most.
@@ -114,8 +114,8 @@ def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
 
 
 def known_in(metadata: Mapping[str, Any], field: str | None, document: str) -> float | None:
-    """A reranker's score in the metadata of a document; None where there is none. Raises InvalidArgument, which names
-    the document."""
+    """Return a reranker's score from the metadata of a document, or None if it has no such score. Raises
+    InvalidArgument, which names the document."""
     found = None if field is None else metadata.get(field)
     if found is None:
         return None
@@ -129,7 +129,7 @@ def known_in(metadata: Mapping[str, Any], field: str | None, document: str) -> f
 
 
 def _number(found: Any) -> float:
-    """NaN for what is none."""
+    """Convert a value to a number; NaN if that is not possible."""
     try:
         return math.nan if found is None or isinstance(found, str) else float(found)
     except (TypeError, ValueError, OverflowError):

@@ -133,7 +133,7 @@ def _shortest(moment: datetime, between: str) -> str:
 
 
 def _time(value: Any) -> datetime | None:
-    """Return a time, in UTC and without a zone; None for what is no time."""
+    """Return a time, in UTC and without a zone; None if the value is not a time."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value) if ISO_8601.fullmatch(value) else None

@@ -1,6 +1,6 @@
-"""What is sent and what comes back: the service's own models, whose fields docs/api.md and docs/openapi.json describe.
+"""Requests and answers: the service's own models, whose fields docs/api.md and docs/openapi.json describe.
 
-What comes back keeps fields that it does not know, so that a newer service can be used. Values like those of `status`
+An answer keeps fields that it does not know, so that a newer service can be used. Values like those of `status`
 are plain strings for the same reason.
 """
 
@@ -97,7 +97,7 @@ class BoostRule(TypedDict, total=False):
 
 
 class SelectOptions(TypedDict, total=False):
-    """Options of a selection. Exactly one of `index` and `pool` is needed; what is left out is the service's to choose.
+    """Options of a selection. Give exactly one of `index` and `pool`; the service has defaults for all other options.
 
     index: take the candidates from this index.
     pool: or take these, as texts or documents. ranked: they are in the order of your retriever, best first.
@@ -106,9 +106,9 @@ class SelectOptions(TypedDict, total=False):
     query_embedding: [d], used instead of encoding the query. vectors: of a pool without embeddings, `lexical` (made of
         its words) or `encoder`.
     budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
-    k: documents to return; max_tokens: return what fits into so many tokens, instead of k. min_relevance: return only
-        what is more likely than not to be at least so relevant, at most k documents or `max_tokens`. calibration:
-        False for relevance that is not turned into a probability by the calibration of the index, or of pools.
+    k: documents to return; max_tokens: return the documents that fit into this many tokens, instead of k.
+        min_relevance: return only documents that are more likely than not to reach this relevance, at most k documents
+        or `max_tokens`. calibration: False to report relevance without the calibration of the index, or of pools.
     objective: find the share `find` of all that reaches `min_relevance`, and stop when that has the probability `in`;
         `next`: documents to read next that the answer names at most. With a budget of 0 you answer, by known_scores: of
         documents by id, evidence that costs no call.
@@ -127,13 +127,13 @@ class SelectOptions(TypedDict, total=False):
         they become passages, of which the best counts.
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
-    return_documents: with text, title and metadata, by default for an index. explain: with every round; "pool": also
-        with the set before each round, and what was believed of every candidate at first and in the end. explain_depth:
-        of the first so many candidates alone.
+    return_documents: include text, title and metadata, by default for an index. explain: include every round; "pool":
+        also include the set before each round, and the belief about every candidate at the start and at the end. explain_depth: include
+        the belief about this many leading candidates only.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls.
-    on_failure: `error` for any answer that would not be complete, or `degrade`: to what is known when the scorer fails
-    or the deadline comes, even if nothing could be scored for want of room, which else is an `Overloaded`.
+    on_failure: `error` to raise an error if the answer would not be complete, or `degrade` to return the best set by
+        the evidence so far when the scorer fails, the deadline comes or the service is overloaded.
     """
 
     index: str
@@ -283,7 +283,7 @@ class ExplainedRound(Answer):
 
 
 class ExplainedPool(Answer):
-    """All candidates, in retrieval order, and what is believed of each: before the first call, and at the end."""
+    """All candidates, in retrieval order, and the belief about each: before the first call, and at the end."""
 
     ids: list[str]
     retrieval_scores: list[float]

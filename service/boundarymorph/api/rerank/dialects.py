@@ -214,7 +214,7 @@ def flattened(data: Mapping[str, Any]) -> dict[str, Any]:
 class RerankError(BaseModel):
     """An error in the format of each dialect: `message` is Cohere's, `detail` Jina's, `error` vLLM's and Infinity's."""
 
-    message: str = Field(description="what is wrong and what to do about it")
+    message: str = Field(description="the problem, and what to do about it")
     detail: str = Field(description="the same")
     error: dict[str, Any] = Field(description="message, type, param, and code: the status")
     type: str = Field(description="stable; urn:boundarymorph:problem: and a name")
@@ -292,7 +292,7 @@ class NimText(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    text: LaxText = Field(description="what is read")
+    text: LaxText = Field(description="the text to score")
 
 
 class NimQuery(NimText):
@@ -340,7 +340,7 @@ class NimError(BaseModel):
     """An error in NIM's format."""
 
     object: Literal["error"] = Field("error", description="error")
-    message: str = Field(description="what is wrong and what to do about it")
+    message: str = Field(description="the problem, and what to do about it")
     detail: str = Field(description="the same")
     type: str = Field(description="of the error, in a word")
 
@@ -433,7 +433,7 @@ STATUS = {
 class TeiError(BaseModel):
     """An error in TEI's format."""
 
-    error: str = Field(description="what is wrong and what to do about it")
+    error: str = Field(description="the problem, and what to do about it")
     error_type: ErrorType = Field(description="as TEI has it")
 
 

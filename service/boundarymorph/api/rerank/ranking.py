@@ -136,7 +136,7 @@ class RerankRequest(BaseModel):
         return False
 
     def texts(self) -> list[str]:
-        """Return what is read of each document. Raises InvalidInput."""
+        """Return the text of each document that the scorer reads. Raises InvalidInput."""
         return list(self.documents)
 
     def document(self, index: int) -> Any:
@@ -189,17 +189,16 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
     found = [document[field] for field in fields if document.get(field) is not None]
     if not any(field in document for field in fields):
         raise InvalidInput(
-            f"{place}: the object has no {' or '.join(map(repr, fields))}; name what is to be read of it in "
-            "'rank_fields'"
+            f"{place}: the object has no {' or '.join(map(repr, fields))}; name the fields to read in 'rank_fields'"
         )
     return "\n".join(value if isinstance(value, str) else to_json(value).decode() for value in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A document by its position in the request, its score in [0, 1] or the log-odds of that, with `distinct` by a
-    field its value, the document and its relevant spans if the request asks for them, and of a long document the best
-    passage."""
+    """A document by its position in the request, with its score in [0, 1] or the log-odds of the score. It has the
+    value of the field of `distinct`, the document and its relevant spans if the request asks for them. A long document
+    has its best passage."""
 
     index: int
     score: float
@@ -265,7 +264,7 @@ class Ranking:
 
     @property
     def query(self) -> str:
-        """That of the request."""
+        """The request's query."""
         return self.request.query
 
     @property

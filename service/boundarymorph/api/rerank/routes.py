@@ -208,7 +208,7 @@ def _dialect(data: object, path: str) -> Dialect:
     for other in DIALECTS:
         if data.get(other.documents) is not None:
             raise InvalidInput(f"{missing}; a list of {other.documents!r} goes to {other.paths[0]}")
-    return PATHS[path][0]  # its model reports what is missing
+    return PATHS[path][0]  # its model reports the missing fields
 
 
 def _read(
@@ -244,8 +244,8 @@ def _read(
 def _task(
     asked: Asked, access: Access, context: Context, instruction: str | None, field: str, window: int | None
 ) -> SelectionTask:
-    """Return the task of ranking a pool of all documents. field: the name of theirs, for messages; window: the tokens
-    that the scorer reads. Raises NoDocuments and LimitExceeded."""
+    """Return the task of ranking a pool of all documents. field: the request's name for the documents, for messages;
+    window: the tokens that the scorer reads. Raises NoDocuments and LimitExceeded."""
     wanted, count, settings = asked.request, len(asked.texts), access.settings
     limits = settings.limits
     if not count:
@@ -382,7 +382,7 @@ def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: 
 
 
 def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, returned: int) -> list[Ranked]:
-    """Return the best results that the grouping allows: so many or, if groups count, those of so many groups."""
+    """Return the best results that the grouping allows, at most `returned` results or, if groups count, groups."""
     objects = asked.objects
     kept: list[Ranked] = []
     taken = Counter[object]()

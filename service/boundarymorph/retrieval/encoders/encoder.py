@@ -96,7 +96,7 @@ class BatchingEncoder(Batcher[DualEncoder]):
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Yield consecutive texts of about so many tokens at most, but at least one text."""
+        """Yield slices of consecutive texts, each about one batch of tokens at most, but at least one text."""
         start, tokens = 0, 0
         for position, text in enumerate(texts):
             more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)

@@ -17,7 +17,7 @@ from boundarymorph.inference.models import TokenSequence, encode_texts, plain
 from boundarymorph.retrieval.encoders import Pooling, Recipe, known_recipe
 from boundarymorph.retrieval.ranking import unit_vectors
 
-_ORDINARY = "What is asked for? It is 1 answer."
+_ORDINARY = "Which one do they want? It is 1 answer."
 ReadJson: TypeAlias = Callable[[str], Any]
 _POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 _SWITCHES = {
@@ -156,8 +156,8 @@ def _digest(recipe: Recipe, dimension: int) -> str:
 
 
 def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) -> Recipe:
-    """Return the recipe in the repository's sentence-transformers files, completed by that of its family. read: returns
-    a JSON file or None; pooling: overrides that of the files. Raises InvalidConfiguration for what is not supported."""
+    """Return the recipe in the repository's sentence-transformers files, completed by the recipe of its family. read:
+    returns a JSON file or None; pooling: overrides the files. Raises InvalidConfiguration for unsupported modules."""
     recipe, config = known_recipe(name), None
     for kind, folder in _modules(read):
         if kind == "Pooling":

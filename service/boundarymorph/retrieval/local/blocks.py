@@ -451,7 +451,7 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name. Raises
-    CorruptIndex for damage, a link, or what no backup has; InvalidInput if it is none; StorageFull and OSError."""
+    CorruptIndex for damage, links and foreign files; InvalidInput if it is not a backup; StorageFull and OSError."""
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -26,7 +26,7 @@ _EVERY = 2**62
 _FIRST_LIMIT, _GROWTH = 250, 4
 _READ_PER_CHECK = 8  # rows of an index that are read in the time of reading one document's metadata
 _BETWEEN = "\x1f"  # the names of a path; no filter can contain it
-# SQLite orders numbers before texts before bytes, so the bytes of what is neither come after both.
+# SQLite orders numbers before texts before bytes, so the bytes of other values come after both.
 _NULL, _FALSE, _TRUE, _PRESENT = b"\0", b"\1", b"\2", b"\3"
 _TESTS = {"gt": "value > ?", "gte": "value >= ?", "lt": "value < ?", "lte": "value <= ?"}
 # The other end of a range, within a type. Numbers come first and need none below: SQLite uses one bound on each side.

@@ -1,4 +1,4 @@
-"""An index over a table of a store: what is the same whatever the store is."""
+"""An index over a table of a store, with all that does not depend on the kind of store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StoreIndex:
         return Retrieved(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
-        """Return a document with a text, and its (d,) unit vector; None if there is none among a few."""
+        """Return a document with a text, and its (d,) unit vector; None if the first few have no text."""
         found = self.table.search(self._anywhere, SAMPLE, True, documents=True)
         near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)

@@ -95,8 +95,9 @@ def check_columns(
 
 
 class Store(Protocol):
-    """A server or folder with tables, thread-safe, whose methods raise as those of `Table`. id: the column of ids of
-    made tables; own_id: that of others, if any. kinds: of made tables, the default first. dimensions: allowed."""
+    """A server or folder with tables, thread-safe, whose methods raise as those of `Table`. id: the column of ids in
+    tables made here; own_id: the column of ids in other tables, if any. kinds: of tables made here, the default first.
+    dimensions: the range of allowed dimensions."""
 
     name: str
     id: str = "id"
@@ -190,7 +191,7 @@ class Payload:
         return [name for name in there if self.is_metadata(name)] if self._given is None else list(self._given)
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return where a field of the metadata is; None if there is none of that name."""
+        """Return the place of a field of the metadata; None if no field has that name."""
         if self.whole is not None:
             return (self.whole, *path)
         return path if self.is_metadata(path[0]) else None

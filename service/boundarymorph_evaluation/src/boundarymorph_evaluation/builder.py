@@ -197,7 +197,7 @@ def _unfinished(path: Path, recipe: Mapping[str, Any], *, keep: bool) -> Iterato
 
 
 def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> ScoreTable | None:
-    """The finished table that is there, with the collection's judgments and terms; None if there is none."""
+    """Return the existing table if it is finished, with the collection's judgments and terms; None otherwise."""
     if (done := _finished(path, recipe)) is None:
         return None
     arrays, rows = done

@@ -29,7 +29,7 @@ class Collection:
     complete: bool = False
 
     def first(self, queries: int | None) -> Collection:
-        """With only the first so many queries; None for all."""
+        """Return the collection with only the first `queries` queries; None keeps all."""
         return replace(self, queries=dict(list(self.queries.items())[:queries]))
 
 

@@ -18,7 +18,7 @@ Positions = NDArray[np.intp]
 
 
 class Neighbourhood:
-    """Who is near whom in a pool of N documents, by cosine."""
+    """The nearest neighbours in a pool of N documents, by cosine."""
 
     def __init__(self, pool: Pool) -> None:
         self._embeddings = np.asarray(pool.embeddings, dtype=np.float32)

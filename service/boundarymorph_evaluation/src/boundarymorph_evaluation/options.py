@@ -48,7 +48,9 @@ class Evaluation:
         typer.Option(dir_okay=False, help="Where the table made from --data goes.", show_default="OUT/NAME.npz"),
     ] = None
     depth: Annotated[int, typer.Option("--depth", "-N", min=2, help="Candidates a query, with --data.")] = 2_000
-    queries: Annotated[int | None, typer.Option(min=1, help="Use only the first so many of each collection.")] = None
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="Use only this many queries of each collection, the first ones.")
+    ] = None
     scorer: Annotated[
         list[str] | None,
         typer.Option(help="URL of the scorer for --data, as --scorer-url of serve.", show_default="the embedded model"),

@@ -103,7 +103,7 @@ def _look(method: str, highlighted: Mapping[str, str]) -> dict[str, Any]:
 
 @contextmanager
 def _panels(path: Path, count: int, title: str, *, sharey: bool = False) -> Iterator[list[Axes]]:
-    """Yield so many panels of a figure with a title, and save the figure."""
+    """Yield `count` panels of a figure with a title, and save the figure."""
     across = min(ACROSS, count)
     down = -(-count // across)
     with saved_figure(path, 5.2 * across, 3.3 * down + 0.5) as figure:

@@ -49,7 +49,7 @@ class Question:
 
     scores: (N,) the scorer's answers in [0, 1]; grades: (N,) human grades, 0 for not relevant, or None;
     relevant: relevant documents in the whole collection, or None; scorer: its name; judged: (N,) whether a person
-    judged it, None if all are judged; trust: in the scorer, None for what is declared for its name. A score that is
+    judged it, None if all are judged; trust: in the scorer, None for the trust declared for its name. A score that is
     not known yet is NaN.
     """
 

@@ -1,11 +1,11 @@
 """When to stop so that a promised loss is kept: conformal risk control by audited requests.
 
 A request promises that its set loses at most a share of the best set's relevance, with a probability 1 - alpha. Past
-requests were audited: what was believed of the loss at each look, and what it was. If requests are exchangeable, and a
-larger threshold on what is believed never keeps a promise that a smaller one breaks, then stopping by the largest
-threshold that v of n audited requests break, (v + 1) / (n + 1) <= alpha, breaks the promise of a new request with a
-probability of alpha at most (Angelopoulos, Bates, Fisch, Lei and Schuster 2024, theorem 1). A request counts as broken
-from the smallest threshold on that breaks it, which makes that so.
+requests were audited: the belief about the loss at each look, and the loss itself. Assume that requests are
+exchangeable, and that a larger threshold on the belief never keeps a promise that a smaller one breaks. Stop by the
+largest threshold that v of n audited requests break, with (v + 1) / (n + 1) <= alpha. Then a new request breaks its
+promise with a probability of at most alpha (Angelopoulos, Bates, Fisch, Lei and Schuster 2024, theorem 1). The second
+assumption holds because a request counts as broken from the smallest threshold on that breaks it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-# Of so many of the latest audits, the share that breaks a promise must be likely under what all audits say, or else the
-# earlier ones are of another scorer or of other questions.
+# The number of latest audits to test. If the share of them that breaks a promise is unlikely by all audits, the earlier
+# ones are of another scorer or of other questions.
 RECENT = 16
 UNLIKELY = 0.005
 ROUNDING = 1e-9
@@ -39,7 +39,7 @@ class Promise:
         return math.ceil(1.0 / (1.0 - self.probability) - 1.0 - ROUNDING)
 
     def allowed(self, audits: int) -> int:
-        """Return how many of so many audits may break it; -1 if they are too few."""
+        """Return how many of these audits may break the promise; -1 if there are too few."""
         return math.floor((1.0 - self.probability) * (audits + 1) + ROUNDING) - 1
 
 
@@ -60,8 +60,8 @@ class Audit:
     looks: tuple[Look, ...]
 
     def breaking(self, loss: float, budget: int) -> float:
-        """Return the smallest threshold that loses more than `loss` within so many calls: `math.inf` if none does, and
-        `-math.inf` if all do, which is presumed where nothing is known of so few calls."""
+        """Return the smallest threshold that loses more than `loss` within `budget` calls: `math.inf` if none does, and
+        `-math.inf` if all do, which is presumed if there is no look within the budget."""
         looks = [look for look in self.looks if look.calls <= budget]
         if not looks or looks[-1].real > loss:
             return -math.inf
@@ -84,7 +84,7 @@ class Certificate:
 
 
 def certified(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
-    """Return the certificate of a promise with at most so many calls, by audits from the oldest to the latest.
+    """Return the certificate of a promise with at most `budget` calls. audits: from the oldest to the latest.
 
     If more of the latest audits break it than is likely, the earlier ones do not count any more.
     """
@@ -110,6 +110,6 @@ def _of(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
 
 
 def _likely(broken: int, count: int, share: float) -> bool:
-    """Whether so many or more of `count` are not unlikely if each breaks with this probability."""
+    """Return whether `broken` or more of `count` are not unlikely if each breaks with the probability `share`."""
     below = sum(math.comb(count, n) * share**n * (1.0 - share) ** (count - n) for n in range(broken))
     return 1.0 - below >= UNLIKELY

@@ -95,7 +95,7 @@ def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kep
 
 
 def stop(audit: Audit, threshold: float, looks: int = 1) -> Look:
-    """Return where a session stops that believes no more at so many looks in a row, or at the end."""
+    """Return the look at which a session stops: the last of `looks` in a row at or below the threshold, or the end."""
     believed = [look.believed for look in audit.looks]
     for place in range(looks - 1, len(believed)):
         if max(believed[place + 1 - looks : place + 1]) <= threshold:
@@ -122,6 +122,6 @@ def section(studies: Mapping[str, Mapping[int, Kept]]) -> list[str]:
     return [
         f"To lose at most {promise.loss:g} with a probability of {promise.probability:g}: random halves of each "
         f"table's queries were audited, {SPLITS} times, and certified when the others stop. Beside that, stopping by "
-        "what is believed.",
+        "the belief.",
         grid(["table", "k", "refused", "broken", "calls", "believed: broken", "calls"], lines),
     ]

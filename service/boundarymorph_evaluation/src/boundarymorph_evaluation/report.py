@@ -225,7 +225,7 @@ def _variants(studies: Sequence[Study]) -> list[str]:
 def _by_cell(
     found: pd.DataFrame, columns: Sequence[Cell], shown: Callable[[Any], str]
 ) -> dict[tuple[str, str], list[str]]:
-    """Return what is shown of each pair of methods in each column."""
+    """Return the text of each pair of methods in each column."""
     texts = {(one.method, one.other, one.budget, one.k): shown(one) for one in found.itertuples()}
     pairs = dict.fromkeys((method, other) for method, other, _, _ in texts)
     return {pair: [texts.get((*pair, *cell), "") for cell in columns] for pair in pairs}

@@ -50,7 +50,7 @@ class Outcome:
         return "grade" in self.table.arrays
 
     def has(self, metric: str) -> bool:
-        """Return whether the metric is defined on this table: those of human labels are if it has some."""
+        """Return whether the metric is defined on this table: metrics of human labels need a judged table."""
         return self.judged or metric == "ce_ncg"
 
     def values(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> NDArray[np.float64]:
@@ -64,12 +64,12 @@ class Outcome:
         return found
 
     def mean(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> float | None:
-        """Return the mean over the queries on which the metric is defined; None if there is none."""
+        """Return the mean over the queries on which the metric is defined; None if there are no such queries."""
         found = mean(self.values(method, budget, k, metric))
         return None if np.isnan(found) else found
 
     def means(self, metric: str) -> pd.DataFrame:
-        """Return (methods, cells) means over the queries on which the metric is defined; NaN if there is none."""
+        """Return (methods, cells) means over the queries on which the metric is defined; NaN without such queries."""
         found = self.rows.groupby(["method", "budget", "k"])[metric].mean().unstack(["budget", "k"])
         return found.reindex(
             index=pd.Index([one.name for one in self.contestants], name="method"),
@@ -125,7 +125,7 @@ def in_parallel(tasks: Iterable[Any], jobs: int, watch: Watch, stage: str, total
 
 
 def mean(values: NDArray[np.float64]) -> float:
-    """Return the mean over the queries on which a metric is defined; NaN if there is none."""
+    """Return the mean over the queries on which a metric is defined; NaN if there are no such queries."""
     return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
 

@@ -15,7 +15,7 @@
 | `n_relevant` | (Q,) integer | optional, relevant documents in the whole collection |
 | `call_seconds` | () floating | optional, mean time of one scorer call when the table was made |
 | `scorer` | () str | optional, its name, by default that of the embedded one |
-| `trust` | () str | optional: weak, normal or strong, by default what is declared for the scorer |
+| `trust` | () str | optional: weak, normal or strong, by default as declared for the scorer |
 
 Other keys are ignored. No text is stored, so a table can be handed on where its collection cannot. Where its texts are
 at hand, `terms` are found in them, whatever the table says.
@@ -144,7 +144,7 @@ class ScoreTable:
 
 
 def read(path: Path) -> ScoreTable:
-    """Raises InvalidInput where the file is not a table, saying what is missing."""
+    """Read a table. Raises InvalidInput, which names the missing part, if the file is not a table."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in COLUMNS if name in file}
@@ -182,7 +182,7 @@ def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArra
 
 
 def write(table: ScoreTable, path: Path) -> None:
-    """Whole or not at all: a reader never sees half a file, whoever else writes it."""
+    """Write a table atomically: a reader never sees half a file, even if several processes write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.writing")
     try:

@@ -187,7 +187,7 @@ class LanceTable(Table):
         return Bounds(met, met is not True and met) if isinstance(met, bool) else Bounds.exactly(f"({there} AND {met})")
 
     def _type(self, path: tuple[str, ...]) -> arrow.DataType | Literal["within text"] | None:
-        """Return the type of a field of the metadata; None if there is none of that name."""
+        """Return the type of a field of the metadata; None if no field has that name."""
         within = self._payload.path(path)
         if within is None or within[0] not in self._types:
             return None
@@ -282,7 +282,8 @@ def kind_of(type: arrow.DataType) -> str:
 
 
 def compared(column: str, type: arrow.DataType, condition: Compare) -> str | bool:
-    """Return an expression for a column that is not null; True if there is none, False if nothing can match."""
+    """Return an expression for a column that is not null; True if no expression can say it, False if nothing can
+    match."""
     if arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type):
         return True
     inner = type.value_type if arrow.types.is_list(type) else type

@@ -390,7 +390,7 @@ class MilvusTable(Table):
         return Found(list(rows), self._matrix(list(rows.values())) if vectors else None, read)
 
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
-        """Return a row as a document; fields that are null are left out of its metadata, and an empty title is none."""
+        """Return a row as a document, without null fields in its metadata; an empty title counts as no title."""
         given = {name: _plain(value) for name, value in row.items() if value is not None or name not in self._fields}
         title = self.attached.title
         return self._payload.document(id, given | {title: given.get(title) or None} if title else given)

@@ -58,7 +58,7 @@ class Rgs(ScoringMethod):
     frac: the queue holds at most max(seeds, frac B) documents.
 
     The best document of the queue is expanded: its unscored neighbours are scored, nearest first, and queued. Where
-    the queue runs dry before the budget, the retrieval order takes what is left; the paper does not say.
+    the queue runs dry before the budget, the remaining calls follow the retrieval order; the paper does not say.
     """
 
     degree: int = 10
@@ -193,8 +193,8 @@ class Rocchio(ScoringMethod):
 @dataclass(frozen=True)
 class Feedback(ScoringMethod):
     """Qdrant's relevance feedback, the strategy "naive": all documents are ranked by their similarity to the query plus
-    c times a sum over pairs of the best and the worst of the first B: the difference of the pair's scores to the power
-    b, times the similarity to the better one less that to the worse one. pairs: at most so many."""
+    c times a sum over pairs of the best and the worst of the first B. A pair adds the difference of its scores to the
+    power b, times the similarity to its better document less the similarity to its worse one. pairs: the most."""
 
     b: float
     c: float

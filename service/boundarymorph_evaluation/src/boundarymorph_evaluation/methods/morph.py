@@ -34,7 +34,8 @@ ROUNDS = 3  # of the default, as in the service
 
 
 def drive(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
-    """Play a session to its end: in rounds of `batch`, or without it in so many, or in growing ones."""
+    """Play a session to its end, in rounds of `batch` calls. Without a batch, there are `rounds` rounds, or growing
+    ones."""
     while (asked := session.ask(batch) if batch else session.ask_round(rounds)).size:
         session.tell(asked, problem.score(asked))
 
@@ -179,7 +180,7 @@ CONTESTANTS = (
 
 @dataclass(frozen=True)
 class Lexical(ScoringMethod):
-    """order: what is known of a retriever's ranking: its scores, the order alone, or nothing, where BM25 ranks."""
+    """order: the known part of a retriever's ranking: its scores, its order alone, or nothing, where BM25 ranks."""
 
     order: Order
 
