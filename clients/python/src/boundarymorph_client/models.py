@@ -128,8 +128,8 @@ class SelectOptions(TypedDict, total=False):
     exclude_ids: not returned and not scored, such as what was seen before.
     filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
     return_documents: include text, title and metadata, by default for an index. explain: include every round; "pool":
-        also include the set before each round, and the belief about every candidate at the start and at the end. explain_depth: include
-        the belief about this many leading candidates only.
+        also include the set before each round, and the belief about every candidate at the start and at the end.
+        explain_depth: include the belief about this many leading candidates only.
     deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
     reuse: let scores of earlier requests take the place of calls.
     on_failure: `error` to raise an error if the answer would not be complete, or `degrade` to return the best set by
