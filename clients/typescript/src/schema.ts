@@ -3400,7 +3400,7 @@ export interface components {
             passages?: boolean | null;
             /**
              * Return Documents
-             * @description return text, title and metadata too. By default documents of an index have them, unless they take more bytes than an answer may have; documents of a pool do not. With true, an answer that is too large is refused
+             * @description return text, title and metadata too. By default documents of an index have them, unless they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused
              * @default null
              */
             return_documents?: boolean | null;

@@ -336,7 +336,7 @@ class SelectRequest(Message):
     return_documents: bool | None = Field(
         None,
         description="return text, title and metadata too. By default documents of an index have them, unless they take "
-        "more bytes than an answer may have; documents of a pool do not. With true, an answer that is too large is refused",
+        "more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused",
     )
     explain: bool | Literal["pool"] = Field(
         False,
