@@ -24,12 +24,28 @@ os.environ["BOUNDARYMORPH_METRICS_SECONDS"] = "0"  # tests look at once
 os.environ["BOUNDARYMORPH_RELEVANCE"] = "scorer"  # most know the best set by the scores that they serve
 # Packages and files that `make test` leaves to `make test-all`, beside the tests with the marker.
 SLOW = (
-    "cli/test_demo.py", "clients/test_components.py", "clients/test_filters.py", "clients/test_haystack.py",
-    "clients/test_langchain.py", "clients/test_llamaindex.py", "deploy/test_ray.py", "faults", "fuzz",
-    "library/test_light.py", "load_tests", "retrieval/test_encoders_transformer.py", "stores/test_frameworks.py",
-    "scoring/chat/test_openai_sdk.py", "system/test_exit.py", "system/test_leavers.py", "system/test_neighbours.py",
-    "system/test_scorer.py", "system/test_uploads.py", "test_memory.py", "web/test_browser.py",
-)  # fmt: skip
+    "cli/test_demo.py",
+    "clients/test_components.py",
+    "clients/test_filters.py",
+    "clients/test_haystack.py",
+    "clients/test_langchain.py",
+    "clients/test_llamaindex.py",
+    "deploy/test_ray.py",
+    "faults",
+    "fuzz",
+    "library/test_light.py",
+    "load_tests",
+    "retrieval/test_encoders_transformer.py",
+    "stores/test_frameworks.py",
+    "scoring/chat/test_openai_sdk.py",
+    "system/test_exit.py",
+    "system/test_leavers.py",
+    "system/test_neighbours.py",
+    "system/test_scorer.py",
+    "system/test_uploads.py",
+    "test_memory.py",
+    "web/test_browser.py",
+)
 NOT_SLOW = "not slow"  # what `make test` asks for
 # Packages and files whose imports are slow, or that are many, one worker's each: the others do not even collect them.
 SHARES = (

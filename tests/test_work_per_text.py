@@ -34,9 +34,14 @@ RUNS = 2
 SLACK = 2  # times as much CPU time as is linear
 # One kind for each way in which a text was slow once; the others are among the slow tests.
 OFTEN = {
-    "plain prose", "combining marks", "one long word", "blanks", "escapes of half surrogates", "brackets",
+    "plain prose",
+    "combining marks",
+    "one long word",
+    "blanks",
+    "escapes of half surrogates",
+    "brackets",
     "a heading with blanks",
-}  # fmt: skip
+}
 TIMED = [pytest.param(kind, marks=[] if kind in OFTEN else [pytest.mark.slow]) for kind in KINDS]
 
 
@@ -76,7 +81,7 @@ def passages_of_a_pool(text: str) -> object:
 
 
 def passages(name: str, text: str) -> object:
-    return list(files.Passages(200)._cut(Document(name, text)))
+    return list(files.PassageSplitter(200)._cut(Document(name, text)))
 
 
 ENTRIES: dict[str, Callable[[str], object]] = {

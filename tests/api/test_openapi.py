@@ -119,11 +119,27 @@ def test_paths_go_from_where_the_service_is(tmp_path: Path) -> None:
 
 
 GIVEN: dict[str, Any] = {
-    "query": "q", "queries": ["a", "b"], "index": "i", "pool": ["a"], "max_tokens": 9, "objective": {"find": 0.5},
-    "distinct": True, "hybrid": True, "ranked": True, "vectors": "encoder", "filter": {"a": 1}, "calibration": True,
-    "diversity": 0.5, "explain": True, "known_scores": {"0": 1.0}, "query_embedding": [1.0], "min_relevance": 0.5,
-    "depth": 2, "budget": 3, "k": 2,
-}  # fmt: skip
+    "query": "q",
+    "queries": ["a", "b"],
+    "index": "i",
+    "pool": ["a"],
+    "max_tokens": 9,
+    "objective": {"find": 0.5},
+    "distinct": True,
+    "hybrid": True,
+    "ranked": True,
+    "vectors": "encoder",
+    "filter": {"a": 1},
+    "calibration": True,
+    "diversity": 0.5,
+    "explain": True,
+    "known_scores": {"0": 1.0},
+    "query_embedding": [1.0],
+    "min_relevance": 0.5,
+    "depth": 2,
+    "budget": 3,
+    "k": 2,
+}
 BY_DEFAULT = {"depth": None, "filter": None, "hybrid": False, "ranked": False, "diversity": 0, "calibration": False}
 
 

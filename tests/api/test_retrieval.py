@@ -99,11 +99,19 @@ class TestRetriever:
 
 
 AMBIGUOUS = (
-    "own/documents/../../texts/documents/d0", "own/documents/..%2f..%2Ftexts%2Fdocuments%2Fd0",
-    "own/documents/..\\..\\texts", "own/documents/%252e%252E%252f%252e%252e/texts",
-    "own/documents/%25252e%25252e/texts", "own/documents/a/./b", "own/documents/a/..;v=1/b", "own/documents/%2e%2e",
-    "..", "%2e%2e", "%252e%252e/documents/d0", "%252e%252e%252fretrieve/documents",
-)  # fmt: skip
+    "own/documents/../../texts/documents/d0",
+    "own/documents/..%2f..%2Ftexts%2Fdocuments%2Fd0",
+    "own/documents/..\\..\\texts",
+    "own/documents/%252e%252E%252f%252e%252e/texts",
+    "own/documents/%25252e%25252e/texts",
+    "own/documents/a/./b",
+    "own/documents/a/..;v=1/b",
+    "own/documents/%2e%2e",
+    "..",
+    "%2e%2e",
+    "%252e%252e/documents/d0",
+    "%252e%252e%252fretrieve/documents",
+)
 
 
 class TestGateway:

@@ -241,11 +241,15 @@ async def test_server_that_refuses_writes_is_still_read(bench: Bench, own_server
 @pytest.mark.parametrize(
     "answer",
     [
-        b"", b"+OK\r\n", b"-LOADING Redis is loading the dataset in memory\r\n", b"*3\r\n:1\r\n$2\r\nab\r\n$-1\r\n",
-        b"*1\r\n" * 5_000 + b":1\r\n", b"$99999999999999999999\r\nab\r\n",
+        b"",
+        b"+OK\r\n",
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        b"*3\r\n:1\r\n$2\r\nab\r\n$-1\r\n",
+        b"*1\r\n" * 5_000 + b":1\r\n",
+        b"$99999999999999999999\r\nab\r\n",
     ],
     ids=lambda answer: repr(answer[:12]),
-)  # fmt: skip
+)
 async def test_server_that_speaks_nonsense_knows_nothing(answer: bytes) -> None:
     async with speaking(answer) as url, bench_at(url, seconds=0.1) as bench:
         for _ in range(3):

@@ -28,20 +28,34 @@ def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: flo
 @pytest.mark.parametrize(
     ("queries", "declared", "chosen", "advice"),
     [
-        pytest.param(queries_of(10, scorer=0.7, none=0.8, weak=0.74, normal=0.72, strong=0.7), "weak", "none",
-                     "your scorer ranks 9 points worse than your retriever here .*: selections will make no calls",
-                     id="a scorer that ranks ten points worse leads to no calls"),
-        pytest.param(queries_of(10, scorer=0.9, none=0.8, weak=0.86, normal=0.85, strong=0.84), "weak", None,
-                     "your scorer ranks .* points better than your retriever here .*; the trust in it stays weak",
-                     id="one that ranks ten points better keeps its calls"),
-        pytest.param(queries_of(10, scorer=0.9, none=0.8, weak=0.8, normal=0.84, strong=0.9), "normal", "strong",
-                     "the trust in it is now strong, not normal", id="a strong scorer that was not known"),
-        pytest.param(queries_of(10, none=0.801), "weak", None, "stays weak, and about .* more judged quer",
-                     id="nothing is sure"),
+        pytest.param(
+            queries_of(10, scorer=0.7, none=0.8, weak=0.74, normal=0.72, strong=0.7),
+            "weak",
+            "none",
+            "your scorer ranks 9 points worse than your retriever here .*: selections will make no calls",
+            id="a scorer that ranks ten points worse leads to no calls",
+        ),
+        pytest.param(
+            queries_of(10, scorer=0.9, none=0.8, weak=0.86, normal=0.85, strong=0.84),
+            "weak",
+            None,
+            "your scorer ranks .* points better than your retriever here .*; the trust in it stays weak",
+            id="one that ranks ten points better keeps its calls",
+        ),
+        pytest.param(
+            queries_of(10, scorer=0.9, none=0.8, weak=0.8, normal=0.84, strong=0.9),
+            "normal",
+            "strong",
+            "the trust in it is now strong, not normal",
+            id="a strong scorer that was not known",
+        ),
+        pytest.param(
+            queries_of(10, none=0.801), "weak", None, "stays weak, and about .* more judged quer", id="nothing is sure"
+        ),
         pytest.param(queries_of(4, none=0.99), "weak", None, "judge 1 more", id="too few queries"),
         pytest.param([], "strong", None, "0 queries .* judge 5 more .* stays strong", id="no query"),
     ],
-)  # fmt: skip
+)
 def test_measured_trust_changes_what_is_declared_only_for_a_sure_gain(
     queries: Sequence[Ordered], declared: Trust, chosen: Choice | None, advice: str
 ) -> None:

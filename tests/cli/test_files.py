@@ -236,7 +236,7 @@ def test_titles(text: str, title: str | None) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_passages_of_any_text_have_all_of_it(name: str, kind: str) -> None:
     text = KINDS[kind](20_000)
-    passages = [passage.text for passage in files.Passages(100)._cut(Document(name, text))]
+    passages = [passage.text for passage in files.PassageSplitter(100)._cut(Document(name, text))]
     assert max(map(len, passages)) <= 100 or not text.strip()
     assert "".join("".join(passages).split()) == "".join(text.split())
 

@@ -61,14 +61,17 @@ def shown(answer: dict[str, Any], query: str = "what [is] asked", terminal: bool
 
 
 ANSWER: dict[str, Any] = {
-    "documents": [document(1, "cross_encoder", 4_321, "  First line [bold].\nSecond line."),
-                  document(2, "posterior", 1, None), document(3, "cross_encoder", 2, "")],
+    "documents": [
+        document(1, "cross_encoder", 4_321, "  First line [bold].\nSecond line."),
+        document(2, "posterior", 1, None),
+        document(3, "cross_encoder", 2, ""),
+    ],
     "pool_size": 10_000,
     "usage": {"budget": 5, "cross_encoder_calls": 4, "rounds": 2},
     "stop_reason": "budget",
     "timings_ms": {"retrieve": 10.4, "select": 2.0, "score": 87.6, "total": 101.2},
     "warnings": [{"slug": "scoring-truncated", "message": "2 documents were [cut]"}],
-}  # fmt: skip
+}
 
 
 def test_a_selection() -> None:

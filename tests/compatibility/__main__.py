@@ -37,9 +37,14 @@ class Environment:
 ENVIRONMENTS = (
     Environment("cohere", ("cohere",)),
     Environment("langchain", ("langchain-cohere", "langchain-nvidia-ai-endpoints")),
-    Environment("llamaindex",
-                ("llama-index-postprocessor-cohere-rerank", "llama-index-postprocessor-jinaai-rerank",
-                 "llama-index-postprocessor-tei-rerank")),
+    Environment(
+        "llamaindex",
+        (
+            "llama-index-postprocessor-cohere-rerank",
+            "llama-index-postprocessor-jinaai-rerank",
+            "llama-index-postprocessor-tei-rerank",
+        ),
+    ),
     Environment("haystack", ("cohere-haystack", "jina-haystack", "nvidia-haystack")),
     Environment("litellm", ("litellm",)),
     Environment("infinity", ("infinity-client",)),
@@ -48,7 +53,7 @@ ENVIRONMENTS = (
     Environment("aliyun", ("lightrag-hku", "dashscope")),
     Environment("dify", ("dify_plugin",)),
     Environment("applications", ("requests",)),
-)  # fmt: skip
+)
 
 
 def install(environment: Environment, *, fresh: bool) -> Path:

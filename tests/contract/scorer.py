@@ -8,9 +8,12 @@ from boundarymorph.scoring.scorer import Scorer
 
 QUERY = "how often do trams run?"
 TEXTS = [
-    "Trams run every ten minutes on weekdays.", "A violin has four strings.", "",
-    "The timetable of the tram: one leaves each quarter of an hour.", "Ärzte empfehlen 8 Stunden Schlaf 🙂",
-]  # fmt: skip
+    "Trams run every ten minutes on weekdays.",
+    "A violin has four strings.",
+    "",
+    "The timetable of the tram: one leaves each quarter of an hour.",
+    "Ärzte empfehlen 8 Stunden Schlaf 🙂",
+]
 
 
 class ScorerContract:

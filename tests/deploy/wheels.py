@@ -20,10 +20,13 @@ from tests.documented import check_printed
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 INSTALLERS = ("uv", "pip")
 TEXTS = (
-    "Waves broke over the pier all night.", "The harbour master counted the boats after the gale.",
-    "Bread rises best in a warm kitchen.", "A barometer falls before a storm comes in from the sea.",
-    "Trains were late on Monday.", "The lifeboat crew went out in winds of seventy knots.",
-)  # fmt: skip
+    "Waves broke over the pier all night.",
+    "The harbour master counted the boats after the gale.",
+    "Bread rises best in a warm kitchen.",
+    "A barometer falls before a storm comes in from the sea.",
+    "Trains were late on Monday.",
+    "The lifeboat crew went out in winds of seventy knots.",
+)
 LIBRARY = """
 import sys
 from boundarymorph import Selector

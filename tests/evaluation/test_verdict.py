@@ -35,14 +35,17 @@ def verdict(means: Mapping[str, float], *, questions: int = 8, judged: float = 9
     ("changed", "answer", "advice"),
     [
         ({OURS: 70.0}, "helps", "Use ours."),
-        ({OURS: 70.0, HYBRID: 80.0}, "helps",
-         "It is better still with hybrid, first B reranked: run `boundarymorph calibrate`"),
+        (
+            {OURS: 70.0, HYBRID: 80.0},
+            "helps",
+            "It is better still with hybrid, first B reranked: run `boundarymorph calibrate`",
+        ),
         ({}, "does not help", 'Use fusion and no calls ("hybrid": true, "method": "boundarymorph", "budget": 0)'),
         ({NO_CALLS: 63.0, OURS: 50.0}, "harms", 'Use no calls ("budget": 0)'),
         ({FIRST: 50.0}, "harms", "Use fusion and no calls"),
         ({FIRST: 50.0, OURS: 70.0}, "helps", "Use ours."),
     ],
-)  # fmt: skip
+)
 def test_the_answer_is_by_paired_intervals(changed: Mapping[str, float], answer: str, advice: str) -> None:
     found = verdict({**MEANS, **changed})
     assert found.answer == answer

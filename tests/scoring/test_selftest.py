@@ -39,17 +39,23 @@ BROKEN: dict[str, tuple[Score, str]] = {
     "no activation": (each(lambda score: 8 * score - 4), "raw logit"),
     "constant": (each(lambda score: 0.5), "every pair the same score, 0.5"),
     "another template": (lambda query, texts: [len(text) % 17 / 17 for text in texts], "do not depend on the query"),
-    "a template for other models": (lambda query, texts: [random.Random(query + text).random() for text in texts],
-                                    "template that it was trained with"),
+    "a template for other models": (
+        lambda query, texts: [random.Random(query + text).random() for text in texts],
+        "template that it was trained with",
+    ),
     "truncated to nothing": (lambda query, texts: [len(query) / 99] * len(texts), "do not depend on the text"),
     "random": (lambda query, texts: [random.random() for _ in texts], "other scores each time"),
-    "NaN on long texts": (lambda query, texts: [None if len(text) > 4_000 else overlap(query, text) for text in texts],
-                          "it fails on a text of 20,"),
+    "NaN on long texts": (
+        lambda query, texts: [None if len(text) > 4_000 else overlap(query, text) for text in texts],
+        "it fails on a text of 20,",
+    ),
     "sorted answers": (lambda query, texts: sorted(works(query, texts), reverse=True), "another order than the texts"),
     "off by one": (lambda query, texts: works(query, [*texts[1:], texts[0]]), "shifted by one"),
-    "normalised in a batch": (lambda query, texts: [score / sum(works(query, texts)) for score in works(query, texts)],
-                              "depends on the other pairs"),
-}  # fmt: skip
+    "normalised in a batch": (
+        lambda query, texts: [score / sum(works(query, texts)) for score in works(query, texts)],
+        "depends on the other pairs",
+    ),
+}
 
 
 class Scoring(Ours):

@@ -121,13 +121,19 @@ async def test_the_order_of_the_first_stage_is_thinned_out_too(
     numbers=st.lists(st.integers(0, 12), min_size=30, max_size=30),
     gone=st.sets(st.sampled_from(IDS), max_size=8),
     budget=st.integers(0, 30),
-    options=st.fixed_dictionaries({"k": st.integers(1, 30), "rounds": st.integers(1, 8) | st.just("auto"),
-                                   "reuse": st.booleans(), "return_documents": st.booleans(),
-                                   "goal": st.sampled_from(["set", "order"]),
-                                   "method": st.sampled_from(["trend", "boundarymorph"])}),
+    options=st.fixed_dictionaries(
+        {
+            "k": st.integers(1, 30),
+            "rounds": st.integers(1, 8) | st.just("auto"),
+            "reuse": st.booleans(),
+            "return_documents": st.booleans(),
+            "goal": st.sampled_from(["set", "order"]),
+            "method": st.sampled_from(["trend", "boundarymorph"]),
+        }
+    ),
     strange=st.booleans(),
     cached=st.booleans(),
-)  # fmt: skip
+)
 async def test_no_text_is_paid_for_twice(
     numbers: list[int], gone: set[str], budget: int, options: dict[str, Any], strange: bool, cached: bool
 ) -> None:

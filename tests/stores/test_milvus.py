@@ -85,10 +85,13 @@ def test_documents_beyond_one_request(catalog: StoreCatalog, monkeypatch: pytest
         (Document("i" * stores.MAX_ID_BYTES, ""), Document("i" * (stores.MAX_ID_BYTES + 1), ""), "id"),
         (Document("a", "ä" * 32_767 + "a"), Document("a", "ä" * 32_768), "text"),
         (Document("a", "", "t" * stores.MAX_BYTES), Document("a", "", "t" * (stores.MAX_BYTES + 1)), "title"),
-        (Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 8)}),
-         Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 7)}), "metadata"),
+        (
+            Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 8)}),
+            Document("a", "", metadata={"a": "v" * (stores.MAX_BYTES - 7)}),
+            "metadata",
+        ),
     ],
-)  # fmt: skip
+)
 def test_too_large_document_is_refused(catalog: StoreCatalog, most: Document, over: Document, what: str) -> None:
     index = catalog.create("a", encoder=None, dimension=4)
     with pytest.raises(LimitExceeded, match=f"the {what} of"):

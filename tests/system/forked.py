@@ -27,9 +27,14 @@ import orjson
 
 COMMANDS = "boundarymorph.cli.main"
 PRELOADED = (
-    COMMANDS, "boundarymorph.server.process", "boundarymorph.server.app", "boundarymorph.api.indexes", "tests.weights",
-    "uvicorn.protocols.websockets.auto", "uvloop",
-)  # fmt: skip
+    COMMANDS,
+    "boundarymorph.server.process",
+    "boundarymorph.server.app",
+    "boundarymorph.api.indexes",
+    "tests.weights",
+    "uvicorn.protocols.websockets.auto",
+    "uvloop",
+)
 NUMBER = struct.Struct("!q")
 
 

@@ -23,7 +23,7 @@ export interface Call {
   readonly method: string;
   readonly path: string;
   readonly headers?: Readonly<Record<string, string>>;
-  /** Of an attempt, for which there are so many milliseconds left. */
+  /** Returns the body of an attempt. left: the remaining milliseconds. */
   readonly body?: (left: number) => string | ReadableStream<Uint8Array>;
   /** Whether the answer is read by the caller, as it comes. */
   readonly streamed?: boolean;
@@ -33,7 +33,7 @@ export interface Call {
   readonly idempotent?: boolean;
   /** Whether it may be sent again at all; by default it may. */
   readonly repeatable?: boolean;
-  /** A status, besides those of success, whose answer is returned. */
+  /** A further status, beside success, whose answer is returned. */
   readonly accepted?: number;
   readonly signal?: AbortSignal | undefined;
 }

@@ -232,7 +232,7 @@ function selected(query: Query, options: SelectOptions, signal: AbortSignal | un
     method: "POST",
     path: "/select",
     headers: { "content-type": "application/json" },
-    // The service gets what is left of the time.
+    // The service gets the remaining time.
     body: (left) => encoded({ ...body, deadline_ms: Math.max(1, Math.round(left)) }),
     time: typeof deadline_ms === "number" ? deadline_ms : undefined,
     signal,

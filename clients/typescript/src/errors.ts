@@ -32,7 +32,7 @@ export class ProblemError extends BoundaryMorphError {
   readonly type: string;
   /** Of the HTTP answer. */
   readonly status: number;
-  /** What is wrong and what to do about it. */
+  /** The problem, and what to do about it. */
   readonly detail: string;
   /** Where in the body, and what. */
   readonly errors: readonly Record<string, string>[];

@@ -74,7 +74,7 @@ def _prepared(request: Request, access: Access, service: Lifecycle, data: Any, a
         content = response_of(result, explain=explain, policy=policy.name).model_dump_json().encode()
         if (
             len(content) > task.context.room.answer
-            and task.report.if_they_fit
+            and task.report.optional_texts
             and TEXTS_LEFT_OUT not in result.warnings
         ):
             return answer(replace(result, warnings=[*result.warnings, TEXTS_LEFT_OUT]))

@@ -168,7 +168,7 @@ def _report(request: SelectRequest, limits: Limits) -> Report:
         request.explain == "pool",
         request.explain_depth,
         proposals,
-        if_they_fit=by_default,
+        optional_texts=by_default,
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the library has none of these
 
 Vector = NDArray[np.float32]
 _VectorKey = tuple[str, int, bytes]  # model, dimension, digest of the text
-_ENTRY_BYTES = 600  # of a vector besides its numbers
+_ENTRY_BYTES = 600  # that a cached vector takes in addition to its numbers
 
 
 class CachingEncoder:

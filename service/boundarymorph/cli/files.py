@@ -20,6 +20,7 @@ from boundarymorph.reading import Stream, has_content
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_VALUES, Filter
 from boundarymorph.retrieval.interfaces import Index
+from boundarymorph.retrieval.passages import blocks
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson, parse_record
 
 PASSAGE_CHARACTERS = 1_200  # about 300 tokens, which common models read whole together with a query
@@ -30,7 +31,7 @@ FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOT
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]++([^\n#].*)", re.MULTILINE)
 _BLOCK = 20  # passages that are cut at a time, as the splitters' time grows with the square of a text's length
-_BORDERS = ("\n#", "\n\n", "\n", " ")  # of blocks, the best first: a heading, a paragraph, a line, a word
+_BORDERS = (("\n#", 0), ("\n\n", 0), ("\n", 0), (" ", 0))  # between blocks: a heading, a paragraph, a line, a word
 Entry = ParsedDocument | BadLine
 
 
@@ -210,19 +211,8 @@ def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None,
     return place(columns.id, "id", "_id"), text, place(columns.title, "title")
 
 
-def _blocks(text: str, most: int) -> Iterator[str]:
-    """Split a text into parts of at most `most` characters. A part ends at a border if it has one."""
-    start = 0
-    while len(text) - start > most:
-        ends = (text.rfind(border, start + most // 2, start + most) for border in _BORDERS)
-        end = next((end for end in ends if end > start), start + most)
-        yield text[start:end]
-        start = end
-    yield text[start:]
-
-
 @dataclass(slots=True)
-class Passages:
+class PassageSplitter:
     """Cuts documents into passages of at most `characters`, at headings, paragraphs and sentences. A passage has the
     title of its document and the metadata `document`, the document's id, and `passage`, its number from 1. The first
     has the document's id; others have `#` and their number behind it."""
@@ -243,8 +233,9 @@ class Passages:
 
     def _cut(self, document: Document) -> Iterator[Document]:
         splitter = MarkdownSplitter if document.id.lower().endswith(MARKDOWN) else TextSplitter
-        blocks = map(splitter(self.characters).chunks, _blocks(document.text, _BLOCK * self.characters))
-        texts = list(chain.from_iterable(blocks)) or [document.text]
+        cut, whole = splitter(self.characters).chunks, document.text
+        parts = blocks(whole, _BLOCK * self.characters, borders=_BORDERS)
+        texts = list(chain.from_iterable(cut(whole[start:end]) for start, end in parts)) or [whole]
         self._counts[document.id] = len(texts)
         for number, text in enumerate(texts, start=1):
             id = document.id if number == 1 else f"{document.id}#{number}"

@@ -275,7 +275,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
     characters = options.passages
     if characters is None:
         characters = files.PASSAGE_CHARACTERS if files.is_texts(source) or files.is_table(source) else 0
-    passages = files.Passages(characters)
+    passages = files.PassageSplitter(characters)
     kind, dimension = (options.kind, options.dimension) if options.encoder is None else (WORDS, 0)
     async with AsyncExitStack() as stack:
         catalog, encoder, made_by = stack.enter_context(_indexes(options.data_directory)), None, None

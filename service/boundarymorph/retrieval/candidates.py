@@ -204,17 +204,13 @@ class GivenCandidates:
             scores=None if scores is None else np.asarray(scores)[parents],
             tokens=None if source.tokens is None else [source.tokens[place] for place in parents],
         )
-        return (
-            []
-            if not found.left_out
-            else [
-                Notice(
-                    "passages-left-out",
-                    f"{counted(found.left_out, 'passage was', 'passages were')} left out of long documents, as "
-                    "others have more words of the query (limits.document_passages, limits.passages)",
-                )
-            ]
+        if not found.left_out:
+            return []
+        said = (
+            f"{counted(found.left_out, 'passage was', 'passages were')} left out of long documents, as "
+            "others have more words of the query (limits.document_passages, limits.passages)"
         )
+        return [Notice("passages-left-out", said)]
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
         return {id: self._by_id[id] for id in ids}

@@ -21,7 +21,8 @@ MARGIN = 0.75  # share of the room that a passage fills, as a text may have more
 LEAST_ROOM = 64  # tokens for a passage beside a query and a title
 SPECIAL_TOKENS = 4
 OVERLAP = 1 / 8  # share of a passage that the next one repeats
-BORDERS = (("\n#", 0), ("\n\n", 0), ("\n", 0), (". ", 1), ("。", 1), (" ", 0))  # the best first, and where they end
+Borders = Sequence[tuple[str, int]]
+BORDERS: Borders = (("\n#", 0), ("\n\n", 0), ("\n", 0), (". ", 1), ("。", 1), (" ", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +142,16 @@ def divided(documents: Sequence[Document], query: str, room: float, cut: Cut) ->
     return Divided(candidates, np.array(parents, dtype=np.intp), Passages(passages), left_out)
 
 
-def blocks(text: str, most: int, overlap: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield where the parts of a text begin and end, which have at most `most` characters and end at a border if they
-    have one. overlap: characters of a part that the next one repeats, from a word on; less than half of `most`."""
+def blocks(text: str, most: int, overlap: int = 0, borders: Borders = BORDERS) -> Iterator[tuple[int, int]]:
+    """Yield the places at which the parts of a text begin and end. A part has at most `most` characters, and ends at a
+    border if it has one.
+
+    overlap: characters of a part that the next one repeats, from a word on; less than half of `most`. borders: the best
+    first, each with the number of its characters that belong to the part before it.
+    """
     start = 0
     while len(text) - start > most:
-        found = ((text.rfind(border, start + most // 2, start + most), inside) for border, inside in BORDERS)
+        found = ((text.rfind(border, start + most // 2, start + most), inside) for border, inside in borders)
         end = next((at + inside for at, inside in found if at > start), start + most)
         yield start, end
         again = text.find(" ", end - overlap, end)

@@ -117,16 +117,16 @@ class SelectionResult:
     """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
 
     task: as it was carried out. passages: among the candidates, of which the set has at most one of each document.
-    budget: the calls that it was allowed, 0 if by judgements they make sets worse and the
-    request names no budget. history: the scores that were asked for, all of which count against it. calls: how many of
-    them the cross-encoder computed for this task; cached: how many came from a cache, or from another task that was
-    computing the same pair. reused: scores known before, which replaced as many calls; outlook: what the set is
-    expected to miss, and what more calls would bring; documents: by id, as far as they were fetched; truncated:
-    scored pairs that were cut to fit the cross-encoder; trips: requests to the scorer; tokens: that a language model
-    read and wrote; seconds: by stage, and their total; vectors: the source of the pool's vectors; explained: if the
-    task asks for it and anything was believed. calibration: when that in use was made; to_people: whether relevance is
-    what people are expected to find; model, trust: the scorer's full name, if it is known, and how far it is trusted;
-    scores: the scorer's own, by position, where relevance is something else.
+    budget: the calls that it was allowed, 0 if by judgements they make sets worse and the request names no budget.
+    history: the scores that were asked for, all of which count against it. calls: how many of them the cross-encoder
+    computed for this task; cached: how many came from a cache, or from another task that was computing the same pair.
+    reused: scores known before, which replaced as many calls; outlook: what the set is expected to miss, and what more
+    calls would bring; documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the
+    cross-encoder; trips: requests to the scorer; tokens: that a language model read and wrote; seconds: by stage, and
+    their total; vectors: the source of the pool's vectors; explained: if the task asks for it and anything was
+    believed. calibration: when that in use was made; to_people: whether relevance is what people are expected to find;
+    model, trust: the scorer's full name, if it is known, and how far it is trusted; scores: the scorer's own, by
+    position, where relevance is something else.
     answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
     probability to reach `min_relevance`. spans: the relevant parts of what was scored for this task, by its text.
     """

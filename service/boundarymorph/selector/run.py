@@ -478,7 +478,7 @@ class SelectionRun:
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
         """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
         try:
-            fitting = texts_that_fit(self.warnings, optional=self._task.report.if_they_fit)
+            fitting = texts_that_fit(self.warnings, optional=self._task.report.optional_texts)
             with self._observer.stage("fetch"), fitting:
                 async with self._task.context.deadline.of_texts.enforced():
                     if self.session is not None:
@@ -529,7 +529,7 @@ class SelectionRun:
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.report.return_documents:
-            with texts_that_fit(self.warnings, optional=task.report.if_they_fit):
+            with texts_that_fit(self.warnings, optional=task.report.optional_texts):
                 await self.documents.read(documents, answer=True)
         unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))

@@ -39,10 +39,10 @@ class CalibratedScores:
     """The scorer's scores of a task's documents, and how relevance is read as a probability.
 
     reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
-    ranking_only: whether the session only sorts, so that it can get probabilities in place of
-    scores. to_people: whether relevance is what people are expected to find. trust: in the scorer. harmful: whether
-    judgements say that calls make sets worse. shipped: the map that ships, if there is no calibration to use; it is
-    applied to the answer alone. scores: the scorer's own, by position.
+    ranking_only: whether the session only sorts, so that it can get probabilities in place of scores. to_people:
+    whether relevance is what people are expected to find. trust: in the scorer. harmful: whether judgements say that
+    calls make sets worse. shipped: the map that ships, if there is no calibration to use; it is applied to the answer
+    alone. scores: the scorer's own, by position.
     """
 
     reading: ProbabilityMap | None = None
@@ -65,7 +65,7 @@ class CalibratedScores:
     ) -> tuple[CalibratedScores, list[Notice]]:
         """Take the map of the task's calibration, or say in a warning why not.
 
-        scorer, encoder: names of the models in use, None if they are not known. trust: that is declared for the scorer.
+        scorer, encoder: names of the models in use, None if they are not known. trust: the declared one.
         """
         calibration, trusted = task.relevance.calibration, task.relevance.trust or trust_of(scorer, trust)
         ranking_only, to_people = task.spending.goal == "scores", task.relevance.to_people

@@ -106,7 +106,7 @@ class Report:
 
     Attributes:
         return_documents: Whether it has the texts.
-        if_they_fit: Whether texts that take more bytes than an answer may have are left out; else they are refused.
+        optional_texts: Whether texts that take more bytes than an answer may have are left out; else they are refused.
         explain_pool: Whether it has `Explained`.
         explain_depth: About how many of the first candidates; None for all.
         proposals: With a target, how many documents to read next it names at most.
@@ -116,7 +116,7 @@ class Report:
     explain_pool: bool = False
     explain_depth: int | None = None
     proposals: int = 0
-    if_they_fit: bool = False
+    optional_texts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

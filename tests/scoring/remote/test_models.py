@@ -51,31 +51,96 @@ def of_logits(*logits: float) -> list[float]:
 
 QWEN, USAGE = "Qwen/Qwen3-Reranker-0.6B", {"prompt_tokens": 56, "total_tokens": 56}
 DOCUMENTED: list[tuple[Recorded, list[float]]] = [
-    (Recorded("cohere+http", "/v2/rerank",
-              {"id": "07734bd2-2473-4f07-94e1-0d9f0e6843cf",
-               "results": [{"index": 1, "relevance_score": 0.999071, "relevant_spans": SPANS},
-                           {"index": 0, "relevance_score": 0.1867867}],
-               "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 56}}}, model=PRO),
-     [0.1867867, 0.999071]),
-    (Recorded("voyage+http", "/v1/rerank",
-              {"object": "list", "data": listed("relevance_score", 0.4375, 0.421875), "model": "rerank-3",
-               "usage": {"total_tokens": 26}}, model="rerank-3"), [0.4375, 0.421875]),
-    (Recorded("jina+http", "/v1/rerank",
-              {"model": "jina-reranker-v3.5", "object": "list", "usage": {"total_tokens": 815},
-               "results": listed("relevance_score", 0.5, -0.25)}, model="jina-reranker-v3.5"), [0.75, 0.375]),
-    (Recorded("nim", "/v1/ranking", {"rankings": listed("logit", -1.2421875, -5.41015625), "usage": USAGE},
-              model="nvidia/llama-nemotron-rerank-1b-v2", lists=True), of_logits(-1.2421875, -5.41015625)),
-    (Recorded("vllm", "/v1/rerank",
-              {"id": "rerank-1", "model": "nvidia/Nemotron-3.5-Rerank-8B-BF16", "usage": USAGE,
-               "results": listed("relevance_score", 0.75, 0.25, document={"text": "a"})},
-              model="nvidia/Nemotron-3.5-Rerank-8B-BF16", lists=True), [0.75, 0.25]),
-    (Recorded("sglang", "/v1/rerank",
-              listed("score", 0.7981867777396212, 0.0002034269780552065, document=None, meta_info=None), model=QWEN,
-              lists=True), [0.7981867777396212, 0.0002034269780552065]),
-    (Recorded("llamacpp", "/v1/rerank",
-              {"model": QWEN, "object": "list", "usage": USAGE,
-               "results": listed("relevance_score", 0.9971, 0.0072)}, model=QWEN, lists=True), [0.9971, 0.0072]),
-]  # fmt: skip
+    (
+        Recorded(
+            "cohere+http",
+            "/v2/rerank",
+            {
+                "id": "07734bd2-2473-4f07-94e1-0d9f0e6843cf",
+                "results": [
+                    {"index": 1, "relevance_score": 0.999071, "relevant_spans": SPANS},
+                    {"index": 0, "relevance_score": 0.1867867},
+                ],
+                "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 56}},
+            },
+            model=PRO,
+        ),
+        [0.1867867, 0.999071],
+    ),
+    (
+        Recorded(
+            "voyage+http",
+            "/v1/rerank",
+            {
+                "object": "list",
+                "data": listed("relevance_score", 0.4375, 0.421875),
+                "model": "rerank-3",
+                "usage": {"total_tokens": 26},
+            },
+            model="rerank-3",
+        ),
+        [0.4375, 0.421875],
+    ),
+    (
+        Recorded(
+            "jina+http",
+            "/v1/rerank",
+            {
+                "model": "jina-reranker-v3.5",
+                "object": "list",
+                "usage": {"total_tokens": 815},
+                "results": listed("relevance_score", 0.5, -0.25),
+            },
+            model="jina-reranker-v3.5",
+        ),
+        [0.75, 0.375],
+    ),
+    (
+        Recorded(
+            "nim",
+            "/v1/ranking",
+            {"rankings": listed("logit", -1.2421875, -5.41015625), "usage": USAGE},
+            model="nvidia/llama-nemotron-rerank-1b-v2",
+            lists=True,
+        ),
+        of_logits(-1.2421875, -5.41015625),
+    ),
+    (
+        Recorded(
+            "vllm",
+            "/v1/rerank",
+            {
+                "id": "rerank-1",
+                "model": "nvidia/Nemotron-3.5-Rerank-8B-BF16",
+                "usage": USAGE,
+                "results": listed("relevance_score", 0.75, 0.25, document={"text": "a"}),
+            },
+            model="nvidia/Nemotron-3.5-Rerank-8B-BF16",
+            lists=True,
+        ),
+        [0.75, 0.25],
+    ),
+    (
+        Recorded(
+            "sglang",
+            "/v1/rerank",
+            listed("score", 0.7981867777396212, 0.0002034269780552065, document=None, meta_info=None),
+            model=QWEN,
+            lists=True,
+        ),
+        [0.7981867777396212, 0.0002034269780552065],
+    ),
+    (
+        Recorded(
+            "llamacpp",
+            "/v1/rerank",
+            {"model": QWEN, "object": "list", "usage": USAGE, "results": listed("relevance_score", 0.9971, 0.0072)},
+            model=QWEN,
+            lists=True,
+        ),
+        [0.9971, 0.0072],
+    ),
+]
 
 
 @pytest.mark.parametrize(("wire", "expected"), DOCUMENTED, ids=[wire.models[0] + wire.scheme for wire, _ in DOCUMENTED])

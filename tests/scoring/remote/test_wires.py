@@ -33,27 +33,47 @@ SPANS = {"relevant_spans": {"mode": "enabled", "max_spans": MOST_SPANS}}
 VLLM = {"truncate_prompt_tokens": -1, "use_activation": True}
 # A URL, the path and the body of the request for the scores of two texts, and an answer that gives them 0.25 and 0.75.
 EXCHANGES = [
-    ("http://a", "/score", {"query": "q", "texts": ["a", "b"], "deadline_ms": DEADLINE_SHARE * 10_000},
-     {"model": "m", "scores": [0.25, 0.75]}),
-    ("tei://a", "/rerank", {"query": "q", "texts": ["a", "b"], "truncate": True, "raw_scores": False},
-     [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}]),
+    (
+        "http://a",
+        "/score",
+        {"query": "q", "texts": ["a", "b"], "deadline_ms": DEADLINE_SHARE * 10_000},
+        {"model": "m", "scores": [0.25, 0.75]},
+    ),
+    (
+        "tei://a",
+        "/rerank",
+        {"query": "q", "texts": ["a", "b"], "truncate": True, "raw_scores": False},
+        [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}],
+    ),
     ("vllm://a", "/v1/rerank", NAMED | VLLM, {"id": "1", "results": RESULTS}),
     ("infinity://a", "/rerank", NAMED | {"raw_scores": False, "return_documents": False}, {"results": RESULTS}),
-    ("llamacpp://a?activation=sigmoid", "/v1/rerank", NAMED | {"top_n": 2, "return_documents": False},
-     {"results": LOGITS}),
+    (
+        "llamacpp://a?activation=sigmoid",
+        "/v1/rerank",
+        NAMED | {"top_n": 2, "return_documents": False},
+        {"results": LOGITS},
+    ),
     ("sglang://a", "/v1/rerank", NAMED | {"return_documents": False}, JUDGED),
-    ("nim://a", "/v1/ranking", RANKED,
-     {"rankings": [{"index": 1, "logit": math.log(3)}, {"index": 0, "logit": -math.log(3)}]}),
+    (
+        "nim://a",
+        "/v1/ranking",
+        RANKED,
+        {"rankings": [{"index": 1, "logit": math.log(3)}, {"index": 0, "logit": -math.log(3)}]},
+    ),
     ("cohere://?model=m", "/v2/rerank", NAMED | {"top_n": 2}, {"id": "1", "results": RESULTS}),
     ("cohere://?model=rerank-v5.0-fast", "/v2/rerank", NAMED | {"top_n": 2} | SPANS, {"id": "1", "results": RESULTS}),
     ("jina://?model=m", "/v1/rerank", NAMED | {"top_n": 2, "return_documents": False}, {"results": RESULTS}),
-    ("jina://?model=jina-reranker-v3.5", "/v1/rerank", NAMED | {"top_n": 2, "return_documents": False},
-     {"results": COSINES}),
+    (
+        "jina://?model=jina-reranker-v3.5",
+        "/v1/rerank",
+        NAMED | {"top_n": 2, "return_documents": False},
+        {"results": COSINES},
+    ),
     ("jina://?model=m&activation=cosine", "/v1/rerank", None, {"results": COSINES}),
     ("voyage://?model=m", "/v1/rerank", NAMED | {"return_documents": False}, {"object": "list", "data": RESULTS}),
     ("systemone://?model=m", "/v1/systemone", QUESTIONS, DECIDED),
     ("decisions://?model=m", "/v1/decisions", QUESTIONS, DECIDED),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("url", "path", "body", "answered"), EXCHANGES)

@@ -149,7 +149,7 @@ class RerankRequest(BaseModel):
         return False
 
     def chosen_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Return those of a document's relevant spans that the request asks for."""
+        """Return the relevant spans of a document that the request asks for."""
         return spans
 
 

@@ -151,10 +151,9 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
         count, warnings = int(result.selection.scored.sum()), ranking.diagnostics.warnings
         metrics.rerank_documents.labels(path, "scored").inc(count)
         metrics.rerank_documents.labels(path, "inferred").inc(len(asked.texts) - count)
-        shown = warnings and not dialect.takes_warnings
-        return content.encode(), {
-            WARNINGS_HEADER: json.dumps([each.model_dump() for each in warnings])
-        } if shown else {}
+        if not warnings or dialect.takes_warnings:
+            return content.encode(), {}
+        return content.encode(), {WARNINGS_HEADER: json.dumps([each.model_dump() for each in warnings])}
 
     large = sum(map(len, asked.texts)) >= bodies.LARGE
     return Prepared(task, answer, lambda result: large)

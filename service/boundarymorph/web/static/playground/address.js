@@ -22,7 +22,7 @@ export function remember(form, how) {
   history[how === "replace" ? "replaceState" : "pushState"](null, "", search);
 }
 
-// Fills in what the address holds, and else what is usual. An index stays if the address names none.
+// Fills in the fields from the address, and other fields with the usual values. The index stays if the address names no index.
 export function restore(form) {
   const state = new URLSearchParams(location.search);
   const source = state.get("source") in USUAL ? state.get("source") : state.has("index") ? "index" : "example";
@@ -39,7 +39,7 @@ export function restore(form) {
   }
 }
 
-// The first field of the address, as [name, value], that the form had to leave empty; undefined if there is none.
+// The first field of the address, as [name, value], whose value the form cannot hold; undefined if all fit.
 export function refused(form) {
   const choices = (name) => FIELDS.includes(name) && ["number", "select-one"].includes(form.elements[name].type);
   return [...new URLSearchParams(location.search)].find(([name, value]) => value && choices(name) && !form.elements[name].value);

@@ -2,9 +2,9 @@
 
 import { decimal, element, number, plural } from "./dom.js";
 
-const STEPS = 16; // intervals of ranks that are averaged, of growing length,
-const LEAST = 5; // and of so many documents at least
-const POINTS = 60; // of plain reranking, at most
+const STEPS = 16; // intervals of ranks, of growing length, over each of which the curve is averaged
+const LEAST = 5; // the fewest documents of an interval
+const POINTS = 60; // the most points of the curve of plain reranking
 const MARGIN = { left: 44, right: 12, top: 10, bottom: 44 };
 
 function svg(tag, attributes = {}, ...children) {

@@ -48,7 +48,7 @@ export class Comparison {
     return ids.reduce((total, id) => total + this.score(id), 0);
   }
 
-  // What plain reranking returns for so many calls.
+  // Returns the set of plain reranking, which spends `calls` on the first documents.
   plainSet(calls) {
     const [read, rest] = [this.#first.slice(0, calls), this.#first.slice(calls)];
     return [...read.toSorted((one, other) => this.score(other) - this.score(one)), ...rest].slice(0, this.ours.length);

@@ -16,7 +16,7 @@ export class How {
     new ResizeObserver(() => this.#draw()).observe(find("how"));
   }
 
-  // request: with the documents of a pool. comparison: null if there is none.
+  // request: has the documents of a pool. comparison: null without a comparison.
   show(request, answer, comparison, calls) {
     const documents = new Map([...(request.pool ?? []), ...(comparison?.documents.values() ?? []), ...answer.documents].map((document) => [document.id, document]));
     this.#shown = { answer, comparison, calls, queries: request.queries, named: (id) => (documents.has(id) ? title(documents.get(id)) : id) };

@@ -63,7 +63,7 @@ async function compared(request, answer, signal) {
   }
 }
 
-// result: of the comparison; an error if it has failed, null if there is none.
+// result: the comparison, the error by which it failed, or null without a comparison.
 function show(request, answer, result) {
   const comparison = result instanceof Error ? null : result;
   const queries = request.queries ?? [request.query];

@@ -134,7 +134,7 @@ export class RequestForm {
     if (this.usesIndex && !query.value) query.value = QUERIES[0];
   }
 
-  // Fills in what is usual for the source that was chosen, in fields that hold what is usual for another, and asks.
+  // Fills in the usual values of the chosen source where a field still holds those of another source, and asks.
   #enter() {
     const fields = this.#form.elements;
     for (const [name, value] of Object.entries(USUAL[fields.source.value])) {
@@ -159,7 +159,7 @@ export class RequestForm {
     this.say(why);
   }
 
-  // Says what is known of the indexes.
+  // Shows a hint about the indexes.
   say(hint) {
     this.#hint = hint;
     find("no-index").textContent = hint;

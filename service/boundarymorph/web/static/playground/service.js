@@ -13,7 +13,7 @@ export class Problem extends Error {
     this.requestId = response?.headers.get("X-Request-ID") ?? null;
   }
 
-  // What is wrong, as a sentence without the advice to try again.
+  // The problem, as a sentence without the advice to try again.
   get reason() {
     const [what] = this.message.split(";", 1);
     return what.charAt(0).toUpperCase() + what.slice(1);

@@ -1,4 +1,4 @@
-// The answer's documents, beside those of plain reranking.
+// The documents of the answer, beside the documents of plain reranking.
 
 import { decimal, element, find, number, plural } from "./dom.js";
 import { from, row, tag, title } from "./rows.js";
@@ -6,7 +6,7 @@ import { from, row, tag, title } from "./rows.js";
 const WHOLE = 10; // documents of a set that is shown whole; of larger ones the differences come first
 const FIRST = 6; // rows at first
 
-// comparison: null if there is none. queries: of the request.
+// comparison: null without a comparison. queries: the queries of the request.
 export function showSets(answer, comparison, queries) {
   const { calls } = comparison ?? {};
   const ours = answer.documents.map((document) => ({ document, rank: document.retrieval_rank, row: ownRow(answer, document, comparison, queries) }));

@@ -23,7 +23,7 @@ const STOPPED = {
   scorer_failed: "the scorer failed",
 };
 
-// comparison: null if there is none. queries: of the request.
+// comparison: null without a comparison. queries: the queries of the request.
 export function showSummary(answer, comparison, queries) {
   const { documents, usage, pool_size: count } = answer;
   const read = documents.filter(({ source }) => source === "cross_encoder").length;
