@@ -2,13 +2,15 @@
 
 The scorer costs nothing here: it answers at once, in the process of the benchmark. Every query is new, so nothing is
 cached. *index* asks an index, in two layouts: "three" processes (gateway, retriever and Redis) and "one". *pool* sends
-the pool with its vectors, so that a body has many MB. With `--beside COMMIT` the service of that commit gets each block
-of requests too, in turn.
+the pool with its vectors, so that a body has many MB. *embedded* is *index* in one process with a scorer that has the
+name of the embedded model, so it is trusted as that one, and its pace, but takes no CPU time. With `--beside COMMIT`
+the service of that commit gets each block of requests too, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import itertools
 import random
@@ -30,18 +32,20 @@ from load_tests.processes import Server, checkout, retriever, serving
 from load_tests.workload import passages
 from tests.caching.servers import RedisServer
 from tests.fakes import wires
-from tests.fakes.upstream import in_a_thread
+from tests.fakes.upstream import Reply, in_a_thread, well
 
 K = 50
 STAGES = ("parse", "retrieve", "fetch", "select", "score")
 BLOCK = 5  # requests of one version before those of the other
 UPLOAD = 500  # documents per request
+EMBEDDED, PACE = "cross-encoder/ms-marco-MiniLM-L-12-v2", 0.01  # the embedded model and its seconds per text
 NO_TEST = {"BOUNDARYMORPH_SCORER__SELF_TEST": "false"}  # the scores of the benchmark mean nothing
 Size = tuple[int, int, int]
 SIZES: dict[str, list[Size]] = {  # (N, B, d) by part
     "index": [(1_000, 0, 384), (1_000, 20, 384), (1_000, 50, 384), (10_000, 0, 384), (10_000, 50, 384),
               (10_000, 50, 1_024)],
     "pool": [(1_000, 25, 384), (10_000, 50, 384), (10_000, 50, 1_024)],
+    "embedded": [(1_000, 25, 384), (1_000, 50, 384), (10_000, 50, 384)],
 }  # fmt: skip
 RATIOS = {"p50_ms", "gateway_cpu_ms", "retriever_cpu_ms"}
 
@@ -115,10 +119,16 @@ def start(
     return Service(parts, stack.enter_context(client))
 
 
+async def paced(reply: Reply) -> Reply:
+    """Delay a reply by the time that the embedded model takes for its scores."""
+    await asyncio.sleep(PACE * len(reply.body["scores"]))
+    return reply
+
+
 def requests(part: str, size: Size) -> Iterator[bytes]:
     """Yield bodies of requests with new queries."""
     (depth, budget, dimension), rng = size, random.Random(str((part, size)))
-    fields: dict[str, Any] = {"budget": budget, "k": K, "deadline_ms": 60_000}
+    fields: dict[str, Any] = {"budget": budget, "k": K, "deadline_ms": 60_000, "return_documents": False}
     if part == "pool":
         vectors = np.random.default_rng(0).standard_normal((depth, dimension)).astype("<f2")
         embeddings = {"data": base64.b64encode(vectors.tobytes()).decode(), "shape": [depth, dimension]}
@@ -162,8 +172,7 @@ def main() -> None:
     given = parser.parse_args()
     rows, ratios = report.Rows("request"), dict[str, float]()
     settings = NO_TEST | dict(each.split("=", 1) for each in given.set)
-    with ExitStack() as whole, in_a_thread(wires.Server(wires.Ours())) as instant, checkout(given.beside) as tree:
-        scorer = instant.endpoint().base
+    with ExitStack() as whole, checkout(given.beside) as tree:
         trees: dict[str, tuple[Path | None, dict[str, str]]] = {"this": (None, settings)}
         if tree is not None:
             trees["before"] = tree, {}  # older versions do not know all settings
@@ -171,12 +180,15 @@ def main() -> None:
             trees["beside"] = None, settings | dict(each.split("=", 1) for each in given.beside_set)
         # Each version has a folder of its own, as their formats may differ.
         folders = {name: Path(whole.enter_context(tempfile.TemporaryDirectory())) for name in trees}
-        layouts = [("index", layout) for layout in given.layouts] + [("pool", "one")]
+        layouts = [("index", layout) for layout in given.layouts] + [("pool", "one"), ("embedded", "one")]
         for part, layout in (each for each in layouts if each[0] in given.parts):
             sizes = given.sizes or SIZES[part]
-            with ExitStack() as stack:
+            server = wires.Server(wires.Ours(EMBEDDED if part == "embedded" else wires.MODEL))
+            server.behaviour = paced if part == "embedded" else well
+            with ExitStack() as stack, in_a_thread(server):
+                scorer = server.endpoint().base
                 versions = {name: start(stack, layout, folders[name], scorer, *trees[name]) for name in trees}
-                for version in versions.values() if part == "index" else ():
+                for version in versions.values() if part != "pool" else ():
                     version.fill(max(size[0] for size in sizes), {size[2] for size in sizes})
                 for size in sizes:
                     cell = {"part": part, "processes": layout, **dict(zip("NBd", size, strict=True))}
