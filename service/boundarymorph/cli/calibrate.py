@@ -188,11 +188,11 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
 
 def print_report(console: Console, made: Calibration, missing: Sequence[str]) -> None:
     """Print what the judgements show, and what to do. missing: judged documents that were in no pool."""
-    people = made.report["people"]
+    people = made.report["human"]
     console.print(f"{made.judgments:,} judgements of {made.queries} queries, each predicted from the others", end="")
     named = ", ".join(map(repr, missing[:NAMED])) + (", ..." if len(missing) > NAMED else "")
     console.print(f"; {len(missing)} more were in no pool: {named}" if missing else "", markup=False)
-    orders = {"scorer": "scorer", "retriever": "retriever", "people": "relevance"}
+    orders = {"scorer": "scorer", "retriever": "retriever", "human": "relevance"}
     quality = Table("nCG@k of judged documents (%)", box=None, pad_edge=False)
     for title in orders.values():
         quality.add_column(title, justify="right")

@@ -58,9 +58,7 @@ class SelectOptions:
     rounds: Annotated[str | None, option('Trips to the scorer, or "auto".', default="auto")] = None
     relevance: Annotated[
         str | None,
-        option(
-            "What relevance is: people: what people are expected to find; scorer: the score alone.", default="people"
-        ),
+        option("What relevance is: human: what people are expected to find; scorer: the score alone.", default="human"),
     ] = None
     method: Annotated[str | None, option("trend, or boundarymorph: the paper's.", default="trend")] = None
     spend: Annotated[str, option("If every document fits: order makes calls for their order, set makes none.")] = (

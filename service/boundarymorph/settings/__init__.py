@@ -24,7 +24,7 @@ from boundarymorph.settings.sections import AgentSettings as AgentSettings
 from boundarymorph.settings.sections import Attached as Attached
 from boundarymorph.settings.sections import CacheSettings as CacheSettings
 from boundarymorph.settings.sections import EncoderSettings as EncoderSettings
-from boundarymorph.settings.sections import Hosts, Keys, PolicySettings, RerankSettings
+from boundarymorph.settings.sections import Hosts, Keys, PolicySettings, RelevanceKind, RerankSettings
 from boundarymorph.settings.sections import JudgeSettings as JudgeSettings
 from boundarymorph.settings.sections import Limits as Limits
 from boundarymorph.settings.sections import ModelSettings as ModelSettings
@@ -150,8 +150,8 @@ class Settings(BaseSettings):
         30.0, gt=0, description="longest time in which a client reads nothing of its answer, before it is disconnected"
     )
     method: str = Field(methods.DEFAULT, description="selection method if a request names none")
-    relevance: Literal["people", "scorer"] = Field(
-        "people", description="what relevance is where a request does not say: what people find, or the score"
+    relevance: RelevanceKind = Field(
+        "human", description="what relevance is where a request does not say: what people find, or the score"
     )
     vectors: Literal["lexical", "encoder"] = Field(
         "lexical", description="vectors of a pool whose texts bring none, if a request does not say"

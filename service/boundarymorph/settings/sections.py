@@ -18,6 +18,8 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
+from boundarymorph.calibration.calibration import RelevanceKind as KindOfMap
+
 SERVICE = "service"  # stands for the name of the encoder that a service runs
 
 
@@ -49,6 +51,12 @@ def _address(text: str) -> str:
 
 Key = Annotated[SecretStr, AfterValidator(lambda value: SecretStr(header_key(value.get_secret_value())))]
 Address = Annotated[SecretStr, AfterValidator(lambda value: SecretStr(_address(value.get_secret_value())))]
+
+# "human" had the name "people" in earlier releases, which is accepted until the next one.
+RelevanceKind = Annotated[
+    KindOfMap,
+    BeforeValidator(lambda value: "human" if value == "people" else value, json_schema_input_type=KindOfMap),
+]
 
 
 class Attached(BaseModel):
@@ -308,7 +316,7 @@ class PolicySettings(BaseModel, extra="forbid"):
     budget: Calls | None = Field(None, description="as of rerank; a share counts for documents in a request only")
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     deadline_ms: float | None = Field(None, gt=0)
-    relevance: Literal["people", "scorer"] | None = None
+    relevance: RelevanceKind | None = None
     calibration: bool | None = None
     min_relevance: float | None = Field(None, ge=0, le=1)
     distinct: bool | str | dict[str, Any] | None = None
