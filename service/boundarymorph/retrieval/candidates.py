@@ -153,7 +153,7 @@ class IndexedCandidates:
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
     def ordered(self) -> Ordered | None:
-        """Return the candidates in the known order, without vectors, or None if there is none."""
+        """Return the candidates in the known order, without vectors, or None without an order."""
         return None
 
 
