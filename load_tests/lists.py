@@ -38,7 +38,7 @@ def lists(question: Question, number: int) -> Iterator[dict[str, Any]]:
     }
     pool = [{"id": str(place), "text": text} for place, text in enumerate(documents)]
     for calls in CALLS:
-        found = selector.select(texts.query, pool, budget=calls, k=K, ranked=True, relevance="people")
+        found = selector.select(texts.query, pool, budget=calls, k=K, ranked=True, relevance="human")
         orders[f"{calls} calls"] = np.array([int(document.id) for document in found.documents])
     for method, ranking in orders.items():
         yield {"method": method, "ndcg_10": quality(given, ranking, K).ndcg_10}

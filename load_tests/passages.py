@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boundarymorph.selection import Best, Budget, Distinct, Pool, Session
 from boundarymorph.selection.capacity import DocumentCapacity
 from boundarymorph.selection.groups import best_of_each
-from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph_evaluation.metrics import discounted_gain
 from boundarymorph_evaluation.problem import Question
 
@@ -47,7 +47,7 @@ def by_topic(pool: Pool, random: np.random.Generator) -> Joined:
 def selected(question: Question, kept: NDArray[np.intp], document: NDArray[np.intp], calls: int) -> NDArray[np.intp]:
     """Return the passages of a set of K documents, best first, as the service chooses them among passages with a limit
     of one for each document. document: (N,) of which document each passage is."""
-    config, limit = question.configured(TO_PEOPLE), Distinct(DocumentCapacity(K), document)
+    config, limit = question.configured(HUMAN_CONFIG), Distinct(DocumentCapacity(K), document)
     pool = question.pool
     session = Session(pool, config.posterior(pool, calls), Best(limit, config), Budget(calls))
     session.give_up(np.setdiff1d(np.arange(len(pool)), kept))

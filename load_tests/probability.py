@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import ProbabilityMap, log_odds
 from boundarymorph.calibration.learning import fit
-from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph_evaluation.problem import Question
 from load_tests.sessions import only, played
 
@@ -30,7 +30,7 @@ def documents(question: Question, number: int) -> Iterator[Row]:
     """Yield documents of each ranking, evenly spaced by the logarithm of the rank, and those of each set."""
     if question.grades is None or not (question.grades > 0).any():
         return
-    config = question.configured(TO_PEOPLE)
+    config = question.configured(HUMAN_CONFIG)
     for size, calls in product((FIRST, len(question.pool)), CALLS):
         asked = only(question, np.arange(min(size, len(question.pool))))
         ((_, session),) = played(asked.pool, asked.scores, K, (calls,), size=None, rounds=ROUNDS, config=config)

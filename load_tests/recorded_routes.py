@@ -274,7 +274,7 @@ WITH_KEYS: list[Request | Kill] = [
 # A gateway, its scorer and its retriever, and the gateway's answers when these fail
 CALIBRATION = {
     "scorer": "cross-encoder/ms-marco-MiniLM-L-12-v2@1225ccd6afd0/int8/512", "encoder": None, "version": 2,
-    "maps": {kind: {"slope": 0.4, "intercept": 0.5, "clip": 1e-6} for kind in ("people", "scorer")},
+    "maps": {kind: {"slope": 0.4, "intercept": 0.5, "clip": 1e-6} for kind in ("human", "scorer")},
     "queries": 20, "judgments": 90, "created": "2026-11-28T10:00:00+00:00", "report": {},
 }  # fmt: skip
 SCORED: dict[str, Fields] = {

@@ -88,7 +88,7 @@ INDEX_OPTIONS: dict[str, Fields] = {
     "find": {"k": ABSENT, "objective": {"find": 0.8, "in": 0.8, "next": 4}, "depth": 300},
     "known_scores": {"known_scores": dict(zip(LISTS, (0.9, 0.2, 0.0), strict=True))},
     "relevance=scorer": {"relevance": "scorer"},
-    "relevance=people": {"relevance": "people"},
+    "relevance=people": {"relevance": "human"},
     "calibration=false": {"calibration": False},
     "instruction": {"instruction": "prefer methods"},
     "distinct=true": {"distinct": True},
@@ -301,7 +301,7 @@ REFUSED: dict[str, Fields] = {
     "boost without a rule": {"boost": [{"filter": {"kind": "class"}}]},
     "passages of an index": {"passages": True},
     "explain_depth alone": {"explain_depth": 3},
-    "people by the paper": {"relevance": "people", "method": "boundarymorph"},
+    "people by the paper": {"relevance": "human", "method": "boundarymorph"},
     "explain": {"explain": "rounds"},
     "on_failure": {"on_failure": "shrug"},
     "deadline_ms=0": {"deadline_ms": 0},
@@ -413,7 +413,7 @@ LONG = "sort numbers " * 600
 OWN_OPTIONS: dict[str, dict[str, Fields]] = {
     "cohere v1": {
         "budget=auto, k": {"budget": "auto", "k": 3},
-        "relevance=people": {"relevance": "people", "calibration": False, "budget": 4},
+        "relevance=people": {"relevance": "human", "calibration": False, "budget": 4},
         "on_failure=degrade": {"on_failure": "degrade"},
         "instruction": {"instruction": "prefer verbs"},
         "top_n": {"top_n": 3, "return_documents": True},

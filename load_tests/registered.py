@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.selection import pool, trend
-from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE, Config
+from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS, PAPER, Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, standardised
 from boundarymorph_evaluation.metrics import normalised_gain, quality
 from boundarymorph_evaluation.problem import Question, fused_order
@@ -70,7 +70,7 @@ def registered(question: Question, number: int) -> Iterator[Row]:
     if question.grades is None or not (question.grades > 0).any():
         return
     methods: dict[str, Config] = {
-        f"trust {trust}": replace(TO_PEOPLE, signal_weight=weight) for trust, weight in SIGNAL_WEIGHTS.items()
+        f"trust {trust}": replace(HUMAN_CONFIG, signal_weight=weight) for trust, weight in SIGNAL_WEIGHTS.items()
     }
     methods |= {"by the score alone": METHODS["trend"], "the paper's": METHODS[PAPER]}
     relevant = (question.grades > 0).astype(np.float64)
@@ -91,7 +91,7 @@ def constants(question: Question, number: int) -> Iterator[Row]:
         sets = {name: order[:k] for name, order in simple(question, scores, calls).items()}
         for weight, feedback, words in TRIED:
             with mock.patch.object(trend, "FEEDBACK", feedback), mock.patch.object(pool, "BY_WORDS", words):
-                config = replace(TO_PEOPLE, signal_weight=weight)
+                config = replace(HUMAN_CONFIG, signal_weight=weight)
                 sets[f"{weight:g}, {feedback:g}, {words:g}"] = selected(question, scores, k, calls, config)
         for name, documents in sets.items():
             yield {
@@ -107,7 +107,7 @@ def collections(question: Question, number: int) -> Iterator[Row]:
     """The service's default beside simple methods, for sets of ten."""
     if question.grades is None or not (question.grades > 0).any():
         return
-    scores, config = question.scores, question.configured(TO_PEOPLE)
+    scores, config = question.scores, question.configured(HUMAN_CONFIG)
     rankings = simple(question, scores, MOST)
     rankings |= {str(calls): selected(question, scores, TEN, calls, config) for calls in (0, *CALLS)}
     for method, ranking in rankings.items():
@@ -124,7 +124,7 @@ def strong(question: Question, number: int) -> Iterator[Row]:
     for k, calls in product(KS, CALLS):
         sets = {FIRST: first_by_score(scores, calls)[:k]}
         for weight in STRONG:
-            config = replace(TO_PEOPLE, signal_weight=weight)
+            config = replace(HUMAN_CONFIG, signal_weight=weight)
             sets[f"{weight:g}"] = selected(question, scores, k, calls, config)
         for method, documents in sets.items():
             yield {"method": method, "k": k, "B": calls, "ncg": normalised_gain(documents, relevant)}

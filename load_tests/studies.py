@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.trust import pairs_in_order
 from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, TrendConfig
-from boundarymorph.selection.methods import METHODS, PAPER, TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS, PAPER
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import standardised
 from boundarymorph_evaluation import datasets, tables
@@ -251,12 +251,12 @@ def equal(question: Question, number: int) -> Iterator[Row]:
     """How many calls make a set as good as the first hundred, reranked: by the scores for a session that goes by them,
     and by people for one that goes by people."""
     pool, scores = question.pool, question.scores
-    to_people = question.configured(TO_PEOPLE)
+    human = question.configured(HUMAN_CONFIG)
     for k in (10, 50):
         first = first_by_score(scores, 100)[:k]
         yield {"k": k, "B": 100, "rounds": "reranked", **by_both(question, first)}
         for calls, rounds in product((10, 15, 20, 25, 30, 40, 64), (None, 3, 2, 1)):
-            row = by_both(question, chosen(pool, scores, k, calls, rounds=rounds, config=to_people))
+            row = by_both(question, chosen(pool, scores, k, calls, rounds=rounds, config=human))
             row["ce_ncg"] = normalised_gain(chosen(pool, scores, k, calls, rounds=rounds), scores)
             yield {"k": k, "B": calls, "rounds": str(rounds or "growing"), **row}
 
@@ -345,12 +345,12 @@ def signals(question: Question, number: int) -> Iterator[Row]:
 
 ANSWERS = ("answerable", "answered")
 WORDS = {"order": "similarity", "signal": "yes"}
-LOSS, PEOPLE = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
+LOSS, HUMAN = ("ce_ncg", "loss", "expected_loss"), ("ce_ncg", "ncg")
 STUDIES = {
-    "ablations": Study("What each part brings", ablations, ("variant",), PEOPLE, None, {"variant": "default"}),
+    "ablations": Study("What each part brings", ablations, ("variant",), HUMAN, None, {"variant": "default"}),
     "rounds": Study("Rounds of several documents", rounds, ("method", "round"), base={"round": 1}),
-    "equal": Study("As good as the first hundred, reranked", equal, ("k", "B", "rounds"), PEOPLE),
-    "trips": Study("Few trips", trips, ("B", "k", "rounds"), PEOPLE, base={"rounds": "growing"}),
+    "equal": Study("As good as the first hundred, reranked", equal, ("k", "B", "rounds"), HUMAN),
+    "trips": Study("Few trips", trips, ("B", "k", "rounds"), HUMAN, base={"rounds": "growing"}),
     "paces": Study("Rounds and small sets", paces, ("words", "calls"), columns="k", base={"calls": "one by one"}),
     "few": Study("Few calls", few, ("scorer", "words", "how"), LOSS, "B", {"how": "retriever"}),
     "settle": Study("Stopping when settled", settle, ("k", "stops"), (*LOSS, "calls")),

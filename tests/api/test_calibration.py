@@ -19,7 +19,7 @@ from tests.fakes.service import answer, artifacts, fill_directory, filled, gatew
 QUERY = "calibrated"
 WHEN = "2026-11-28T10:00:00+00:00"
 MAP = ProbabilityMap(0.5, -1.0, 1e-6)
-MADE = Calibration(SeededScorer().name, None, {"people": MAP, "scorer": MAP}, created=WHEN)
+MADE = Calibration(SeededScorer().name, None, {"human": MAP, "scorer": MAP}, created=WHEN)
 POOL = texts(40)
 OF_INDEX = {"query": QUERY, "index": "texts", "budget": 5, "k": 5}
 
@@ -36,7 +36,7 @@ def calibrated(settings: Settings, tmp_path: Path) -> Settings:
     return settings.model_copy(update={"calibration": path})
 
 
-@pytest.mark.parametrize("relevance", ["people", "scorer"])
+@pytest.mark.parametrize("relevance", ["human", "scorer"])
 async def test_a_document_has_its_probability_and_its_score(calibrated: Settings, relevance: str) -> None:
     request = {"query": QUERY, "pool": POOL, "budget": 10, "k": 20, "explain": True, "relevance": relevance}
     async with filled(calibrated) as client:
@@ -65,7 +65,7 @@ async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, 
         async with filled(settings.model_copy(update={"calibration": tmp_path / "pools.json"})) as client:
             artifacts(settings, "texts").change(calibration=made)
             assert answer(await client.get("/indexes/texts"))["trust"] == trust
-            wanted = {"query": QUERY, "k": 5, "relevance": "people", **given, **fields}
+            wanted = {"query": QUERY, "k": 5, "relevance": "human", **given, **fields}
             return answer(await client.post("/select", json=wanted))
 
     strong = await selected("strong", budget=5)

@@ -96,5 +96,5 @@ async def test_rounds_and_exclusions_name_documents_not_passages(client: httpx.A
     body = answer(await client.post("/select", json={**request, "exclude_ids": ["book"]}))
     assert [document["id"] for document in body["documents"]] == ["bread"]
     boosted = [SHELF[0], SHELF[1] | {"weight": 0.001}]
-    body = answer(await client.post("/select", json={**request, "k": 2, "pool": boosted, "relevance": "people"}))
+    body = answer(await client.post("/select", json={**request, "k": 2, "pool": boosted, "relevance": "human"}))
     assert [document["id"] for document in body["documents"]] == ["bread", "book"]

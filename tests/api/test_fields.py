@@ -27,7 +27,7 @@ async def answerable(client: httpx.AsyncClient, **given: Any) -> Any:
     ]
 
 
-@pytest.mark.parametrize("relevance", ["people", "scorer"])
+@pytest.mark.parametrize("relevance", ["human", "scorer"])
 async def test_answerable_is_certain_with_all_scores(client: httpx.AsyncClient, relevance: str) -> None:
     """By the threshold of the request, or a half; and by scores, also where people find more or less."""
     assert await answerable(client, relevance=relevance) == 1.0

@@ -88,7 +88,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("calibration", {"calibration": name}) for name in ("mine", "", 3)),
         *(("min_relevance", {"min_relevance": value}) for value in (1.1, -0.1, "high")),
         ("relevance", {"relevance": "judge"}),
-        ("'trend'", {"relevance": "people", "method": "boundarymorph"}),
+        ("'trend'", {"relevance": "human", "method": "boundarymorph"}),
         ("max_tokens", {"max_tokens": 9, "k": 9}),
         ("shortest document has 20", {"pool": [{"text": "a", "tokens": n} for n in (30, 20)], "max_tokens": 19}),
         (DOTS, {"distinct": "a..b"}),
@@ -164,7 +164,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *((f"leave out '{name}'", finding(**{name: value})) for name, value in (
             ("k", 5), ("max_tokens", 5), ("distinct", True), ("diversity", 0.5), ("calibration", True),
         )),
-        ("no 'objective'", finding(relevance="people")),
+        ("no 'objective'", finding(relevance="human")),
         *(("known_scores", finding(known_scores={"0": value})) for value in (1.5, True)),
         ("'objective' goes with 'query'", finding(query=GONE, query_embedding=None, queries=["a", "b"])),
         ("unknown field 'lose_at_most'", finding({"find": 0.9, "lose_at_most": 0.1})),

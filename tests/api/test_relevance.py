@@ -33,7 +33,7 @@ async def test_by_default_it_is_peoples_and_scores_stay_beside_it(
     client: httpx.AsyncClient, source: dict[str, Any]
 ) -> None:
     body = await chosen(client, explain=True, **source)
-    assert body["relevance"] == "people" and body["calibration"] is None
+    assert body["relevance"] == "human" and body["calibration"] is None
     relevances = [document["relevance"] for document in body["documents"]]
     assert relevances == sorted(relevances, reverse=True)
     scored = [document for document in body["documents"] if document["source"] == "cross_encoder"]
@@ -56,7 +56,9 @@ async def test_the_scorers_is_the_best_by_its_scores(client: httpx.AsyncClient) 
 async def test_a_setting_changes_the_default_and_a_request_the_setting(tmp_path: Path) -> None:
     async with filled(Settings(data_directory=tmp_path, relevance="scorer")) as client:
         assert (await chosen(client))["relevance"] == "scorer"
-        assert (await chosen(client, relevance="people"))["relevance"] == "people"
+        assert (await chosen(client, relevance="human"))["relevance"] == "human"
+        assert (await chosen(client, relevance="people"))["relevance"] == "human"  # its name in earlier releases
+    assert Settings(relevance="people").relevance == "human"
 
 
 async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_scorers_without(
@@ -74,7 +76,7 @@ async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_
         body = await chosen(client, ranked=True, budget=budget, k=60)
         human = [(document["id"], document["relevance"]) for document in body["documents"]]
         assert await ranked(budget=budget) == human != own
-    assert await ranked(relevance="people") == human
+    assert await ranked(relevance="human") == human
 
 
 @pytest.mark.parametrize("budget", [0, 20])

@@ -26,7 +26,7 @@ async def gateway(wire: Wire, folder: Path, **options: Any) -> AsyncIterator[tup
     async with running(wire) as [server]:
         named = f"?model={wire.models[0]}" if wire.description_path is None else ""
         scorer = {"url": f"{wire.scheme}://127.0.0.1:{server.port}{named}", **options.pop("scorer", {})}
-        given = {"data_directory": folder, "scorer": scorer, "relevance": "people", **options}
+        given = {"data_directory": folder, "scorer": scorer, "relevance": "human", **options}
         settings = Settings.model_validate(given)
 
         def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:

@@ -10,7 +10,7 @@ from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.errors import InvalidInput
 
 MAP = ProbabilityMap(0.7, -0.5, 1e-6)
-MADE = Calibration("scorer", "encoder", {"people": MAP}, 10, 400, "2026-11-28T10:00:00+00:00", {"ncg": []}, "strong")
+MADE = Calibration("scorer", "encoder", {"human": MAP}, 10, 400, "2026-11-28T10:00:00+00:00", {"ncg": []}, "strong")
 
 
 def test_the_formula() -> None:
@@ -46,6 +46,11 @@ def test_another_model_makes_it_stale() -> None:
     assert "the encoder 'encoder'" in str(MADE.stale("scorer", "other"))
 
 
+def test_calibration_of_an_earlier_release_is_read() -> None:
+    maps = MADE.to_json()["maps"]
+    assert Calibration.of_json({**MADE.to_json(), "maps": {"people": maps["human"]}}) == MADE
+
+
 def test_json() -> None:
     assert Calibration.of_json(orjson.loads(orjson.dumps(MADE.to_json()))) == MADE
 
@@ -55,11 +60,11 @@ def test_json() -> None:
     [
         {"version": 1},
         {"version": None},
-        {"maps": {"people": {"slope": 0.0, "intercept": 0.0, "clip": 1e-6}}},
-        {"maps": {"people": {"slope": 1.0, "intercept": float("nan"), "clip": 1e-6}}},
-        {"maps": {"people": {"slope": 1.0, "intercept": None, "clip": 1e-6}}},
-        {"maps": {"people": {"slope": 1.0, "intercept": 0.0, "clip": 0.5}}},
-        {"maps": {"people": {"slope": 1.0}}},
+        {"maps": {"human": {"slope": 0.0, "intercept": 0.0, "clip": 1e-6}}},
+        {"maps": {"human": {"slope": 1.0, "intercept": float("nan"), "clip": 1e-6}}},
+        {"maps": {"human": {"slope": 1.0, "intercept": None, "clip": 1e-6}}},
+        {"maps": {"human": {"slope": 1.0, "intercept": 0.0, "clip": 0.5}}},
+        {"maps": {"human": {"slope": 1.0}}},
         {"maps": {"others": {"slope": 1.0, "intercept": 0.0, "clip": 1e-6}}},
         {"maps": 7},
         {"trust": "much"},

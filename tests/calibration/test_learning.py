@@ -36,28 +36,28 @@ class World:
 
 def test_the_maps_are_those_of_the_world() -> None:
     found = learn(World(0.5).judged(40), **MODELS)
-    assert found.maps["people"].slope == pytest.approx(0.5, abs=0.08)
-    assert found.maps["people"].intercept == pytest.approx(-1.0, abs=0.15)
-    assert 0 < found.maps["scorer"].slope < found.maps["people"].slope  # as scores are noisier
+    assert found.maps["human"].slope == pytest.approx(0.5, abs=0.08)
+    assert found.maps["human"].intercept == pytest.approx(-1.0, abs=0.15)
+    assert 0 < found.maps["scorer"].slope < found.maps["human"].slope  # as scores are noisier
     assert (found.queries, found.judgments) == (40, 1_600)
 
 
-@pytest.mark.parametrize("kind", ["people", "scorer"])
+@pytest.mark.parametrize("kind", ["human", "scorer"])
 def test_probabilities_are_right_on_queries_that_were_not_used(kind: Any) -> None:
     world = World(0.5, seed=3)
     learned = learn(world.judged(), **MODELS).maps[kind]
     others = world.judged(60)
-    relevance = np.concatenate([query.relevance["weak"] if kind == "people" else query.scores for query in others])
+    relevance = np.concatenate([query.relevance["weak"] if kind == "human" else query.scores for query in others])
     targets = np.concatenate([query.targets for query in others])
     assert calibration_error(learned(relevance), targets) < 0.05 < calibration_error(relevance, targets)
 
 
 def test_what_is_a_probability_already_stays_about_as_it_is() -> None:
     found = [learn(World(1.0, 0.0, seed=seed).judged(), **MODELS) for seed in range(20)]
-    assert sum("people" in one.maps for one in found) < 15
+    assert sum("human" in one.maps for one in found) < 15
     for one in found:
-        if "people" in one.maps:
-            assert one.maps["people"](np.array([0.2, 0.5, 0.8])) == pytest.approx([0.2, 0.5, 0.8], abs=0.1)
+        if "human" in one.maps:
+            assert one.maps["human"](np.array([0.2, 0.5, 0.8])) == pytest.approx([0.2, 0.5, 0.8], abs=0.1)
         elif not one.maps:
             assert "These judgements do not show" in one.report["advice"]
 
@@ -70,18 +70,18 @@ def test_relevance_that_says_the_opposite_is_never_turned_around() -> None:
 def test_the_report_has_what_was_measured_on_queries_that_were_left_out() -> None:
     queries = World(0.5).judged(10)
     report = learn(queries, **MODELS).report
-    for kind in ("people", "scorer"):
+    for kind in ("human", "scorer"):
         assert report[kind]["log_loss_after"] < report[kind]["log_loss_before"]
         assert report[kind]["error_after"] < report[kind]["error_before"]
         assert sum(count for count, _, _ in report[kind]["reliability_after"]) == 400
     # A map that was fitted to all queries would predict each of them better than one that was fitted to the others.
-    learned = learn(queries, **MODELS).maps["people"]
+    learned = learn(queries, **MODELS).maps["human"]
     own = [
         learned.slope * np.log(query.relevance["weak"] / (1 - query.relevance["weak"])) + learned.intercept
         for query in queries
     ]
     fitted = np.mean([log_loss(one, query.targets).mean() for one, query in zip(own, queries, strict=True)])
-    assert fitted < report["people"]["log_loss_after"] < fitted + 0.02
+    assert fitted < report["human"]["log_loss_after"] < fitted + 0.02
 
 
 def test_the_levels_of_a_coarse_scorer_are_about_evenly_spaced() -> None:

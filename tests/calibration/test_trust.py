@@ -94,5 +94,5 @@ def test_learn_fits_the_map_to_the_choice_that_it_makes() -> None:
         queries.append(JudgedQuery(harmed, relevance, relevant.astype(np.float64)))
     made = learn(queries, scorer="scorer", encoder=None, declared="weak")
     assert made.trust == "none" and "make no calls" in made.report["advice"]
-    assert made.maps["people"].slope > 0.5 and "scorer" not in made.maps
+    assert made.maps["human"].slope > 0.5 and "scorer" not in made.maps
     assert made.report["trust"]["pairs"]["none"] > made.report["trust"]["pairs"]["weak"]

@@ -71,7 +71,7 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypat
     assert "relevant above others" in said and "than your retriever here" in said
     assert said.splitlines()[-1] == "saved in the index 'texts'"
     made = kept(tmp_path)
-    assert made is not None and "people" in made.maps
+    assert made is not None and "human" in made.maps
     assert (made.scorer, made.queries, made.judgments) == (SeededScorer().name, 8, 160)
 
 
@@ -91,7 +91,7 @@ def test_a_file_for_pools(calibrate: Calibrate, tmp_path: Path) -> None:
     assert "8 more were in no pool: 'unknown'" in said
     assert "set `calibration` to this file" in said
     made = Calibration.of_json(orjson.loads((tmp_path / "new" / "calibration.json").read_bytes()))
-    assert made.encoder == "words" and "people" in made.maps
+    assert made.encoder == "words" and "human" in made.maps
     found = asyncio.run(_answered(Settings(data_directory=tmp_path, calibration=tmp_path / "new" / "calibration.json")))
     assert found["calibration"] == made.created
 

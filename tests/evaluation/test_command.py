@@ -121,7 +121,7 @@ def test_evaluate_writes_the_report_of_two_tables(tmp_path: Path, small_pictures
 def test_evaluate_is_repeatable_in_several_processes(tmp_path: Path) -> None:
     tables.write(synthetic(n=45, queries=2), tmp_path / "one.npz")
     first, second = tmp_path / "first", tmp_path / "second"
-    given: list[str | Path] = ["--table", tmp_path / "one.npz", *GRID, "--methods", "ss,gar,people"]
+    given: list[str | Path] = ["--table", tmp_path / "one.npz", *GRID, "--methods", "ss,gar,human"]
     run(*given, "--out", first)
     run(*given, "--out", second, "--jobs", "2")
     results = [path.name for path in first.iterdir() if path.suffix in (".json", ".csv")]
@@ -136,12 +136,12 @@ def test_evaluate_is_repeatable_in_several_processes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_pictures")
 def test_evaluate_without_labels_or_calls(tmp_path: Path) -> None:
     tables.write(synthetic(n=45, without=["grade", "n_relevant"]), tmp_path / "t.npz")
-    methods = ["--methods", "mips,people@auto", "--budgets", "0,4", "--k", "5"]
+    methods = ["--methods", "mips,human@auto", "--budgets", "0,4", "--k", "5"]
     shown = run("--table", tmp_path / "t.npz", *methods, "--out", tmp_path / "out")
     assert "no table has human labels" in shown
     rows = rows_of(tmp_path / "out" / "summary.json")
     assert {row["budget"] for row in rows} == {0, 4}
-    assert {row["ncg"] for row in rows} == {None} and {row["method"] for row in rows} == {"mips", "people@auto"}
+    assert {row["ncg"] for row in rows} == {None} and {row["method"] for row in rows} == {"mips", "human@auto"}
     assert "## nCG" not in (tmp_path / "out" / "report.md").read_text()
 
 

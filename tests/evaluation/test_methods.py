@@ -8,7 +8,7 @@ import pytest
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import Belief, Pool, UpperConfidenceBound
-from boundarymorph.selection.methods import METHODS, TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph_evaluation.methods import CONTESTANTS, GROUPS, chosen
 from boundarymorph_evaluation.methods.baselines import (
@@ -141,9 +141,9 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
 )
 def test_methods_trust_a_scorer_as_the_service_does(scorer: str, trust: Trust) -> None:
     question = replace(QUESTIONS[0], scorer=scorer)
-    config = replace(TO_PEOPLE, signal_weight=SIGNAL_WEIGHTS[trust])
+    config = replace(HUMAN_CONFIG, signal_weight=SIGNAL_WEIGHTS[trust])
     session = play(session_of(question.pool, budget=12, k=10, config=config), question.scores, 1)
-    ranking = run_once(Morph(TO_PEOPLE), question, 12, 10)[1]
+    ranking = run_once(Morph(HUMAN_CONFIG), question, 12, 10)[1]
     assert ranking[:10].tolist() == session.selection().documents.tolist()
     by_head = session_of(question.pool, budget=0, k=10, config=config, known={0: float(question.scores[0])})
     assert run_once(Extend(), question, 1, 10)[1][:10].tolist() == by_head.selection().documents.tolist()
@@ -155,7 +155,7 @@ def test_extend_tells_a_session_the_scores_of_the_head() -> None:
         run, ranking = run_once(Extend(), question, 12, 10)
         assert run.calls == list(range(12))
         known = dict(enumerate(question.scores[:12].tolist()))
-        session = session_of(question.pool, budget=0, k=10, config=question.configured(TO_PEOPLE), known=known)
+        session = session_of(question.pool, budget=0, k=10, config=question.configured(HUMAN_CONFIG), known=known)
         assert ranking[:10].tolist() == session.selection().documents.tolist()
         blind = run_once(Extend(), replace(question, scores=np.where(np.arange(80) < 12, question.scores, 0.0)), 12, 10)
         assert blind[1].tolist() == ranking.tolist(), "scores that nobody bought decide nothing"

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Session
-from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph.selector import composition
 from boundarymorph_evaluation.methods import CONTESTANTS, morph
 from boundarymorph_evaluation.run import run_once
@@ -95,9 +95,9 @@ def test_scores_are_asked_for_only_as_methods_need_them() -> None:
 
 def test_ours_is_what_the_service_does_with_a_budget() -> None:
     assert morph.ROUNDS == composition.ROUNDS
-    assert CONTESTANTS["people"].settings == (morph.SERVED,)
+    assert CONTESTANTS["human"].settings == (morph.SERVED,)
     (question,) = synthetic(queries=1, n=80).questions()
-    session = Session.of(question.pool, budget=12, k=5, method=question.configured(TO_PEOPLE))
+    session = Session.of(question.pool, budget=12, k=5, method=question.configured(HUMAN_CONFIG))
     calls: list[int] = []
     while (asked := session.ask_round(composition.ROUNDS)).size:
         calls += asked.tolist()

@@ -35,12 +35,12 @@ def without_chance(response: dict[str, Any]) -> dict[str, Any]:
 
 EMBEDDED: dict[str, Any] = {"embeddings": VECTORS, "query_embedding": VECTOR}
 OPTIONS: list[dict[str, Any]] = [
-    {"budget": 0, "relevance": "people", "distinct": "text"},
+    {"budget": 0, "relevance": "human", "distinct": "text"},
     {"budget": 7, "relevance": "scorer"},
-    {"budget": 7, "relevance": "people", "rounds": 2, "k": 1},
-    {"budget": 7, "relevance": "people", "min_relevance": 0.5, "ranked": True},
+    {"budget": 7, "relevance": "human", "rounds": 2, "k": 1},
+    {"budget": 7, "relevance": "human", "min_relevance": 0.5, "ranked": True},
     {"budget": "auto", "relevance": "scorer", "distinct": {"by": "page", "at_most": 2}, "explain": True},
-    {"budget": "auto", "relevance": "people"} | EMBEDDED,
+    {"budget": "auto", "relevance": "human"} | EMBEDDED,
     {"budget": 7, "relevance": "scorer", "rounds": 3, "diversity": 0.3} | EMBEDDED,
 ]
 

@@ -103,9 +103,9 @@ COMPRESSION = ("gzip compresses", "cat", "xz compresses", "dog")
 def test_an_order_that_means_nothing_is_no_evidence(order: tuple[int, ...]) -> None:
     texts = [COMPRESSION[number] for number in order]
     known = {order.index(0): 0.9}
-    found = extend("compress", texts, known, k=2, relevance="people")
+    found = extend("compress", texts, known, k=2, relevance="human")
     assert [document.text for document in found.documents] == ["gzip compresses", "xz compresses"]
-    found = extend("compress", texts, known, k=4, relevance="people")
+    found = extend("compress", texts, known, k=4, relevance="human")
     relevance = {str(document.text): document.relevance for document in found.documents}
     assert relevance["cat"] == pytest.approx(relevance["dog"])
     ranked = extend("compress", COMPRESSION[:3], [0.9], k=2, ranked=True)

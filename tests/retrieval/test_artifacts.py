@@ -9,7 +9,7 @@ from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.errors import CorruptIndex, UnknownIndex
 from boundarymorph.retrieval.artifacts import FILE, ArtifactFile, Artifacts
 
-MADE = Calibration("scorer", None, {"people": ProbabilityMap(0.5, -1.0, 1e-6)}, created="2026-11-28T10:00:00+00:00")
+MADE = Calibration("scorer", None, {"human": ProbabilityMap(0.5, -1.0, 1e-6)}, created="2026-11-28T10:00:00+00:00")
 ALL = {"description": "Photos.", "distinct": "page", "calibration": MADE}
 
 

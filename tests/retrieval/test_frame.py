@@ -126,7 +126,7 @@ def test_rows_of_a_store_travel_as_float16(tmp_path: Path, dimension: int) -> No
 def test_documents_and_artifacts_travel_with_their_pool() -> None:
     pool = pool_of(stored(np.eye(2)))
     documents = {"0": Document("0", "ä text", "title", {"tags": ["a", 1]}), "1": Document("1", "")}
-    made = Calibration("scorer", None, {"people": ProbabilityMap(0.5, -1.0, 1e-6)})
+    made = Calibration("scorer", None, {"human": ProbabilityMap(0.5, -1.0, 1e-6)})
     artifacts = Artifacts("Photos.", "author.name", made)
     found = decode_pool(encode_pool(Retrieved(pool, documents=documents, artifacts=artifacts)))
     assert (found.documents, found.artifacts) == (documents, artifacts)

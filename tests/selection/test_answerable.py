@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from boundarymorph.selection import Pool, Session, TrendConfig
 from boundarymorph.selection.belief import Belief
-from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph.selection.outlook import ENOUGH, answerable_after, answerable_before
 from boundarymorph.selection.trend import Mixture
 from load_tests.studies import calibration_error, ranked_right
@@ -50,7 +50,7 @@ def by_the_posterior(session: Session, least: float) -> float:
     return float(expit(-2.1 + 0.37 * math.log(-none)))
 
 
-@pytest.mark.parametrize("config", [TrendConfig(), TO_PEOPLE])
+@pytest.mark.parametrize("config", [TrendConfig(), HUMAN_CONFIG])
 @pytest.mark.parametrize("least", [0.3, 0.5, 0.8])
 def test_it_is_that_of_the_posterior(config: TrendConfig, least: float) -> None:
     """Of scores, also where relevance is what people find."""
@@ -89,7 +89,7 @@ def test_before_any_score_by_hand() -> None:
 def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
     pool, scores = unanswered(2)
     scores[40] = 0.5
-    session = session_of(pool, budget=0, k=5, config=TO_PEOPLE, known={40: 0.5, 41: scores[41]})
+    session = session_of(pool, budget=0, k=5, config=HUMAN_CONFIG, known={40: 0.5, 41: scores[41]})
     assert answerable(session) == 1.0
     session.give_up([40])
     assert answerable(session) < 1.0

@@ -27,7 +27,7 @@ from boundarymorph.selection import (
     TokenCapacity,
     TrendConfig,
 )
-from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph.selection.state import Reading
 from tests.selection.pools import FAMILIES, Scores, clustered, saturated
 
@@ -98,7 +98,7 @@ def test_with_all_scores_the_set_is_that_of_sorting_by_relevance_times_boost(
 
 
 @pytest.mark.parametrize("family", [clustered, saturated])
-@pytest.mark.parametrize(("config", "shown"), [(TrendConfig(), None), (TO_PEOPLE, FLAT)])
+@pytest.mark.parametrize(("config", "shown"), [(TrendConfig(), None), (HUMAN_CONFIG, FLAT)])
 def test_a_fifth_of_the_calls_finds_more_of_the_boosted_set_than_boosting_afterwards(
     family: Any, config: Config, shown: Reading | None
 ) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from boundarymorph.selection import Pool, TrendConfig
-from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph.selection.pool import SIGNAL_WEIGHT
 from boundarymorph.selection.process import VonMisesFisher, median_distance
 from boundarymorph.selection.trend import TrendPosterior
@@ -28,10 +28,10 @@ def of(seed: int = 3, size: int = 60, *, words: bool = True) -> Pool:
 
 
 def posterior(
-    pool: Pool, scores: dict[int, float], *, to_people: bool, signal_weight: float = SIGNAL_WEIGHT
+    pool: Pool, scores: dict[int, float], *, human: bool, signal_weight: float = SIGNAL_WEIGHT
 ) -> TrendPosterior:
     kernel = VonMisesFisher(median_distance(pool.embeddings) / 2)
-    made = TrendPosterior(pool, kernel, max(len(scores), 1), to_people=to_people, signal_weight=signal_weight)
+    made = TrendPosterior(pool, kernel, max(len(scores), 1), human=human, signal_weight=signal_weight)
     made.observe(list(scores), list(scores.values()))
     return made
 
@@ -55,7 +55,7 @@ def speaking(pool: Pool, near: Matrix) -> Matrix:
 def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matrix, Matrix, float]:
     """(N,) log-odds that people are expected to have, (N,) what the signals add, and what the sum is multiplied by,
     from the belief about scores."""
-    believed = posterior(pool, scores, to_people=False).beliefs
+    believed = posterior(pool, scores, human=False).beliefs
     mean = (believed.weights[:, None] * believed.means).sum(axis=0)
     unknown = np.mean(believed.weights @ believed.residuals.variances)
     spread = np.sqrt(np.mean((mean - mean.mean()) ** 2) + unknown)
@@ -73,7 +73,7 @@ def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add
 ) -> None:
     pool, rng = of(size=size, words=words), np.random.default_rng(count)
     scores = dict(zip(rng.permutation(len(pool))[:count].tolist(), rng.uniform(0.01, 0.9, count), strict=True))
-    found = posterior(pool, scores, to_people=True, signal_weight=share).beliefs
+    found = posterior(pool, scores, human=True, signal_weight=share).beliefs
     scored = list(scores)
     expected, _, _ = literally(pool, scores, share)
     read = found.deciding()
@@ -86,7 +86,7 @@ def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add
 def test_calls_are_those_that_the_scores_alone_would_make(rounds: int) -> None:
     pool, scores = clustered(80, 16, 4)
     asked = []
-    for config in (TrendConfig(), TO_PEOPLE):
+    for config in (TrendConfig(), HUMAN_CONFIG):
         session = play(session_of(pool, budget=20, k=10, config=config), scores, rounds)
         asked.append([seen.document for seen in session.history])
         assert [seen.score for seen in session.history] == scores[asked[-1]].tolist()
@@ -96,7 +96,7 @@ def test_calls_are_those_that_the_scores_alone_would_make(rounds: int) -> None:
 def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
     pool, rng = of(), np.random.default_rng(1)
     scores = dict(zip(rng.permutation(len(pool))[:12].tolist(), rng.uniform(0.01, 0.9, 12), strict=True))
-    plain, found = (posterior(pool, scores, to_people=to).beliefs for to in (False, True))
+    plain, found = (posterior(pool, scores, human=to).beliefs for to in (False, True))
     _, added, factor = literally(pool, scores, SIGNAL_WEIGHT)
     middle = (plain.weights @ (plain.means + added)).mean()
     moved = replace(
@@ -120,7 +120,7 @@ def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
 
 def test_a_constant_scorer_leaves_the_order_to_the_signals() -> None:
     pool = of(words=False)
-    session = session_of(pool, budget=len(pool), k=5, config=replace(TO_PEOPLE, signal_weight=1.0))
+    session = session_of(pool, budget=len(pool), k=5, config=replace(HUMAN_CONFIG, signal_weight=1.0))
     play(session, np.full(len(pool), 0.5), 10)
     _, added, _ = literally(pool, dict.fromkeys(range(len(pool)), 0.5), 1.0)
     ranking = session.ranking()

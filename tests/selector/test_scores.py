@@ -65,12 +65,12 @@ def test_a_round_that_was_not_finished_can_only_slow_it_down() -> None:
 
 NAME = SeededScorer().name
 MAP = ProbabilityMap(0.5, -1.0, 1e-6)
-MADE = Calibration(NAME, None, {"people": MAP, "scorer": MAP}, created="2026-11-28T10:00:00+00:00")
+MADE = Calibration(NAME, None, {"human": MAP, "scorer": MAP}, created="2026-11-28T10:00:00+00:00")
 
 
-@pytest.mark.parametrize("to_people", [False, True])
-async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: MakeSelector, to_people: bool) -> None:
-    wanted = changed(task(budget=8, k=12, rounds=2), to_people=to_people)
+@pytest.mark.parametrize("human", [False, True])
+async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: MakeSelector, human: bool) -> None:
+    wanted = changed(task(budget=8, k=12, rounds=2), human=human)
     bare, read = [
         await selector_of(FakeRetriever(), SeededScorer()).select(changed(wanted, calibration=calibration))
         for calibration in (None, MADE)
@@ -96,9 +96,9 @@ async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: Make
 
 
 async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector_of: MakeSelector) -> None:
-    only = replace(MADE, maps={"people": MAP})
-    for to_people, used in ((True, only.created), (False, None)):
-        wanted = changed(task(budget=8, k=12), to_people=to_people, calibration=only)
+    only = replace(MADE, maps={"human": MAP})
+    for human, used in ((True, only.created), (False, None)):
+        wanted = changed(task(budget=8, k=12), human=human, calibration=only)
         result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
         assert result.calibration == used and not result.warnings
 
@@ -147,7 +147,7 @@ class Embedded(SeededScorer):
 
 
 SHIPPED = shipped_map(Embedded.name)
-SHIPS = task(budget=8, k=12, to_people=True, shipped=True)
+SHIPS = task(budget=8, k=12, human=True, shipped=True)
 NONE_LEARNED = Calibration(Embedded.name, None, {}, created="2026-11-28T10:00:00+00:00", trust="strong")
 
 
@@ -172,8 +172,8 @@ async def test_the_shipped_map_turns_relevance_to_people_into_probabilities(sele
     ("wanted", "scorer"),
     [
         (SHIPS, SeededScorer()),
-        (changed(SHIPS, to_people=False), Embedded()),
-        (changed(SHIPS, to_people=False, method="boundarymorph"), Embedded()),
+        (changed(SHIPS, human=False), Embedded()),
+        (changed(SHIPS, human=False, method="boundarymorph"), Embedded()),
         (changed(SHIPS, calibration=replace(NONE_LEARNED, trust=None)), Embedded()),
     ],
 )

@@ -1532,7 +1532,7 @@ export interface components {
              * @default scorer
              * @enum {string}
              */
-            relevance?: "people" | "scorer";
+            relevance?: "human" | "scorer";
             /**
              * Calibration
              * @description when the calibration was made by which relevance is a probability, or 'shipped' for the map of the embedded scorer; null if none is in use
@@ -2188,10 +2188,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Boost
              * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
@@ -2372,10 +2372,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Boost
              * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
@@ -2652,10 +2652,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Boost
              * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
@@ -2826,10 +2826,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Boost
              * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
@@ -2946,10 +2946,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Boost
              * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
@@ -3296,10 +3296,10 @@ export interface components {
             } | null;
             /**
              * Relevance
-             * @description what the set is chosen by: 'people', the default, is what people are expected to find, by the scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the score alone, known or expected
+             * @description what the set is chosen by: 'human', the default, is what people are expected to find, by the scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the score alone, known or expected
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Calibration
              * @description false: relevance is not turned into the probability that a person agrees, by the calibration of the index or, for pools, the service, or by the map of the embedded scorer
@@ -3507,10 +3507,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Boost
              * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
@@ -3612,7 +3612,9 @@ export interface components {
         };
         /**
          * UploadedDocument
-         * @description A document of an upload. Other fields are counted in the report, and refused by a strict upload.
+         * @description A document of an upload.
+         *
+         *     Other fields are counted in the report, and refused by a strict upload.
          */
         UploadedDocument: {
             /**
@@ -3746,10 +3748,10 @@ export interface components {
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', what people are expected to find, which is the default with one, as in POST /select
+             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
              * @default null
              */
-            relevance?: ("people" | "scorer") | null;
+            relevance?: ("human" | "scorer") | null;
             /**
              * Boost
              * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1

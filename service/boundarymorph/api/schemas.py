@@ -336,5 +336,4 @@ def _shortly(value: object) -> object:
     return {"by": value} if isinstance(value, str) else {} if value is True else None if value is False else value
 
 
-Relevance = Literal["people", "scorer"]  # to whom: what 'relevance' means in requests and answers
 DistinctBy = Annotated[Distinct | None, BeforeValidator(_shortly, json_schema_input_type=bool | str | Distinct | None)]

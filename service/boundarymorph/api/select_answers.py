@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, Relevance, RelevantSpan, ScorerInUse
+from boundarymorph.api.schemas import AnswerWarning, LanguageModelUsage, RelevantSpan, ScorerInUse
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.selection import StopReason
 from boundarymorph.selector.result import Interruption, Status
+from boundarymorph.settings.sections import RelevanceKind
 
 ExpectedGain = Annotated[
     dict[str, float],
@@ -138,7 +139,7 @@ class SelectResponse(BaseModel):
     k: int | None = Field(description="null if 'max_tokens' or 'objective' was given")
     max_tokens: int | None = Field(description="null if 'k' counts")
     min_relevance: float | None = Field(description="null if not given: then k documents are returned")
-    relevance: Relevance = Field(
+    relevance: RelevanceKind = Field(
         "scorer", description="what the relevance of documents is: what people are expected to find, or the score"
     )
     calibration: str | None = Field(

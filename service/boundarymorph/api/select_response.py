@@ -44,7 +44,7 @@ def response_of(result: SelectionResult, *, explain: bool = False, policy: str =
         k=None if task.wanted.target else task.wanted.k,
         max_tokens=task.wanted.max_tokens,
         min_relevance=task.wanted.min_relevance,
-        relevance="people" if result.to_people else "scorer",
+        relevance="human" if result.human else "scorer",
         calibration=result.calibration,
         scorer=ScorerInUse(model=result.model, trust=result.trust),
         policy=policy,

@@ -18,12 +18,12 @@ from pydantic import (
 from pydantic.config import JsonDict, JsonValue
 
 from boundarymorph.api.boosts import BoostRule, Weight
-from boundarymorph.api.schemas import Array, DistinctBy, Message, QueryText, Relevance
+from boundarymorph.api.schemas import Array, DistinctBy, Message, QueryText
 from boundarymorph.reading import Id
 from boundarymorph.retrieval.boosts import MAX_RULES
 from boundarymorph.scoring.scorer import TOLERANCE
 from boundarymorph.selection.methods import Method
-from boundarymorph.settings.sections import Calls
+from boundarymorph.settings.sections import Calls, RelevanceKind
 
 
 class VectorBlock(Message):
@@ -257,9 +257,9 @@ class SelectRequest(Message):
     known_scores: dict[Id, KnownScore] | None = Field(
         None, description="by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no"
     )
-    relevance: Relevance | None = Field(
+    relevance: RelevanceKind | None = Field(
         None,
-        description="what the set is chosen by: 'people', the default, is what people are expected to find, by the "
+        description="what the set is chosen by: 'human', the default, is what people are expected to find, by the "
         "scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the "
         "score alone, known or expected",
     )

@@ -83,7 +83,7 @@ def task_of(
         _spending(request, settings),
         Relevance(
             method,
-            finds_for_people(request.relevance, method, settings, searches=searches),
+            is_human(request.relevance, method, settings, searches=searches),
             calibration=calibration if request.calibrated and request.index is None else None,
             shipped=request.calibrated,
             instruction=instruction_of(request.instruction, limits),
@@ -178,14 +178,14 @@ def instruction_of(given: str | None, limits: Limits) -> str | None:
     return given
 
 
-def finds_for_people(relevance: str | None, method: str, settings: Settings, *, searches: bool = False) -> bool:
+def is_human(relevance: str | None, method: str, settings: Settings, *, searches: bool = False) -> bool:
     """Return whether relevance is to be what people find. searches: whether all that is relevant is to be found. Raises
     InvalidInput for a method that only knows scores."""
     knows = method == methods.DEFAULT and not searches
-    if relevance == "people" and not knows:
+    if relevance == "human" and not knows:
         other = f"the method {methods.DEFAULT!r}" if not searches else "no 'objective'"
-        raise InvalidInput(f"'relevance': \"people\" goes with {other}; leave one of them out")
-    return knows and (relevance or settings.relevance) == "people"
+        raise InvalidInput(f"'relevance': \"human\" goes with {other}; leave one of them out")
+    return knows and (relevance or settings.relevance) == "human"
 
 
 def _known(request: SelectRequest) -> dict[str, float]:

@@ -15,7 +15,7 @@ from boundarymorph.calibration.trust import CHOICES, Choice
 from boundarymorph.errors import InvalidConfiguration, InvalidInput
 
 VERSION = 2
-Relevance = Literal["people", "scorer"]  # what people are expected to find, or the score alone
+RelevanceKind = Literal["human", "scorer"]  # what people are expected to find, or the score alone
 
 
 def log_odds(values: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
@@ -74,7 +74,7 @@ class Calibration:
 
     scorer: str
     encoder: str | None
-    maps: Mapping[Relevance, ProbabilityMap]
+    maps: Mapping[RelevanceKind, ProbabilityMap]
     queries: int = 0
     judgments: int = 0
     created: str = ""
@@ -107,7 +107,9 @@ class Calibration:
             if values["version"] != VERSION:
                 raise ValueError(f"its version is {values['version']!r}, and this release reads {VERSION}")
             maps = {kind: _checked(ProbabilityMap(**one)) for kind, one in values["maps"].items()}
-            if unknown := maps.keys() - {"people", "scorer"}:
+            if "people" in maps:  # its name in earlier releases
+                maps["human"] = maps.pop("people")
+            if unknown := maps.keys() - {"human", "scorer"}:
                 raise ValueError(f"it has a map for {min(unknown)!r}")
             if values.get("trust") not in (None, *CHOICES):
                 raise ValueError(f"its trust is {values['trust']!r}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, Relevance, log_odds, sigmoid
+from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, RelevanceKind, log_odds, sigmoid
 from boundarymorph.calibration.trust import Choice, MeasuredTrust, Ordered, pairs_in_order
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import counted
@@ -79,11 +79,11 @@ def learn(
     trust = MeasuredTrust.of([one for query in queries if (one := query.ordered()) is not None], declared)
     chosen: Choice = trust.chosen or declared
     measured = {
-        "people": _Measured.of([query.relevance[chosen] for query in queries], queries),
+        "human": _Measured.of([query.relevance[chosen] for query in queries], queries),
         "scorer": _Measured.of([query.scores for query in queries], queries),
     }
-    maps: dict[Relevance, ProbabilityMap] = {}
-    for kind in ("people", "scorer"):
+    maps: dict[RelevanceKind, ProbabilityMap] = {}
+    for kind in ("human", "scorer"):
         if measured[kind].helps:
             maps[kind] = measured[kind].learned
     ncg = [row for k in REPORTED_AT if (row := _ncg(queries, k, chosen)) is not None]
@@ -207,14 +207,14 @@ def _ncg(queries: Sequence[JudgedQuery], k: int, chosen: Choice) -> dict[str, fl
     orders = {
         "scorer": [query.ncg(query.scores, k) for query in seen],
         "retriever": [query.ncg(-np.arange(len(query), dtype=np.float64), k) for query in seen],
-        "people": [query.ncg(query.relevance[chosen], k) for query in seen],
+        "human": [query.ncg(query.relevance[chosen], k) for query in seen],
     }
     return {"k": k, **{name: float(np.mean(values)) for name, values in orders.items()}}
 
 
-def _advice(maps: Mapping[Relevance, ProbabilityMap]) -> str:
+def _advice(maps: Mapping[RelevanceKind, ProbabilityMap]) -> str:
     """Say what relevance means from now on."""
-    if "people" in maps:
+    if "human" in maps:
         return "Relevance is now the probability that a person agrees"
     if maps:
         return 'With "relevance": "scorer", relevance is now the probability that a person agrees'

@@ -1,4 +1,4 @@
-"""`boundarymorph index ...`: manages the indexes of this machine and in stores."""
+"""Run `boundarymorph index ...`, which manages the indexes of this machine and in stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.uploads import IngestReport
 
-SKIPPED = 4  # the exit code of a build that left lines out
+SKIPPED = 4  # the exit code of a build that skipped lines
 INTERRUPTED = 130  # the exit code after Ctrl-C
 LONGEST_PASSAGE = 100_000  # characters
 Name = Annotated[str, typer.Argument(help="Name of the index.")]
@@ -87,9 +87,10 @@ class Build:
 @app.command("build")
 @command_of(Build)
 def build_index(options: Build) -> None:
-    """Add or replace documents. Unchanged documents are not embedded again, so repeat an interrupted build.
+    """Add or replace documents, and repeat an interrupted build at little cost.
 
-    Exits with 4 if lines or files were skipped; the other documents are kept.
+    Unchanged documents are not embedded again. Exits with 4 if lines or files were skipped; the other documents are
+    kept.
     """
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.uploads import IngestReport
@@ -152,7 +153,7 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
     columns = ("name", "documents", "dim", "kind", "encoder", "MB", "created")
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for info in described:
-        encoder = _encoder_of(info).partition("@")[0].rpartition("/")[2]  # without its owner and revision
+        encoder = _encoder_of(info).partition("@")[0].rpartition("/")[2]  # the name without its owner and revision
         megabytes = "" if info.bytes is None else f"{info.bytes / 1e6:,.1f}"
         created = (info.created or "")[:16].replace("T", " ")
         table.add_row(info.name, f"{info.count:,}", str(info.dimension), info.kind, encoder, megabytes, created)
@@ -161,7 +162,10 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 
 @app.command("info")
 def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
-    """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
+    """Describe an index.
+
+    For an ivf index, this includes its recall when it was trained, measured on its own vectors.
+    """
     with _indexes(data_directory) as catalog:
         info = catalog.describe(name)
     if as_json:
@@ -193,15 +197,17 @@ def say_what_it_holds(
     description: Annotated[str, typer.Argument(help="What its documents are; empty for no description.")],
     data_directory: DataDirectory = None,
 ) -> None:
-    """Describe the documents of an index, for people and language models who choose among indexes."""
+    """Describe the documents of an index, for people and language models that choose an index."""
     with _indexes(data_directory) as catalog:
         catalog.artifacts(name).change(description=description.strip() or None)
 
 
 @app.command("compact")
 def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
-    """Empty the write-ahead log, and make the block of a large index and the clusters of an ivf index again. Services
-    do this by themselves, less thoroughly."""
+    """Empty the write-ahead log, and build the block and the clusters of a large index again.
+
+    Services do this by themselves, less thoroughly. Only ivf indexes have clusters.
+    """
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
     console.print(f"{name} {'compacted' if done else 'is being trained by another process'}")
@@ -209,8 +215,10 @@ def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
 
 @app.command("words")
 def index_words(name: Name, data_directory: DataDirectory = None) -> None:
-    """Add the words for BM25 and hybrid search to an index that was made without them. Services can read and write
-    meanwhile."""
+    """Add the words for BM25 and hybrid search to an index that was made without them.
+
+    Services can read and write meanwhile.
+    """
     with _local_indexes(data_directory, "index words") as catalog:
         made = catalog.get(name).index_words()
     console.print(f"{name} {'has its words now' if made else 'already had its words'}")
@@ -220,8 +228,10 @@ def index_words(name: Name, data_directory: DataDirectory = None) -> None:
 def snapshot_index(
     name: Name, target: Annotated[Path, option("A new folder.", "--to")], data_directory: DataDirectory = None
 ) -> None:
-    """Copy an index, as of one moment, into a folder with checksums, for `index restore`. Services can read and write
-    meanwhile."""
+    """Copy an index, as of one moment, into a folder with checksums, for `index restore`.
+
+    Services can read and write meanwhile.
+    """
     with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
     console.print(
@@ -236,7 +246,10 @@ def restore_index(
     replace: Annotated[bool, option("Replace the index of this name.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Restore an index from a snapshot, after checking all of it. A running service sees it at once."""
+    """Restore an index from a snapshot, after checking all of it.
+
+    A running service sees it at once.
+    """
     with _local_indexes(data_directory, "index restore") as catalog:
         info = catalog.restore(name, source, replace=replace)
     console.print(f"{name}: {counted(info.count, 'document', 'documents')} restored")

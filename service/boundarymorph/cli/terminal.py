@@ -1,4 +1,4 @@
-"""Output of the commands on a terminal."""
+"""Print the output of the commands on a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ NAMED = 3  # entries that were skipped for one reason
 
 
 class Stages:
-    """The progress of stages: bars on a terminal, otherwise a line as a stage begins and one every LINE_SECONDS."""
+    """The progress of stages, as bars on a terminal.
+
+    Elsewhere it is a line when a stage begins, and one every LINE_SECONDS.
+    """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock, self._told = console, clock, clock()
@@ -46,7 +49,7 @@ class Stages:
             self._bars.stop()
 
     def show(self, stage: str, done: int = 0, total: int | None = None, note: str = "") -> None:
-        """Show how much of a stage is done. total: None if that is not known."""
+        """Show how much of a stage is done; `total` is None if it is not known."""
         begins = stage not in self._tasks
         if self._bars is not None:
             if begins:
@@ -62,7 +65,7 @@ class Stages:
 def steps(
     console: Console, doing: str, total: int, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is called with how many more steps of a single stage are done."""
+    """Yield a function that adds a number of steps to the progress of a single stage."""
     done = 0
 
     def advance(more: int) -> None:
@@ -127,7 +130,7 @@ def _print_problems(console: Console, report: IngestReport, unit: str) -> None:
 
 
 def print_whole(console: Console, table: Table) -> None:
-    """Print a table whole, if necessary wider than the console, without padding at the ends of lines."""
+    """Print a table whole, wider than the console if necessary, without trailing blanks."""
     table.width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
     with console.capture() as printed:
         console.print(table)
@@ -177,6 +180,6 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
 def _label(document: Mapping[str, Any]) -> str:
     lines = [line.strip() for line in (document["text"] or "").splitlines() if line.strip()] or [""]
     said = lines[0]
-    if said.startswith("#"):  # a heading and what follows
+    if said.startswith("#"):  # a heading and the text after it
         said = "  ".join(line.lstrip("# ") for line in lines[:2])
     return f"{escape(document['id'])}  [dim]{escape(said)}[/dim]"

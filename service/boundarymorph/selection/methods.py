@@ -87,7 +87,7 @@ class TrendConfig:
     retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
     below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. to_people,
+    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. human,
     signal_weight, noise, prior: as in `TrendPosterior`.
     """
 
@@ -95,7 +95,7 @@ class TrendConfig:
     weight: float = LINEAR_WEIGHT
     bonus: float = RETRIEVAL_BONUS
     acquisition: Acquisition = field(default_factory=Explore)
-    to_people: bool = False
+    human: bool = False
     signal_weight: float = SIGNAL_WEIGHT
     noise: float = NOISE
     prior: TrendPrior = DEFAULT_PRIOR
@@ -108,7 +108,7 @@ class TrendConfig:
             size,
             weight=self.weight,
             noise=self.noise,
-            to_people=self.to_people,
+            human=self.human,
             signal_weight=self.signal_weight,
             prior=self.prior,
         )
@@ -127,10 +127,10 @@ class TrendConfig:
 
 
 PAPER = "boundarymorph"
-PEOPLE = "people"  # the name, in evaluations, of the default method where relevance is what people find
+HUMAN = "human"  # the name, in evaluations, of the default method where relevance is what people find
 DEFAULT = "trend"
 Method = Literal["trend", "boundarymorph"]
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
-TO_PEOPLE = TrendConfig(to_people=True)  # the default method, where relevance is what people find
+HUMAN_CONFIG = TrendConfig(human=True)  # the default method, where relevance is what people find
 TO_FIND = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/results.md)
 BY_WORDS = {DEFAULT}  # those that learn from BM25, if the pool has it

@@ -266,7 +266,7 @@ class TrendPosterior:
     entries of the Cholesky factor of G'G + I are those of the fit without the last columns. Memory: size x N numbers of
     the type of the embeddings.
 
-    to_people: whether relevance is what people are expected to find, instead of the score. Similarity, nearness and
+    human: whether relevance is what people are expected to find, instead of the score. Similarity, nearness and
     BM25 then add to the log-odds, and a score counts as what its document is believed to have, given its noise.
     signal_weight: what they add, in standard deviations of the scorer's log-odds over the pool.
     """
@@ -279,7 +279,7 @@ class TrendPosterior:
         *,
         noise: float = NOISE,
         weight: float = LINEAR_WEIGHT,
-        to_people: bool = False,
+        human: bool = False,
         signal_weight: float = SIGNAL_WEIGHT,
         prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
@@ -301,7 +301,7 @@ class TrendPosterior:
         self._members = np.tri(len(columns))[np.array(sorted(sizes)) - 1]  # (q, p), 1 for the columns of each member
         self._scores: dict[int, float] = {}
         self._scale = Scale()
-        self._people, self._signal_weight = pool if to_people else None, signal_weight
+        self._people, self._signal_weight = pool if human else None, signal_weight
         self._mixture: Mixture | None = None  # not yet made since the last score
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:

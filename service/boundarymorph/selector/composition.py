@@ -74,6 +74,6 @@ def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
     spending = task.spending
     if spending.rounds != "auto":
         return spending.rounds
-    if task.relevance.to_people and spending.settle is None and task.wanted.target is None:
+    if task.relevance.human and spending.settle is None and task.wanted.target is None:
         return ROUNDS
     return None if full == 1 else -(-budget // full)

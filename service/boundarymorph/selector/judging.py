@@ -44,7 +44,7 @@ class Judging:
     async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
         """Return at most `count` documents that are worth judging, in random order. The budget of the task is spent on
         finding those that the scorer finds best."""
-        by_score = replace(task.relevance, to_people=False)
+        by_score = replace(task.relevance, human=False)
         spending = replace(task.spending, goal="set")
         wanted = replace(task, wanted=Wanted(count), spending=spending, relevance=by_score, context=COMPLETE)
         result = await self._selector.select(wanted)
@@ -55,7 +55,7 @@ class Judging:
 
     async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
         """Score the judged documents that are in the pool. grades: by id."""
-        people = replace(task.relevance, to_people=True, shipped=False)
+        people = replace(task.relevance, human=True, shipped=False)
         bare = replace(task, wanted=Wanted(1), spending=Spending(0, reuse=False), relevance=people, context=COMPLETE)
         pool = (await self._selector.select(bare)).pool
         documents = await self._read(task, [id for id in pool.ids if id in grades])

@@ -124,7 +124,7 @@ class SelectionResult:
     calls would bring; documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the
     cross-encoder; trips: requests to the scorer; tokens: that a language model read and wrote; seconds: by stage, and
     their total; vectors: the source of the pool's vectors; explained: if the task asks for it and anything was
-    believed. calibration: when that in use was made; to_people: whether relevance is what people are expected to find;
+    believed. calibration: when that in use was made; human: whether relevance is what people are expected to find;
     model, trust: the scorer's full name, if it is known, and how far it is trusted; scores: the scorer's own, by
     position, where relevance is something else.
     answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
@@ -153,7 +153,7 @@ class SelectionResult:
     explained: Explained | None = None
     tokens: TokenCounts | None = None
     calibration: str | None = None
-    to_people: bool = False
+    human: bool = False
     model: str | None = None
     trust: Trust = "normal"
     scores: Mapping[int, float] = field(default_factory=dict)

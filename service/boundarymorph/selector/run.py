@@ -439,7 +439,7 @@ class SelectionRun:
             tokens=scores.tokens,
             trips=scores.requests,
             calibration=self.calibrated.created,
-            to_people=self.calibrated.to_people,
+            human=self.calibrated.human,
             model=scores.model,
             trust=self.calibrated.trust,
             scores=self.calibrated.original(self.documents.texts),

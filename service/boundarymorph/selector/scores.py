@@ -16,7 +16,7 @@ from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import Observation, Selection
-from boundarymorph.selection.methods import METHODS, TO_PEOPLE, Config
+from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS, Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selector.task import SelectionTask
 
@@ -39,7 +39,7 @@ class CalibratedScores:
     """The scorer's scores of a task's documents, and how relevance is read as a probability.
 
     reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
-    ranking_only: whether the session only sorts, so that it can get probabilities in place of scores. to_people:
+    ranking_only: whether the session only sorts, so that it can get probabilities in place of scores. human:
     whether relevance is what people are expected to find. trust: in the scorer. harmful: whether judgements say that
     calls make sets worse. shipped: the map that ships, if there is no calibration to use; it is applied to the answer
     alone. scores: the scorer's own, by position.
@@ -48,7 +48,7 @@ class CalibratedScores:
     reading: ProbabilityMap | None = None
     created: str | None = None
     ranking_only: bool = False
-    to_people: bool = False
+    human: bool = False
     trust: Trust = "normal"
     harmful: bool = False
     shipped: ProbabilityMap | None = None
@@ -68,26 +68,26 @@ class CalibratedScores:
         scorer, encoder: names of the models in use, None if they are not known. trust: the declared one.
         """
         calibration, trusted = task.relevance.calibration, task.relevance.trust or trust_of(scorer, trust)
-        ranking_only, to_people = task.spending.goal == "scores", task.relevance.to_people
-        shipped = shipped_map(scorer) if task.relevance.shipped and to_people else None
-        bare = cls(None, None if shipped is None else NAME, ranking_only, to_people, trusted, shipped=shipped)
+        ranking_only, human = task.spending.goal == "scores", task.relevance.human
+        shipped = shipped_map(scorer) if task.relevance.shipped and human else None
+        bare = cls(None, None if shipped is None else NAME, ranking_only, human, trusted, shipped=shipped)
         if calibration is None:
             return bare, []
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
         if (why := calibration.stale(scorer, known)) is not None:
             return bare, [Notice("calibration-not-used", f"the calibration was not used: {why}")]
-        reading, measured = calibration.maps.get("people" if to_people else "scorer"), calibration.trust
-        harmful = measured == "none" and to_people
+        reading, measured = calibration.maps.get("human" if human else "scorer"), calibration.trust
+        harmful = measured == "none" and human
         if task.relevance.trust is None and measured is not None:
             trusted = "weak" if measured == "none" else measured
-        used = reading is not None or (measured is not None and to_people)
-        return cls(reading, calibration.created if used else None, ranking_only, to_people, trusted, harmful), []
+        used = reading is not None or (measured is not None and human)
+        return cls(reading, calibration.created if used else None, ranking_only, human, trusted, harmful), []
 
     def config(self, method: str) -> Config:
         """Return the configuration of a session by the method of this name."""
-        if not self.to_people:
+        if not self.human:
             return METHODS[method]
-        return replace(TO_PEOPLE, signal_weight=SIGNAL_WEIGHTS[self.trust])
+        return replace(HUMAN_CONFIG, signal_weight=SIGNAL_WEIGHTS[self.trust])
 
     def threshold(self, relevance: float) -> float:
         """Convert a minimum relevance, as callers know it, to the scale of the session."""
@@ -111,7 +111,7 @@ class CalibratedScores:
 
     def original(self, texts: NDArray[np.intp]) -> dict[int, float]:
         """Return the scorer's own scores by position. texts: (N,) numbers, equal for documents that share a score."""
-        if self.reading is None and not self.to_people:
+        if self.reading is None and not self.human:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
         positions = np.flatnonzero(np.isin(texts, list(by_text)))

@@ -83,7 +83,7 @@ class Relevance:
 
     Attributes:
         method: A name in `methods.METHODS`.
-        to_people: Whether it is what people are expected to find, instead of the score (`selection.trend`).
+        human: Whether it is what people are expected to find, instead of the score (`selection.trend`).
         trust: In the scorer, in place of the declared or measured trust.
         calibration: Makes it a probability.
         shipped: Whether the map that ships does so without a calibration.
@@ -92,7 +92,7 @@ class Relevance:
     """
 
     method: str = DEFAULT
-    to_people: bool = False
+    human: bool = False
     trust: Trust | None = None
     calibration: Calibration | None = None
     shipped: bool = False

@@ -112,7 +112,7 @@ class SelectOptions(TypedDict, total=False):
     objective: find the share `find` of all that reaches `min_relevance`, and stop when that has the probability `in`;
         `next`: documents to read next that the answer names at most. With a budget of 0 you answer, by known_scores: of
         documents by id, evidence that costs no call.
-    relevance: `people`, the default: what people are expected to find, by the scorer, the vectors and the words
+    relevance: `human`, the default: what people are expected to find, by the scorer, the vectors and the words
         together; or `scorer`: the score alone, known or expected.
     instruction: what counts as relevant, in words, for a scorer that takes an instruction.
     distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
@@ -149,7 +149,7 @@ class SelectOptions(TypedDict, total=False):
     min_relevance: float
     objective: Mapping[str, float]
     known_scores: Mapping[str, float]
-    relevance: Literal["people", "scorer"]
+    relevance: Literal["human", "scorer"]
     calibration: bool
     instruction: str
     distinct: bool | str | Distinct

@@ -12,13 +12,14 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import to_json
 
 from boundarymorph.api.boosts import BoostRule
-from boundarymorph.api.schemas import AnswerWarning, Array, DistinctBy, LanguageModelUsage, QueryText, Relevance
+from boundarymorph.api.schemas import AnswerWarning, Array, DistinctBy, LanguageModelUsage, QueryText
 from boundarymorph.api.select_answers import PassageOfDocument, ReasonName, StatusName
 from boundarymorph.api.select_schemas import ListBudget, Rounds
 from boundarymorph.errors import InvalidInput
 from boundarymorph.notices import Notice
 from boundarymorph.remote.wire import Span
 from boundarymorph.retrieval.boosts import MAX_RULES
+from boundarymorph.settings.sections import RelevanceKind
 
 CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
@@ -80,9 +81,9 @@ class RerankRequest(BaseModel):
         description="true: no two results with the same text. The name of a field of the documents, which are then "
         "objects: the best result for each of its values. An object: as many as it says",
     )
-    relevance: Relevance | None = Field(
+    relevance: RelevanceKind | None = Field(
         None,
-        description="what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'people', "
+        description="what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', "
         "what people are expected to find, which is the default with one, as in POST /select",
     )
     boost: Array[BoostRule] | None = Field(

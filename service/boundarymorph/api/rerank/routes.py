@@ -38,7 +38,7 @@ from boundarymorph.api.rerank.ranking import (
 )
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import passage_of, usage_of
-from boundarymorph.api.select_task import boosts_of, context_of, cut_of, finds_for_people, grouping_of, instruction_of
+from boundarymorph.api.select_task import boosts_of, context_of, cut_of, grouping_of, instruction_of, is_human
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
@@ -262,8 +262,8 @@ def _task(
     long = cut is not None and has_long(documents, cut.room(query, window))
     budget = _budget(wanted, count, settings) if long else min(count, _budget(wanted, count, settings))
     relevance = wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None)
-    to_people = finds_for_people(relevance, settings.method, settings)
-    exhaustive = budget >= count and wanted.on_failure == "error" and not (to_people or long)  # it needs only scores
+    human = is_human(relevance, settings.method, settings)
+    exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # it needs only scores
     k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
     rounds = settings.rounds if wanted.rounds is None else wanted.rounds
     bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
@@ -289,7 +289,7 @@ def _task(
         ),
         Relevance(
             settings.method,
-            to_people,
+            human,
             calibration=calibration,
             shipped=wanted.calibration is not False,
             instruction=instruction,

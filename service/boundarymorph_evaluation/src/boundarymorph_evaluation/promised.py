@@ -12,7 +12,7 @@ from joblib import delayed
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Best, DocumentCapacity, Session, Tolerance
-from boundarymorph.selection.methods import TO_PEOPLE
+from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph.selection.stop import LOOKS_TO_SETTLE
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.problem import Question, SelectionProblem
@@ -52,7 +52,7 @@ def promised_study(
 
 def audit_of(question: Question, k: int) -> Audit:
     """Return the audit of a query with the default method."""
-    method = question.configured(TO_PEOPLE)
+    method = question.configured(HUMAN_CONFIG)
     posterior = method.posterior(question.pool, min(CALLS, len(question.pool)))
     session = Session(question.pool, posterior, Best(DocumentCapacity(k), method), Tolerance(CALLS, 0.0))
     problem, made = SelectionProblem(question, CALLS, k), []
@@ -67,7 +67,7 @@ def audit_of(question: Question, k: int) -> Audit:
 def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) -> list[float]:
     """Return what sets of k documents lose, as shares of the relevance of the best set, once all scores are known."""
     known = dict(enumerate(question.scores.tolist()))
-    ranking = Session.of(question.pool, budget=0, k=k, method=question.configured(TO_PEOPLE), known=known).ranking()
+    ranking = Session.of(question.pool, budget=0, k=k, method=question.configured(HUMAN_CONFIG), known=known).ranking()
     relevance = np.empty(len(question.pool))
     relevance[ranking.documents] = ranking.relevance
     best = float(ranking.relevance[: max(map(len, sets))].sum())

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from boundarymorph.selection.methods import DEFAULT, PAPER, PEOPLE
+from boundarymorph.selection.methods import DEFAULT, HUMAN, PAPER
 from boundarymorph_evaluation import plots, promised
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.methods.baselines import MIPS, SINGLE_STAGE
@@ -67,7 +67,7 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
     for metric in ("ncg", "ndcg_10"):
         judged = quality_by_table(studies, metric)
         rows[metric] = overall(judged).stack(["budget", "k"], future_stack=True) if judged else np.nan
-    return {"default": PEOPLE, "paper": PAPER, "rows": records(rows.reset_index())}
+    return {"default": HUMAN, "paper": PAPER, "rows": records(rows.reset_index())}
 
 
 def write(studies: Sequence[Study], verdicts: Sequence[Verdict], out: Path) -> None:

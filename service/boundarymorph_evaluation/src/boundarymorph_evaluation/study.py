@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, wilcoxon
 
-from boundarymorph.selection.methods import DEFAULT, PEOPLE
+from boundarymorph.selection.methods import DEFAULT, HUMAN
 from boundarymorph_evaluation.methods import Contestant
 from boundarymorph_evaluation.promised import Kept, promised_study
 from boundarymorph_evaluation.run import Outcome, Watch, experiment, near_50
@@ -54,7 +54,7 @@ def study(
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
-    reference = next((name for name in (PEOPLE, DEFAULT) if name in names), (ours or names[-1:])[0])
+    reference = next((name for name in (HUMAN, DEFAULT) if name in names), (ours or names[-1:])[0])
     compared = [comparisons(outcome, reference, metric) for metric in METRIC_TITLES if outcome.has(metric)]
     timed = latencies(outcome, near_50(ks), table.call_seconds if call_seconds is None else call_seconds)
     promised = promised_study(table, promise, ks, jobs=jobs, watch=watch) if promise else None

@@ -71,7 +71,7 @@ function show(request, answer, result) {
   find("answer").hidden = false;
   showSummary(answer, comparison, queries);
   showSets(answer, comparison, queries);
-  showTotals(comparison, result instanceof Error ? `It could not be compared with plain reranking: ${result.message}` : "", answer.relevance === "people");
+  showTotals(comparison, result instanceof Error ? `It could not be compared with plain reranking: ${result.message}` : "", answer.relevance === "human");
   how.show(request, answer, comparison, callsOf(answer));
   snippets.show(request, Boolean(service.key));
   say(find("headline").textContent, false);

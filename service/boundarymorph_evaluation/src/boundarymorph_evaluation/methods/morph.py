@@ -18,7 +18,7 @@ from boundarymorph.selection import (
     UpperConfidenceBound,
 )
 from boundarymorph.selection.capacity import top_k
-from boundarymorph.selection.methods import DEFAULT, METHODS, PAPER, PEOPLE, TO_PEOPLE
+from boundarymorph.selection.methods import DEFAULT, HUMAN, HUMAN_CONFIG, METHODS, PAPER
 from boundarymorph.selection.posterior import percentile
 from boundarymorph_evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph_evaluation.problem import Question, Ranking, SelectionProblem
@@ -28,7 +28,7 @@ OURS = "a configuration of this product; see selection/methods.py"
 KERNEL = "the paper's method with another covariance"
 _PAPER = SelectionConfig()
 Order: TypeAlias = Literal["scores", "ranked", "bm25"]
-PRODUCT: dict[str, Config] = {PEOPLE: TO_PEOPLE, **METHODS}
+PRODUCT: dict[str, Config] = {HUMAN: HUMAN_CONFIG, **METHODS}
 ROUND = 5  # documents at a time of lexical methods
 ROUNDS = 3  # of the default, as in the service
 
@@ -58,7 +58,7 @@ class Morph(ScoringMethod):
         return _ranking(session)
 
 
-SERVED = Morph(TO_PEOPLE, batch=None, rounds=ROUNDS)  # what `POST /select` does with a budget
+SERVED = Morph(HUMAN_CONFIG, batch=None, rounds=ROUNDS)  # what `POST /select` does with a budget
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Extend(ScoringMethod):
     """As `extend` of the clients: the first B of the retriever are scored, and a session that knows their scores infers
     the others, without a call of its own. config: as for the service."""
 
-    config: Config = TO_PEOPLE
+    config: Config = HUMAN_CONFIG
 
     uses_k = True
 
@@ -121,9 +121,9 @@ class Independent(ScoringMethod):
 
 
 def _product() -> tuple[Contestant, ...]:
-    titles = {PEOPLE: f"{PEOPLE} (default)", PAPER: "MORPH (paper)"}
+    titles = {HUMAN: f"{HUMAN} (default)", PAPER: "MORPH (paper)"}
     abouts = {
-        PEOPLE: f"as `{DEFAULT}`, in three rounds; the scorer is one signal of several of what people find relevant",
+        HUMAN: f"as `{DEFAULT}`, in three rounds; the scorer is one signal of several of what people find relevant",
         DEFAULT: "the paper's idea on log-odds; learns level and scale, and how far scores follow BM25 and each word",
         PAPER: "Gaussian process on the retriever's order, asking where membership in the k is in doubt",
     }
@@ -131,7 +131,7 @@ def _product() -> tuple[Contestant, ...]:
         Contestant(
             name,
             titles.get(name, name),
-            (SERVED if name == PEOPLE else Morph(config),),
+            (SERVED if name == HUMAN else Morph(config),),
             abouts.get(name, OURS),
             ours=True,
         )
@@ -155,7 +155,7 @@ def in_rounds(contestant: Contestant, batch: int | None) -> Contestant:
 
 EXTEND = Contestant(
     "extend",
-    f"{PEOPLE}, scores of the first B",
+    f"{HUMAN}, scores of the first B",
     (Extend(),),
     "the scores of `ss`, told to the default, which makes no call of its own",
     ours=True,
