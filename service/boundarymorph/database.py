@@ -1,4 +1,4 @@
-"""Files: the file system's errors as our own, and a check of the contents of SQLite files."""
+"""Turn errors of the file system into our own, and check the contents of SQLite files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def storage_errors(trouble: str) -> Iterator[None]:
-    """Raise StorageFull or StorageUnavailable instead of an OSError; `trouble` begins the message."""
+    """Raise StorageFull or StorageUnavailable instead of an OSError.
+
+    `trouble` is the beginning of the message.
+    """
     try:
         yield
     except OSError as error:
@@ -32,7 +35,7 @@ def exists(path: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Make a file, or the entries of a directory, survive a power failure."""
+    """Flush a file, or the entries of a directory, so that they survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -57,7 +60,10 @@ def checksum(path: Path) -> str:
 
 
 def bytes_of(folder: Path) -> int:
-    """Return the size of all files in a folder, without SQLite's `-shm` files, which come and go with readers."""
+    """Return the bytes of all files in a folder.
+
+    SQLite's `-shm` files do not count, because they come and go with readers.
+    """
     size = 0
     with suppress(FileNotFoundError):  # the folder itself
         for path in folder.rglob("*"):
@@ -71,16 +77,21 @@ Thing = tuple[str, str, str, str]  # type, name, table and SQL of an object in a
 
 
 def things_of(database: sqlite3.Connection) -> set[Thing]:
-    """Return the tables, indexes, triggers and views of a database; white space in their SQL does not count."""
+    """Return the tables, indexes, triggers and views of a database.
+
+    White space in their SQL does not count.
+    """
     rows = database.execute("select type, name, tbl_name, coalesce(sql, '') from sqlite_master")
     return {(kind, name, table, " ".join(sql.split())) for kind, name, table, sql in rows}
 
 
 def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
-    """Return an object in an SQLite file that the schema does not create, or None if the schema creates all.
+    """Return an object in an SQLite file that its schema does not create, or None.
 
-    A foreign trigger, for example, would run with our statements. No file is made beside this one. Raises
-    sqlite3.DatabaseError.
+    A foreign trigger, for example, would run with our statements. Reading creates no file beside this one.
+
+    Raises:
+        sqlite3.DatabaseError: If the file is not an intact database.
     """
     with closing(sqlite3.connect(":memory:")) as made:
         for statement in schema:

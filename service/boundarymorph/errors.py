@@ -1,6 +1,8 @@
-"""Errors that a caller can act on. They are raised where they are detected and become HTTP once, in `api.problems`.
+"""Define the errors that a caller can act on.
 
-`slug`, the name of the class with hyphens, ends up in a problem's `type`: to rename a class is to change the API.
+They are raised where they are detected and become HTTP once, in `api.problems`.
+
+`slug`, the name of the class with hyphens, ends up in a problem's `type`, so renaming a class changes the API.
 Messages name the problem and its remedy. They are for operators and may name hosts; callers read `public`.
 """
 
@@ -11,8 +13,12 @@ PROBLEM_TYPE = "urn:boundarymorph:problem:"  # prefix of a problem's type; the s
 
 
 class BoundaryMorphError(Exception):
-    """Base of every error that is part of the interface. public: what a caller may read, by default `summary`, which
-    stands for messages that name other servers or files. logged: whether the log has said so already."""
+    """The base of every error that is part of the interface.
+
+    Attributes:
+        public: The message for callers; by default `summary`, which replaces messages that name other servers or files.
+        logged: Whether the log has this error already.
+    """
 
     slug: ClassVar[str] = "internal-error"
     summary: ClassVar[str | None] = None
@@ -27,7 +33,7 @@ class BoundaryMorphError(Exception):
         self.public = public or self.summary or message
 
     def add(self, sentence: str) -> None:
-        """Add to both messages what came of the work that the error ended."""
+        """Append to both messages a sentence about the work that the error ended."""
         self.args = (f"{self}; {sentence}",)
         self.public = f"{self.public}; {sentence}"
 
@@ -91,7 +97,11 @@ class ModelUnavailable(BoundaryMorphError):
 
 
 class Overloaded(BoundaryMorphError):
-    """Too much work is running or waiting already. retry_after: seconds until another try is worthwhile."""
+    """Too much work is running or waiting already.
+
+    Attributes:
+        retry_after: Seconds until another try is worthwhile.
+    """
 
     def __init__(self, message: str, *, retry_after: float = 1.0, public: str | None = None) -> None:
         super().__init__(message, public=public)
@@ -113,7 +123,10 @@ class ScorerUnavailable(BoundaryMorphError):
 
 
 class ScorerFailed(BoundaryMorphError):
-    """The scorer rejects the service's requests or gives unusable answers; another try will not help."""
+    """The scorer rejects the service's requests or gives unusable answers.
+
+    Another try will not help.
+    """
 
     summary = "the scorer refuses the request, or gives answers that cannot be used"
 
@@ -141,7 +154,10 @@ class EncoderUnavailable(BoundaryMorphError):
 
 
 class EncoderFailed(BoundaryMorphError):
-    """The encoder rejects the service's requests or gives unusable vectors; another try will not help."""
+    """The encoder rejects the service's requests or gives unusable vectors.
+
+    Another try will not help.
+    """
 
     summary = "the encoder refuses the request, or gives answers that cannot be used"
 
@@ -163,15 +179,20 @@ class BodyTooSlow(BoundaryMorphError):
 
 
 class NotReady(BoundaryMorphError):
-    """The models are warming up, another process has not answered yet, or the service has failed."""
+    """The models are warming up, another process has not answered, or the service has failed."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
-        """retry_after: seconds after which to try again."""
+        """Set the seconds after which a client should try again."""
         super().__init__(message)
         self.retry_after = retry_after
 
 
 def missing_package(subject: str, package: str | None, extra: str) -> str:
-    """Return a message that names the module that a setting, command or route needs, and the command that installs it.
-    extra: of boundarymorph. `make wheels` leaves the wheels of this project in dist."""
+    """Return a message that names a missing package and the command that installs it.
+
+    Args:
+        subject: The setting, command or route that needs the package.
+        package: The name of the module, if known.
+        extra: The extra of boundarymorph that contains it. `make wheels` leaves the wheels of this project in dist.
+    """
     return f"{subject} needs {package}: pip install --find-links dist 'boundarymorph[{extra}]'"

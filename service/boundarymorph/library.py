@@ -1,4 +1,4 @@
-"""Selections in the caller's process, with the request and the answer of `POST /select`."""
+"""Run selections in the caller's process, with the request and the answer of `POST /select`."""
 
 from __future__ import annotations
 
@@ -49,19 +49,25 @@ class InvalidScores(InvalidInput):
 
 
 class Selector:
-    """Chooses the best k of many texts with at most `budget` calls of a function that scores pairs. It keeps nothing
-    between selections."""
+    """Chooses the best k of many texts with at most `budget` calls of a scoring function.
+
+    It keeps nothing between selections.
+    """
 
     def __init__(self, score: Any, *, pairs: bool = False, settings: Settings | None = None, **defaults: Any) -> None:
-        """
-        Args:
-            score: Takes (query, n texts), or with `pairs` a list of n (query, text), and returns n scores in [0, 1], or
-                an awaitable of them. One that is no coroutine function is called in a thread. Or a cross-encoder of
-                sentence-transformers, or its name; a Ranker of FlashRank; or "embedded", of the extra `models`.
-            settings: Limits and defaults, by default those of the environment.
-            defaults: Of the fields of a request.
+        """Check the scorer and the defaults; no text is scored yet.
 
-        Raises InvalidInput where a package is missing.
+        Args:
+            score: A function that takes (query, n texts), or with `pairs` a list of n (query, text), and returns n
+                scores in [0, 1] or an awaitable of them. A function that is not a coroutine function is called in a
+                thread. It may also be a cross-encoder of sentence-transformers or its name, a Ranker of FlashRank, or
+                "embedded", which needs the extra `models`.
+            pairs: Whether the function takes pairs.
+            settings: Limits and defaults. None takes them from the environment.
+            defaults: Default values of fields of a request.
+
+        Raises:
+            InvalidInput: If a package is missing.
         """
         self._settings = settings or Settings.load()
         arguments = {"pairs": pairs, "settings": self._settings, **defaults}
@@ -81,21 +87,27 @@ class Selector:
         self._defaults = defaults
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle the arguments of the constructor."""
+        """Let copies and pickles call the constructor with the same arguments."""
         return self._again, ()
 
     def select(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:
-        """Return the answer of `POST /select`, with the texts. In a coroutine call `aselect`.
+        """Return the answer of `POST /select`, with the texts. In a coroutine, call `aselect`.
 
-        options: the fields of a request that has a pool, and of the pool `embeddings`, (n, d) numbers, and `features`.
-        `query_embedding` has (d,) numbers, and `metadata` n mappings. Raises InvalidInput for what the service refuses
-        with 4xx, InvalidScores for what the function returns, and what the function raises.
+        Args:
+            query: The query that the texts should answer.
+            texts: All candidates.
+            options: The fields of a request that has a pool, with `embeddings`, (n, d) numbers, and `features` of the
+                pool. `query_embedding` has (d,) numbers, and `metadata` n mappings.
+
+        Raises:
+            InvalidInput: For a request that the service refuses with 4xx.
+            InvalidScores: For a wrong result of the function. Errors that the function raises pass through.
         """
         with start_blocking_portal() as portal:
             return portal.call(partial(self.aselect, query, texts, **options))
 
     def stream(self, query: str, texts: Iterable[Text], **options: Any) -> Iterator[RoundEvent | SelectResponse]:
-        """As `select`, but yield the progress before each round, and finally the answer."""
+        """Do as `select`, but yield the progress before each round, and finally the answer."""
         with start_blocking_portal() as portal:
             steps = self.astream(query, texts, **options)
             try:
@@ -105,7 +117,7 @@ class Selector:
                 portal.call(steps.aclose)
 
     async def aselect(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:
-        """As `select`, on the event loop of the caller."""
+        """Do as `select`, on the event loop of the caller."""
         async with aclosing(self.astream(query, texts, **options)) as steps:
             async for step in steps:
                 if isinstance(step, SelectResponse):
@@ -115,7 +127,7 @@ class Selector:
     async def astream(
         self, query: str, texts: Iterable[Text], **options: Any
     ) -> AsyncGenerator[RoundEvent | SelectResponse, None]:
-        """As `stream`, on the event loop of the caller."""
+        """Do as `stream`, on the event loop of the caller."""
         arrival = time.monotonic()
         request = _request(query, texts, {"return_documents": True} | self._defaults | options)
         task, explain = task_of(request, self._settings, arrival), bool(request.explain)
@@ -134,17 +146,17 @@ class Selector:
 def extend(
     query: str, texts: Iterable[Text], scores: ArrayLike | Mapping[int, float], **options: Any
 ) -> SelectResponse:
-    """Return the best k of n texts, without a call, by the scores of some of them.
+    """Return the best k of n texts by the scores of some of them, without a call.
 
     Args:
-        query: What the texts should answer.
+        query: The query that the texts should answer.
         texts: All candidates. Their order counts only with `ranked=True`: best first by the retriever.
-        scores: In [0, 1], of the first texts, or by position.
-        options: As of `Selector.select`.
+        scores: Scores in [0, 1] of the first texts, or of texts by position.
+        options: The options of `Selector.select`.
 
     Raises:
-        InvalidInput: As `Selector.select` does, or for a score of no text.
-        InvalidScores: If a score is no number in [0, 1].
+        InvalidInput: As `Selector.select` does, and for a position without a text.
+        InvalidScores: If a score is not a number in [0, 1].
     """
     if given := [name for name in ("budget", "B") if options.get(name)]:
         raise InvalidInput(f"{given[0]}: extend makes no call; leave it out, or use Selector.select")
@@ -173,8 +185,11 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
 
 
 def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str, int]:
-    """Return what scores with the embedded cross-encoder, its name, and the tokens that it reads. Raises InvalidInput
-    if it is not installed."""
+    """Return the scoring function of the embedded cross-encoder, its name and its token limit.
+
+    Raises:
+        InvalidInput: If it is not installed.
+    """
     try:
         from boundarymorph.scoring.scorer import OnnxCrossEncoder
 
@@ -196,7 +211,7 @@ def _cross_encoder(name: str) -> Any:
 
 
 def _by_flashrank(ranker: Any, query: str, texts: Sequence[str]) -> list[float]:
-    """Return the scores of a Ranker, which returns passages with their scores, best first."""
+    """Return the scores of a FlashRank Ranker, which returns passages best first."""
     passages = [{"id": place, "text": text} for place, text in enumerate(texts)]
     found = ranker.rerank(SimpleNamespace(query=query, passages=passages))
     scores = {passage["id"]: passage.get("score", math.nan) for passage in found}
@@ -230,7 +245,7 @@ def _request(query: str, texts: Iterable[Text], options: dict[str, Any]) -> Sele
 
 
 def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
-    """Return new documents. Raises InvalidInput."""
+    """Return the texts as new dictionaries of documents. Raises InvalidInput."""
     documents = []
     for place, text in enumerate(_items(texts, "texts", 'df["text"].tolist()')):
         if not isinstance(text, str | Mapping):
@@ -241,9 +256,17 @@ def _documents(texts: Iterable[Text]) -> list[dict[str, Any]]:
 
 
 def _items(given: Any, name: str, of_table: str) -> list[Any]:
-    """Return the items of a list. of_table: how a data frame gives such a list.
+    """Return the items of a list.
 
-    Raises InvalidInput for a single text, and for a mapping or a data frame, whose iteration gives names.
+    A single text, a mapping and a data frame are refused: iterating over the latter two gives names.
+
+    Args:
+        given: The value that the caller passed.
+        name: Its name, for the message.
+        of_table: The expression that gives such a list for a data frame.
+
+    Raises:
+        InvalidInput: For a value that is not a list.
     """
     kind = type(given).__name__
     if isinstance(given, str | bytes):
@@ -267,7 +290,7 @@ def _block(embeddings: ArrayLike) -> dict[str, Any]:
 
 
 def _checked(values: ArrayLike, count: int) -> NDArray[np.float64]:
-    """Return `count` scores. Raises InvalidScores."""
+    """Return `count` scores as an array. Raises InvalidScores."""
     try:
         scores = np.asarray(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError) as error:
@@ -286,7 +309,7 @@ def _checked(values: ArrayLike, count: int) -> NDArray[np.float64]:
 
 
 class _Scorer:
-    """The caller's function as a `Scorer`."""
+    """A `Scorer` that calls the caller's function."""
 
     takes_instruction = False
 
@@ -294,7 +317,7 @@ class _Scorer:
         self._function, self._pairs, self.name, self.max_length = function, pairs, name, max_length
 
     async def check(self) -> None:
-        """The first call shows whether the function works."""
+        """Do nothing: the first call shows whether the function works."""
 
     async def score(
         self,
@@ -316,11 +339,11 @@ class _Scorer:
     def _called(self, *given: Any) -> Any:
         try:
             return self._function(*given)
-        except StopIteration as error:  # which a future does not take: it would wait for ever
+        except StopIteration as error:  # a future does not accept this error and would wait for ever
             raise RuntimeError("the function that scores raised StopIteration") from error
 
     async def close(self) -> None:
-        """Do nothing: the function is the caller's."""
+        """Do nothing: the function belongs to the caller."""
 
 
 async def _in_time(values: Awaitable[Any], deadline: float | None) -> Any:
@@ -335,7 +358,7 @@ async def _in_time(values: Awaitable[Any], deadline: float | None) -> Any:
 
 
 class _NoIndexes:
-    """A `Retriever` of a process that has neither indexes nor an encoder."""
+    """A `Retriever` for a process that has neither indexes nor an encoder."""
 
     async def retrieve(self, *_: Any, **__: Any) -> NoReturn:
         raise InvalidInput("index: there are none here; give texts, or ask a service")

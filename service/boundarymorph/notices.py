@@ -1,4 +1,7 @@
-"""Warnings in answers. Each has a slug, as errors have, so that no program needs to read its sentence."""
+"""Define the warnings in answers.
+
+Each has a slug, as errors have, so that no program needs to read its sentence.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -48,8 +51,8 @@ class Notice:
     """A warning.
 
     Attributes:
-        slug: Names the kind of warning. A retriever of a user's own may send others than `Slug` lists.
-        message: Says in a sentence what happened, for people.
+        slug: The kind of warning. A user's own retriever may send others than `Slug` lists.
+        message: A sentence for people that says what happened.
     """
 
     slug: Slug

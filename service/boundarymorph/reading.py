@@ -1,4 +1,4 @@
-"""Reading what others wrote: files, JSON from callers, and what of a text can be read."""
+"""Read files, JSON from callers, and the readable parts of texts."""
 
 from __future__ import annotations
 
@@ -31,19 +31,22 @@ _VISIBLE_CATEGORIES = "LNPS"
 
 
 def has_words(text: str) -> bool:
-    """Return whether a text has a letter or digit that is drawn. Models have not learned from texts without any."""
+    """Return whether a text has a letter or digit that is drawn.
+
+    Models have not learned from texts without any.
+    """
     return _WORDS.search(text) is not None
 
 
 def has_content(text: str) -> bool:
-    """Return whether there is anything to read: a letter, digit, punctuation mark or symbol that is drawn."""
+    """Return whether a text has a visible letter, digit, punctuation mark or symbol."""
     return has_words(text) or any(
         unicodedata.category(character)[0] in _VISIBLE_CATEGORIES and character not in _INVISIBLE for character in text
     )
 
 
-MOST_MARKS = 30  # in a row, as in the Stream-Safe Text Format of Unicode (UAX #15); no language needs as many
-_DECOMPOSED_MARKS = "\u0f73\u0f75\u0f81"  # which are in Unicode's order only once they are decomposed
+MOST_MARKS = 30  # the bound of Unicode's Stream-Safe Text Format (UAX #15); no language needs as many
+_DECOMPOSED_MARKS = "\u0f73\u0f75\u0f81"  # marks are in Unicode's order only after decomposition
 # All marks of the Basic Multilingual Plane, and other characters of the Supplementary one, so that the scan is fast.
 _MARK = "".join(filter(unicodedata.combining, map(chr, range(0x300, 0x10000)))) + _DECOMPOSED_MARKS
 _MARK = f"[{_MARK}\U00010000-\U0001efff]"
@@ -51,9 +54,11 @@ _MANY_MARKS = re.compile(f"{_MARK}{_MARK}{{{MOST_MARKS},}}")
 
 
 def composed(text: str) -> str:
-    """Return a text in Unicode's form NFC, of a run of combining marks only the first MOST_MARKS. The time of
-    `unicodedata.normalize` grows with the square of a run, without other threads, so nothing else may normalize a
-    text."""
+    """Return a text in Unicode's form NFC, with at most MOST_MARKS combining marks in a row.
+
+    The time of `unicodedata.normalize` grows with the square of a run of marks and blocks other threads, so no other
+    code may normalize a text.
+    """
     return unicodedata.normalize("NFC", _MANY_MARKS.sub(_first_marks, text))
 
 
@@ -74,7 +79,7 @@ def readable(query: str) -> str:
 
 
 def blank(texts: Sequence[str]) -> list[int]:
-    """Return the places of the texts without words."""
+    """Return the positions of the texts without words."""
     return [place for place, text in enumerate(texts) if not has_words(text)]
 
 
@@ -94,7 +99,7 @@ Id = Annotated[
 """The id of a document."""
 Stream = BufferedReader | gzip.GzipFile
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
-DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # what reading a gzip file raises
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # the errors of reading a gzip file
 AS_UTF8 = "save it as UTF-8, or convert it with iconv"
 ONE_A_LINE = "write one JSON object a line, or an array of them"
 AS_LINES = (
@@ -102,14 +107,22 @@ AS_LINES = (
     "[print(json.dumps(row)) for row in csv.DictReader(sys.stdin)]' < FILE.csv > FILE.ndjson"
 )
 _OTHER_MARKS = (BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)  # the mark of UTF-32 LE begins with the mark of UTF-16 LE
-_ARRAY = re.compile(r'\[\s*(?:[{"\]]|$)')  # how a JSON array of objects or texts begins, and a query hardly ever
+_ARRAY = re.compile(
+    r'\[\s*(?:[{"\]]|$)'
+)  # the beginning of a JSON array of objects or texts; a query hardly ever begins so
 _CELL = re.compile(r'"?([A-Za-z_][\w.-]*)"?')
 _COLUMNS = {"_id", "id", "text", "title", "query", "question", "qid", "query_id", "query-id", "document", "document_id"}
 _COLUMNS |= {"doc_id", "docid", "corpus-id", "passage", "grade", "score", "label"}
 
 
 class Record(NamedTuple):
-    """A JSON object or a line of text. place: where it is, for messages; number: of its line or element, from 1."""
+    """A JSON object or a line of text.
+
+    Attributes:
+        place: The file and the place in it, for messages.
+        number: The number of its line or element, from 1.
+        value: The object or the text.
+    """
 
     place: str
     number: int
@@ -137,14 +150,18 @@ def opened_path(path: Path) -> Iterator[Stream]:
 
 
 def without_mark(text: bytes, name: str) -> bytes:
-    """Return a text without the byte order mark of UTF-8. Raises InvalidInput for that of another encoding."""
+    """Return a text without the byte order mark of UTF-8.
+
+    Raises:
+        InvalidInput: If the mark belongs to another encoding.
+    """
     if text.startswith(_OTHER_MARKS):
         raise InvalidInput(f"{name} is in UTF-16 or UTF-32, not in UTF-8; {AS_UTF8}")
     return text.removeprefix(BOM_UTF8)
 
 
 def complaint(text: bytes) -> str | None:
-    """Say why bytes are no text that we read; None if they are."""
+    """Return why bytes are not a text that we read, or None if they are."""
     if (at := text.find(b"\0")) >= 0:
         return f"it has a NUL at byte {at + 1:,}, so it is in UTF-16 or no text at all; {AS_UTF8}"
     try:
@@ -158,21 +175,27 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput if a line
-    is not text."""
+    """Yield the lines that are not blank, stripped, with their numbers.
+
+    Raises:
+        InvalidInput: If a line is not text.
+    """
     number = 0
     for block in stream:
         for line in (block if number else without_mark(block, name)).splitlines():
             number += 1
             if (wrong := complaint(line)) is not None:
                 raise InvalidInput(f"{name}, line {number}: {wrong}")
-            if text := line.removeprefix(BOM_UTF8).decode().strip():  # files that were joined have a mark in between
+            if text := line.removeprefix(BOM_UTF8).decode().strip():  # joined files have a mark in between
                 yield number, text
 
 
 def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
-    """Yield the JSON objects and the lines of text of a file; of a JSON array, its elements. Raises InvalidInput as
-    `lines` does, for a line that begins like an object and is not JSON, and for CSV."""
+    """Yield the JSON objects and the lines of text of a file, or the elements of a JSON array.
+
+    Raises:
+        InvalidInput: As `lines` does, for a line that begins like an object and is not JSON, and for CSV.
+    """
     numbered = lines(stream, name)
     first = next(numbered, None)
     if first is None:
@@ -192,7 +215,10 @@ def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
 
 
 def is_table(line: str) -> bool:
-    """Whether a first line names the columns of a table: words between commas, semicolons or tabs, one of them ours."""
+    """Return whether a first line names the columns of a table.
+
+    Such a line has words between commas, semicolons or tabs, and one of them is a field of ours.
+    """
     for mark in ",;\t":
         cells = [_CELL.fullmatch(cell) for cell in line.strip().split(mark)]
         if len(cells) > 1 and all(cells) and any(cell and cell[1].lower() in _COLUMNS for cell in cells):
@@ -211,7 +237,7 @@ def _record(number: int, text: str, name: str) -> Record:
 
 
 def _elements(text: str, name: str) -> list[Record] | None:
-    """Return the elements of a JSON array; None if it is a text that merely begins with a bracket."""
+    """Return the elements of a JSON array, or None for a text that begins with a bracket."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -225,10 +251,13 @@ def _elements(text: str, name: str) -> list[Record] | None:
     return elements
 
 
-TIMES, LEAST_BYTES = 15, 32 * 2**20  # most memory of the values of a body: times its size, or this if it is more
-OBJECT, ARRAY, ENTRY = 184, 56, 16  # bytes of memory that an object, an array and a value in one take
-MOST_VALUES = 2**21  # of a body, without those in vectors: no thread interrupts the call that parses them
-_PARTS = re.compile(  # of JSON, one after the other: a text, a list of many numbers, and the rest in short pieces
+TIMES, LEAST_BYTES = (
+    15,
+    32 * 2**20,
+)  # a body's values may take this many times its size, or LEAST_BYTES if that is more
+OBJECT, ARRAY, ENTRY = 184, 56, 16  # bytes of memory of an object, an array and a value inside
+MOST_VALUES = 2**21  # values of a body outside of vectors; one call parses them, and no thread interrupts it
+_PARTS = re.compile(  # the parts of JSON: a text, a list of many numbers, or a short piece of the rest
     rb'(?P<text>"[^"\\]*+(?:\\.[^"\\]*+)*+"?)|(?P<numbers>\[[-+.0-9eE,\s]{32,1048576}+\])|[^"\[]{1,65536}+|\[',
     re.DOTALL,
 )
@@ -260,8 +289,15 @@ _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
 
 
 def in_words(mistake: ErrorDetails, model: str) -> str:
-    """Return pydantic's message about a field, with JSON's names of types, the values that a pattern allows, and a
-    likely name in place of an unknown one. model: pydantic's `title` of the error."""
+    """Return pydantic's message about a field, in words of JSON.
+
+    The message has JSON's names of types, the values that a pattern allows, and a likely name in place of an unknown
+    one.
+
+    Args:
+        mistake: One error of pydantic.
+        model: Pydantic's `title` of the error.
+    """
     if mistake["type"] == "extra_forbidden":
         *path, name = mistake["loc"]
         near = get_close_matches(str(name)[:LONGEST_NAME], _fields_at(model, path), n=1)
@@ -274,7 +310,7 @@ def in_words(mistake: ErrorDetails, model: str) -> str:
 
 
 def _fields_at(model: str, path: Sequence[str | int]) -> list[str]:
-    """Return the names of the fields that an object may have at this place of a model of ours."""
+    """Return the names of the fields that an object may have at this place of our model."""
     within = [found for found in _subclasses(BaseModel) if found.__name__ == model]
     for step in path:
         inner = [
@@ -300,8 +336,12 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def parse(body: bytes) -> Any:
-    """Parse a JSON body. Raises InvalidInput if it is not JSON, is nested more than 200 deep, or needs far more memory
-    than its size suggests; LimitExceeded if it has too many values."""
+    """Parse a JSON body.
+
+    Raises:
+        InvalidInput: If it is not JSON, is nested more than 200 deep, or needs far more memory than its size suggests.
+        LimitExceeded: If it has too many values.
+    """
     body = without_mark(body, "the body")
     check_memory(body)
     many = body.count(b",") > MOST_VALUES
@@ -317,8 +357,14 @@ def parse(body: bytes) -> Any:
 
 
 def _parsed_in_pieces(body: bytes) -> Any:
-    """Do as `from_json`, but parse each list of many numbers by itself, so that other threads run in between. Raises
-    ValueError, and LimitExceeded for more than MOST_VALUES in a list or outside of them."""
+    """Parse as `from_json` does, but each list of many numbers by itself.
+
+    So other threads run between the lists.
+
+    Raises:
+        ValueError: If it is not JSON.
+        LimitExceeded: For more than MOST_VALUES values in a list or outside of lists.
+    """
     mark = secrets.token_hex(16)
     lists: list[Any] = []
     rest: list[bytes] = []
@@ -372,7 +418,7 @@ def bound(field: str, value: int, limit: int, unit: str) -> None:
 
 
 def with_whole_characters(text: bytes) -> bytes:
-    """Return JSON with U+FFFD for each half of a surrogate pair, as in a text cut within an emoji."""
+    """Return JSON with U+FFFD for each half of a surrogate pair, as in a text cut in an emoji."""
     letters = np.frombuffer(text, np.uint8)
     if len(letters) < len(_REPLACEMENT):
         return text

@@ -90,29 +90,14 @@ def run(environment: Environment, python: Path, running: Servers) -> list[dict[s
 
 
 def page(results: Sequence[dict[str, Any]], day: str) -> str:
-    """The page with these results, a row for each client."""
-    passed = sum(result["problem"] is None for result in results)
-    lines = [f"{passed} of {len(results)} checks passed on {day}, with Python {platform.python_version()}.", ""]
-    lines += ["| client | what was run |", "|---|---|"]
-    clients: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        clients.setdefault(f"{result['package']} {result['version']}".strip(), []).append(result)
-    for client, checks in clients.items():
-        lines.append(f"| {client} | {tried(checks)} |")
-    return CHECKS.sub(lambda _: "\n".join([*lines, ""]), PAGE.read_text())
-
-
-def tried(checks: Sequence[dict[str, Any]]) -> str:
-    """What was tried with a client; what was the same with several parts of it once: `a/, b/: order, budget`."""
-    of_parts: dict[str, list[str]] = {}
-    for check in checks:
-        part, _, what = check["what"].rpartition(": ")
-        of_parts.setdefault(part, []).append(what + ("" if check["problem"] is None else " **failed**"))
-    alike: dict[str, list[str]] = {}
-    for part, whats in of_parts.items():
-        alike.setdefault((", " if part else "; ").join(dict.fromkeys(whats)), []).append(part)
-    named = ((", ".join(filter(None, parts)), whats) for whats, parts in alike.items())
-    return "; ".join(f"{names}: {whats}" if names else whats for names, whats in named)
+    """Return the page with these results: how many checks passed, the clients, and the checks that failed."""
+    failed = [result for result in results if result["problem"] is not None]
+    clients = dict.fromkeys(f"{result['package']} {result['version']}".strip() for result in results)
+    summary = f"{len(results) - len(failed)} of {len(results)} checks passed on {day}, with Python"
+    lines = [f"{summary} {platform.python_version()}: {', '.join(clients)}.", ""]
+    lines += [f"- {result['package']} failed: {result['what']}" for result in failed]
+    text = "\n".join(lines).strip() + "\n"
+    return CHECKS.sub(lambda _: text, PAGE.read_text())
 
 
 def main() -> int:

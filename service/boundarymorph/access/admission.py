@@ -1,4 +1,4 @@
-"""How many selections run at a time, and which come next."""
+"""Decide how many selections run at a time, and which is next."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from boundarymorph.inference.concurrency import Turns
 from boundarymorph.telemetry import metrics
 
 MEMORY = 0.9  # weight of earlier requests in the moving average of their seconds
-PATIENCE = 0.5  # the share of its remaining time that a request may wait for its turn: the rest is for the work
+PATIENCE = 0.5  # share of its remaining time that a request may wait for its turn; the work needs the rest
 
 
 class Admission:
-    """Runs at most `running` selections at a time. Callers take turns (`Turns`), each within its share (`Shares`)."""
+    """Runs at most `running` selections at a time.
+
+    Callers take turns (`Turns`), each within its share (`Shares`).
+    """
 
     def __init__(self, running: int, share: float = 1.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._turns = Turns(running, share)
@@ -34,7 +37,11 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, caller: str, *, deadline: float | None = None) -> AsyncIterator[None]:
-        """Wait for a turn and hold it within the block. Raises Overloaded if it comes too late, or probably will."""
+        """Wait for a turn and hold it within the block.
+
+        Raises:
+            Overloaded: If the turn comes too late, or probably will.
+        """
         wait = self._expected_wait(caller)
         left = math.inf if deadline is None else deadline - self._clock()
         if left <= 0:
@@ -56,7 +63,7 @@ class Admission:
             self._turns.give_back(caller)
 
     def _expected_wait(self, caller: str) -> float:
-        """Estimate the seconds until the turn of a request that arrives now, at the recent length of turns."""
+        """Estimate the seconds until a new request's turn, from the recent length of turns."""
         running = self._turns.shares
         if running.allows(caller):
             return 0.0
@@ -68,6 +75,6 @@ class Admission:
 
 
 def refusal(reason: str, message: str, wait: float = 1.0) -> Overloaded:
-    """Count and return a refusal. wait: seconds after which a retry makes sense."""
+    """Count and return a refusal. A retry makes sense after `wait` seconds."""
     metrics.requests_refused.labels(reason).inc()
     return Overloaded(message, retry_after=max(1.0, wait))

@@ -1,4 +1,4 @@
-"""Who calls: API keys and what each may do, the pages that may call, and the policies that apply."""
+"""Identify callers by API keys, and decide which pages may call and which policy applies."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ _INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}(/[^\s,:*]{0,255})?\*?)")
 
 
 class Scope(StrEnum):
-    """What a key may do. SELECT: read, that is selections, indexes, documents and scores; WRITE: change documents
-    and create indexes; ADMIN: delete indexes; METRICS: see in the metrics which key did what, as ADMIN may too."""
+    """A permission of a key.
+
+    SELECT allows selections and reading indexes, documents and scores. WRITE allows changing documents and creating
+    indexes. ADMIN allows deleting indexes. METRICS, and ADMIN too, shows in the metrics which key did what.
+    """
 
     SELECT = "select"
     WRITE = "write"
@@ -50,8 +53,15 @@ class Forbidden(BoundaryMorphError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as configured, without the secret. sha256: of the secret, hexadecimal. indexes: that it may use, by name or
-    by a prefix and `*`; empty for all. tenant: whose keys share scores; empty for that of all keys without one."""
+    """A key as configured, without the secret.
+
+    Attributes:
+        name: The caller's name.
+        scopes: Its permissions.
+        sha256: The hash of the secret, hexadecimal.
+        indexes: The indexes that it may use, by name or by a prefix and `*`; empty for all.
+        tenant: Keys of one tenant share scores; so do all keys without a tenant, where this is empty.
+    """
 
     name: str
     scopes: frozenset[Scope]
@@ -71,7 +81,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request. keys: those with its secret; empty if the service has no keys. tenant: theirs."""
+    """The sender of a request.
+
+    Attributes:
+        name: The name of its keys.
+        keys: The keys with its secret; empty if the service has no keys.
+    """
 
     name: str
     keys: tuple[Key, ...] = ()
@@ -97,14 +112,22 @@ class Caller:
         return not self.keys or any(key.is_for(index) for key in self.keys)
 
     def require(self, index: str) -> None:
-        """Raises UnknownIndex for an index that the caller may not use, without revealing whether it exists."""
+        """Raise UnknownIndex for an index that the caller may not use.
+
+        The error does not reveal whether the index exists.
+        """
         if not self.sees(index):
             raise UnknownIndex(f"there is no index {index!r} for the API key of {self.name}")
 
 
 def parse_key(text: str) -> Key:
-    """Parse `NAME:SCOPE,SCOPE:SHA256`, followed by `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT`, where the indexes of a
-    tenant may be empty. Raises InvalidConfiguration."""
+    """Parse `NAME:SCOPE,SCOPE:SHA256`, which indexes and a tenant may follow.
+
+    They follow as `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT`. The indexes of a tenant may be empty.
+
+    Raises:
+        InvalidConfiguration: If the text is malformed.
+    """
     name, scopes, sha256, indexes, tenant = [*text.split(":", 4), "", "", "", ""][:5]
     colons = text.count(":")
     limited = bool(indexes) or colons == 3
@@ -127,16 +150,23 @@ def parse_key(text: str) -> Key:
 
 
 def make_key(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), tenant: str = "") -> tuple[str, Key]:
-    """Return a new secret, to be shown once, and the key to configure. Raises InvalidConfiguration."""
+    """Return a new secret, to be shown once, and the key to configure.
+
+    Raises:
+        InvalidConfiguration: For a bad name, scope, index or tenant.
+    """
     secret = f"bm_{secrets.token_urlsafe(32)}"
     return secret, parse_key(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes), tenant)))
 
 
 class KeyRing:
-    """All keys of a service. Several keys with one name are the same caller, so that a key can be rotated."""
+    """All keys of a service.
+
+    Keys with the same name belong to the same caller, so that a key can be rotated.
+    """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """keys: in the format of `parse_key`. Raises InvalidConfiguration."""
+        """Read keys in the format of `parse_key`. Raises InvalidConfiguration."""
         self._keys = [parse_key(text) for text in keys]
         for same in ("name", "sha256"):
             tenants = {(getattr(key, same), key.tenant) for key in self._keys}
@@ -151,7 +181,11 @@ class KeyRing:
         return {key.name for key in self._keys} or {ANONYMOUS}
 
     def caller(self, authorization: str | None) -> Caller:
-        """Return the caller with this Authorization header, anonymous if there are no keys. Raises Unauthenticated."""
+        """Return the caller with this Authorization header, anonymous if there are no keys.
+
+        Raises:
+            Unauthenticated: If the key is missing or unknown.
+        """
         if not self._keys:
             return Caller(ANONYMOUS)
         kind, _, secret = (authorization or "").partition(" ")
@@ -170,9 +204,9 @@ def _sha256(secret: str) -> str:
 
 
 HERE = ("localhost", "127.0.0.1", "::1")
-PRIVATE = ("localhost", "internal", "svc", "cluster.local")  # nobody can register a name that ends in one of these
+PRIVATE = ("localhost", "internal", "svc", "cluster.local")  # domains in which nobody can register a name
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
-UNDECLARED = ("", "application/x-www-form-urlencoded")  # as curl and others send a body whose type nobody has named
+UNDECLARED = ("", "application/x-www-form-urlencoded")  # sent by curl and others if the user sets no type
 
 
 class UnsupportedMediaType(InvalidInput):
@@ -188,13 +222,14 @@ class UnsupportedEncoding(UnsupportedMediaType):
 class Origins:
     """The names that the service answers to, and the pages of other sites that may call it.
 
-    Such a page, open in a browser on this network, can send requests to a service here: by its own name, if that
+    A page that is open in a browser on this network can send requests to a service here: by its own name, if that
     resolves to the service's address (DNS rebinding), or in a form that needs no permission. That matters where there
     are no keys.
 
-    allowed: further names of hosts, beside the names of this machine and of private networks, which are always
-    allowed. `*.example.com` allows every name under example.com, and `*` allows any name.
-    with_keys: whether callers need a key; then all names are accepted if `allowed` is empty.
+    Attributes:
+        allowed: Names of hosts beside those of this machine and of private networks, which are always allowed.
+            `*.example.com` allows every name under example.com, and `*` allows any name.
+        with_keys: Whether callers need a key; then all names are accepted if `allowed` is empty.
     """
 
     def __init__(self, allowed: Sequence[str], *, with_keys: bool) -> None:
@@ -202,10 +237,15 @@ class Origins:
         self._any = "*" in allowed or (with_keys and not allowed)
 
     def check(self, headers: Headers) -> None:
-        """Raises Forbidden for the wrong host or page, and UnsupportedMediaType for a compressed or non-JSON body."""
+        """Check the Host, Origin and Content-* headers of a request.
+
+        Raises:
+            Forbidden: For the wrong host or page.
+            UnsupportedMediaType: For a compressed or non-JSON body.
+        """
         origin = headers.get("origin")
         if not self._any:
-            given = headers.get("host", HERE[0])  # browsers always send one, some probes do not
+            given = headers.get("host", HERE[0])  # browsers always send this header; some probes do not
             host, page = _name(f"//{given}"), _name(origin or "")
             if not (_is_private(host) or self._allows(host)):
                 raise Forbidden(f"this service does not answer for the host {given[:100]!r}; add it to allowed_hosts")
@@ -235,7 +275,7 @@ def _name(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host, or a request from there is from this machine."""
+    """Return whether a host, or the sender of a request, is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -243,7 +283,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_private(name: str) -> bool:
-    """Whether no other site can have this name: an address, a name without dots, or one of a private domain."""
+    """Return whether no other site can have this name.
+
+    Such a name is an address, a name without dots, or one of a private domain.
+    """
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -257,19 +300,22 @@ SUFFIX: TypeAdapter[Calls] = TypeAdapter(Calls)
 
 
 def share_of(share: float, count: int) -> int:
-    """Return the number of calls that are this share of `count` documents, rounded up."""
+    """Return this share of `count` documents as a number of calls, rounded up."""
     return math.ceil(round(share * count, 6))
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Fields of a request that names none of its own. A budget below 1 is a share of the documents in the request."""
+    """Fields for requests that do not set their own.
+
+    A budget below 1 is a share of the documents in the request.
+    """
 
     name: str = DEFAULT_POLICY
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, data: object, request: type[BaseModel], documents: object) -> object:
-        """Return the body of a request, which may be malformed, with the fields that it leaves to the policy."""
+        """Return a body, which may be malformed, with the policy's values for missing fields."""
         if not isinstance(data, dict):
             return data
         defaults = dict(self.fields)
@@ -286,7 +332,15 @@ class Policy:
 
 class Policies:
     def __init__(self, settings: Settings, callers: Collection[str]) -> None:
-        """callers: the names of all keys. Raises InvalidConfiguration for a policy of an unknown key."""
+        """Read the policies of the settings.
+
+        Args:
+            settings: The settings with the policies.
+            callers: The names of all keys.
+
+        Raises:
+            InvalidConfiguration: If a policy names an unknown key.
+        """
         self._named = {DEFAULT_POLICY: Policy()}
         self._meant_for: dict[str, tuple[str, ...]] = {}  # by name, the keys that a policy is for
         self._of_key: dict[str, Policy] = {}
@@ -302,9 +356,14 @@ class Policies:
         return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
-        """Return the policy that the path names, else that of `model`, else that of the caller's key. `NAME@50`,
-        `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a path, and InvalidInput for a bad
-        budget."""
+        """Return the policy that the path names, else `model`, else the caller's key.
+
+        `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget.
+
+        Raises:
+            UnknownPolicy: For an unknown name in a path.
+            InvalidInput: For a bad budget.
+        """
         if path is not None:
             if found := self._chosen(path):
                 return found

@@ -1,4 +1,4 @@
-"""The checks before a process works for a caller, and the threads that do the work."""
+"""Check requests before a process works for a caller, and own the threads that do the work."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ PARSING_THREADS, READ_THREADS, WRITE_THREADS = 4, 4, 4
 
 
 class Work:
-    """The threads of a process for kinds of blocking work. parsing: large bodies and answers; read: descriptions and
-    documents of indexes; write: uploads, with their parsing, and other changes to indexes."""
+    """The threads of a process for kinds of blocking work.
+
+    Attributes:
+        parsing: Parses large bodies and writes large answers.
+        read: Reads descriptions and documents of indexes.
+        write: Parses and stores uploads, and makes other changes to indexes.
+    """
 
     def __init__(self, share: float) -> None:
-        """share: of the threads that one caller gets, as in `Shares`."""
+        """Create the threads; one caller gets at most `share` of them, as in `Shares`."""
         self.parsing = FairExecutor("parsing", threads=PARSING_THREADS, share=share)
         self.read = FairExecutor("read", threads=READ_THREADS, share=share)
         self.write = FairExecutor("write", threads=WRITE_THREADS, share=share)
@@ -32,8 +37,15 @@ class Work:
 
 class Access:
     def __init__(self, settings: Settings, *, behind_gateways: bool = False) -> None:
-        """behind_gateways: whether callers tell on whose behalf they call. Raises InvalidConfiguration for malformed
-        keys, policies, rate limits and calibrations."""
+        """Read keys, policies, rate limits and calibrations.
+
+        Args:
+            settings: The settings of the service.
+            behind_gateways: Whether callers name the caller that they call for.
+
+        Raises:
+            InvalidConfiguration: If any of these is malformed.
+        """
         limits = settings.limits
         self.settings = settings
         self.calibration = None if settings.calibration is None else Calibration.of_file(settings.calibration)
@@ -48,7 +60,11 @@ class Access:
         self.work = Work(limits.key_share)
 
     def enter(self, caller: str, until_end: ExitStack) -> None:
-        """Count a request as in progress until its end. Raises Overloaded if the caller, or all, have too many."""
+        """Count a request as in progress until `until_end` is closed.
+
+        Raises:
+            Overloaded: If the caller, or all callers together, have too many.
+        """
         most, own = self.settings.limits.key_requests, self.requests.held(caller)
         if most is not None and own >= most:
             raise refusal("key", f"this key has {own} requests in progress (limits.key_requests); try again later")

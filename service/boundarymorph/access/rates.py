@@ -1,4 +1,4 @@
-"""Rate limits of keys, over sliding windows, counted in Redis for all processes together."""
+"""Limit the rates of keys over sliding windows, counted in Redis for all processes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,22 @@ from boundarymorph.telemetry import metrics
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-PREFIX = "boundarymorph:rates"  # of the keys in Redis
+PREFIX = "boundarymorph:rates"  # prefix of the keys in Redis
 
 
 class SharedCounters(Guard):
-    """Counters in Redis, behind a circuit breaker: if Redis fails often, it is not asked for a while."""
+    """Counters in Redis, behind a circuit breaker that pauses calls after repeated failures."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        """url: of Redis; timeout: seconds. Does not connect yet. Raises InvalidConfiguration for a malformed url."""
+        """Prepare a client; it does not connect yet.
+
+        Args:
+            url: The address of Redis.
+            timeout: Seconds to wait for an answer.
+
+        Raises:
+            InvalidConfiguration: If the url is malformed.
+        """
         redis = connected(url, timeout, CONNECTIONS)
         pool: Any = redis.connection_pool
         self.storage = RedisStorage("redis://", connection_pool=pool, implementation="redispy", key_prefix=PREFIX)
@@ -58,7 +66,14 @@ class RateLimited(Overloaded):
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """One limit of a caller: `quota` requests in `window` seconds; remaining: requests; reset: seconds until more."""
+    """One limit of a caller.
+
+    Attributes:
+        quota: Requests that it allows per window.
+        window: Seconds.
+        remaining: Requests left in the window.
+        reset: Seconds until there are more.
+    """
 
     quota: int
     window: int
@@ -82,11 +97,19 @@ class Decision:
 
 
 class RateLimits:
-    """The limits of every key, counted in each process while Redis does not answer in time."""
+    """The limits of every key. Each process counts alone while Redis does not answer in time."""
 
     def __init__(self, settings: RateLimitSettings, callers: Collection[str], *, url: str | None) -> None:
-        """callers: the names of all keys. url: of Redis; None counts in this process. Does not connect yet. Raises
-        InvalidConfiguration for a limit of an unknown key, and for a malformed url."""
+        """Parse the limits; it does not connect yet.
+
+        Args:
+            settings: The limits by key.
+            callers: The names of all keys.
+            url: The address of Redis; None counts in this process.
+
+        Raises:
+            InvalidConfiguration: For a limit of an unknown key, and for a malformed url.
+        """
         if unknown := sorted(set(settings.keys) - set(callers)):
             raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")
         self._default = _items(settings.default)
@@ -98,7 +121,7 @@ class RateLimits:
             self._shared = SlidingWindowCounterRateLimiter(self._counters.storage)
 
     async def take(self, caller: str) -> Decision:
-        """Count one request in every limit, the shortest window first, up to the one that refuses it."""
+        """Count a request in each limit, shortest window first, until one limit refuses it."""
         items = self._of_key.get(caller, self._default)
         if not items:
             return Decision()

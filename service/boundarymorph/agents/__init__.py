@@ -1,1 +1,1 @@
-"""Four tools for language models over the REST API, served by MCP."""
+"""Offer four tools for language models by MCP, over the REST API."""

@@ -1,4 +1,4 @@
-"""The answers of the tools, kept within a number of tokens."""
+"""Keep the answers of the tools within a number of tokens."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-BYTES_PER_TOKEN = 4  # of UTF-8, as an estimate; few tokenizers need more than twice as many tokens
-LEAST = 100  # tokens of a text that is cut
+BYTES_PER_TOKEN = 4  # bytes of UTF-8 per token, estimated; few tokenizers need more than twice as many tokens
+LEAST = 100  # fewest tokens of a cut text
 Answer = Mapping[str, Any]
 
 
@@ -20,7 +20,7 @@ def size(answer: Answer | str) -> int:
 
 
 def beginning(text: str, tokens: int) -> str:
-    """Return a text that has at most this many tokens, by estimate; of a longer one the beginning, up to a blank."""
+    """Return a text, cut at a blank if it has more than this many tokens, by estimate."""
     most = BYTES_PER_TOKEN * tokens
     head = text[:most].encode()[:most].decode(errors="ignore")
     end = max(head.rfind(" "), head.rfind("\n")) + 1
@@ -28,9 +28,11 @@ def beginning(text: str, tokens: int) -> str:
 
 
 def fitted(documents: Iterable[Answer], tokens: int) -> list[Answer]:
-    """Return the leading documents that fit into an estimated number of tokens. A text that is longer than the
-    remaining tokens is cut to half of them, so that shorter texts after it stay whole. `next_offset` is the place at
-    which a cut text continues."""
+    """Return the leading documents that fit into an estimated number of tokens.
+
+    A text that is longer than the remaining tokens is cut to half of them, so that shorter texts after it stay whole.
+    `next_offset` is the position at which a cut text continues.
+    """
     kept = []
     for document in documents:
         tokens -= size({**document, "text": ""})
@@ -45,8 +47,10 @@ def fitted(documents: Iterable[Answer], tokens: int) -> list[Answer]:
 
 
 def listed(indexes: Sequence[Answer], tokens: int) -> list[Answer]:
-    """Return the indexes whose names fit into this many tokens, by estimate. The first of them keep their descriptions
-    and fields."""
+    """Return the indexes whose names fit into an estimated number of tokens.
+
+    The first of them keep their descriptions and fields.
+    """
     bare = [{"name": index["name"], "documents": index["documents"]} for index in indexes]
     sizes = list(accumulate(map(size, bare), initial=0))
     count = bisect(sizes, tokens) - 1

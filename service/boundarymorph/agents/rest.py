@@ -1,4 +1,4 @@
-"""The REST API as the tools use it, over the network or within the process."""
+"""Call the REST API for the tools, over the network or within the process."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ BROKEN = "Calling again is unlikely to help; tell your user what you could not l
 
 
 class Refused(ToolError):
-    """A problem of the service, with advice to the language model. slug: the type of the problem; empty if the answer
-    has no type."""
+    """A problem that the service answered, with advice for the language model.
+
+    Attributes:
+        slug: The type of the problem; empty if the answer has no type.
+    """
 
     def __init__(self, response: httpx2.Response) -> None:
         status, after = response.status_code, response.headers.get("retry-after", "")
@@ -55,8 +58,13 @@ class Refused(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service's API, as the tools call it on behalf of one caller. http: sends the credentials of the caller. url:
-    the public URL of the service, for links to documents."""
+    """A service's API, which the tools call for one caller.
+
+    Attributes:
+        http: A client that sends the credentials of the caller.
+        url: The public URL of the service, for links to documents.
+        settings: The settings of the tools.
+    """
 
     http: httpx2.AsyncClient
     url: str
@@ -67,13 +75,18 @@ class Service:
         return await self._answer("GET", path)
 
     async def select(self, asked: Mapping[str, Any]) -> Any:
-        """Return the answer of POST /select, with texts. Fields that are None are not sent. Cancelling the call ends
-        the work in the service. Raises ToolError."""
+        """Return the answer of POST /select, with texts.
+
+        Fields that are None are not sent. Cancelling the call ends the work in the service.
+
+        Raises:
+            ToolError: If the service refuses the request or does not answer.
+        """
         given = {name: value for name, value in asked.items() if value is not None}
         return await self._answer("POST", "/select", to_json({"return_documents": True, **given}))
 
     async def _answer(self, method: str, path: str, body: bytes = b"") -> Any:
-        """Return the JSON of an answer, after waiting for a service that is starting. Raises ToolError."""
+        """Return the JSON of an answer, after waiting for a starting service. Raises ToolError."""
         until = time.monotonic() + STARTING_SECONDS
         while True:
             try:
@@ -90,8 +103,15 @@ class Service:
 
 
 def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSettings, caller: str = "") -> Service:
-    """Return the service of this process. url: its public one; headers: with the credentials of the caller; caller: on
-    whose behalf it works."""
+    """Return a `Service` that calls the application in this process.
+
+    Args:
+        app: The application.
+        url: Its public URL.
+        headers: The headers with the credentials of the caller.
+        settings: The settings of the tools.
+        caller: The name of the caller that the service works for.
+    """
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "client": None, "state": {VISIT: Visit(counted=True, caller=caller)}}, receive, send)
@@ -102,7 +122,9 @@ def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSe
 
 
 def path_of(index: str, *below: str) -> str:
-    """Return the path of an index, or of a resource below it. Parts `.` and `..`, which would lead to another route,
-    are escaped, too."""
+    """Return the path of an index, or of a resource below it.
+
+    The parts `.` and `..` are escaped because they would lead to another route.
+    """
     parts = [quote(name, safe="") if name.strip(".") else name.replace(".", "%2E") for name in (index, *below)]
     return "/indexes/" + "/".join(parts)

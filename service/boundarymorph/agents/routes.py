@@ -1,4 +1,4 @@
-"""The route /mcp."""
+"""Serve /mcp."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import NotInstalled, missing_package
 from boundarymorph.telemetry import tracing
 
-TOOLS = "boundarymorph.agents.tools"  # imported when it is asked for, as the SDK may not be installed
+TOOLS = "boundarymorph.agents.tools"  # imported here because the SDK may not be installed
 router = APIRouter(tags=["agents"])
 
 
 @router.post("/mcp", include_in_schema=False)
 async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Response:
-    """Answer a request of the Model Context Protocol, by tools that call the API with the credentials of the caller."""
+    """Answer a request of the Model Context Protocol.
+
+    The tools call the API with the credentials of the caller.
+    """
     caller, settings = identify(request, access).within(callers.Scope.SELECT), access.settings
     try:
         await count(request, access, caller)
@@ -36,7 +39,7 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
     if limited is not None:
         return _over_limit(body, limited)
     try:
-        tools = await asyncio.to_thread(import_module, TOOLS)  # which takes a second, once
+        tools = await asyncio.to_thread(import_module, TOOLS)  # the first import takes a second
     except ModuleNotFoundError as error:
         raise NotInstalled(missing_package("/mcp", error.name, "mcp")) from None
     headers = {tracing.REQUEST_ID: tracing.request_id.get() or "", **tracing.headers()}
@@ -49,8 +52,11 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
 
 
 def _over_limit(body: bytes, limited: RateLimited) -> Response:
-    """Return the answer to a call of a tool over the rate limit, which the client then shows to its language model.
-    Raises RateLimited for any other request."""
+    """Return an error that the client shows to its language model, for a call of a tool.
+
+    Raises:
+        RateLimited: For any other request.
+    """
     try:
         message = orjson.loads(body)
         id = message["id"] if message["method"] == "tools/call" else None

@@ -1,4 +1,4 @@
-"""The tools, by the SDK of the Model Context Protocol, on the REST API of a service."""
+"""Define the tools with the SDK of the Model Context Protocol, on the REST API of a service."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INSTRUCTIONS = (
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 UNCHECKED = TransportSecuritySettings(enable_dns_rebinding_protection=False)
 Function = TypeVar("Function", bound=Callable[..., Any])
-Called = Context[Service, Any]  # has the service that a tool calls
+Called = Context[Service, Any]  # carries the service that a tool calls
 Query = Annotated[QueryText, Field(description="What the documents should be about.")]
 IndexName = Annotated[str | None, Field(min_length=1, description="Index to search; needed if there are several.")]
 FILTER = (
@@ -58,8 +58,11 @@ class _Server(MCPServer[Service]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Called | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool. Raises ToolError for unknown arguments, which the SDK would ignore, and for mistakes in others,
-        in words of JSON."""
+        """Call a tool.
+
+        Raises:
+            ToolError: For unknown arguments, which the SDK would ignore, and, in words of JSON, for mistakes in others.
+        """
         known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}.get(name, arguments)
         if unknown := [argument[:100] for argument in arguments if argument not in known]:
             named = f"there is no argument {unknown[0]!r}, only {', '.join(known) or 'none'}"
@@ -75,12 +78,12 @@ class _Server(MCPServer[Service]):
             raise ToolError(f"{named}. {ADVICE['invalid-input']}") from None
 
 
-logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # it logs each request otherwise
+logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # otherwise it logs each request
 TOOLS: list[Tool] = []
 
 
 def server_of(service: Service) -> _Server:
-    """Return the server of the tools, which call this service."""
+    """Return a server with tools that call this service."""
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[Service]) -> AsyncIterator[Service]:
@@ -108,8 +111,10 @@ def _tool(description: str) -> Callable[[Function], Function]:
 
 
 class Exchange(Response):
-    """The answer to one HTTP request to the endpoint, whose body has been read and whose host has been checked. There
-    are no sessions: each request has all that its answer needs."""
+    """The answer to one HTTP request to the endpoint, without sessions.
+
+    The body has been read and the host has been checked. Each request contains all that its answer needs.
+    """
 
     def __init__(self, service: Service, body: bytes) -> None:
         super().__init__()
@@ -230,10 +235,13 @@ async def fetch(
 
 
 async def _found(service: Service, handle: str) -> tuple[str, Any]:
-    """Return the index and the content of a document. Names of tables and ids may have a slash. Raises ToolError."""
+    """Return the index and the content of a document. Raises ToolError.
+
+    Names of tables and ids may contain a slash.
+    """
     parts, refused = handle.split("/", 2), None
     places = [("/".join(parts[:count]), handle.split("/", count)[count]) for count in range(1, len(parts))]
-    for index, id in (*places, ("", handle)):  # last as POST /select names it, such as the path of a file
+    for index, id in (*places, ("", handle)):  # finally the handle as POST /select gives it, such as the path of a file
         try:
             index = index or await _only_index(service)
             return index, await service.get(path_of(index, "documents", id))
@@ -246,7 +254,7 @@ async def _found(service: Service, handle: str) -> tuple[str, Any]:
 
 
 async def _fields(service: Service, index: str) -> dict[str, Answer]:
-    """Return the fields of the metadata in a sample of an index; none where it cannot be read now."""
+    """Return the metadata fields in a sample of an index, or none if it cannot be read now."""
     with suppress(ToolError):
         found = (await service.get(path_of(index, "stats")))["fields"]
         return {name: _field(field["examples"]) for name, field in found.items()}
@@ -260,7 +268,11 @@ def _field(examples: Sequence[Any]) -> Answer:
 
 
 async def _only_index(service: Service) -> str:
-    """Return the index that is meant if none is named. Raises ToolError, with the names, if there are several."""
+    """Return the index to use if the caller names none.
+
+    Raises:
+        ToolError: With the names, if there are several.
+    """
     if service.settings.index is not None:
         return service.settings.index
     found = await service.get("/indexes")
@@ -290,6 +302,6 @@ def _url(service: Service, index: str, found: Answer) -> str:
 
 
 def _result(**answer: Any) -> CallToolResult:
-    """Return an answer without absent fields, as structured content and as the same JSON in a text."""
+    """Return an answer without absent fields, as structured content and as JSON text."""
     content = {name: value for name, value in answer.items() if value is not None}
     return CallToolResult(content=[TextContent(text=orjson.dumps(content).decode())], structured_content=content)

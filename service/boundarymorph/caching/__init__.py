@@ -1,5 +1,6 @@
-"""Caches: cross-encoder scores, in Redis or in this process, and the vectors of queries, in this process.
+"""Cache cross-encoder scores and the vectors of queries.
 
-Both are pure functions of the texts and of the model, whose name contains revision, precision, length and prompt. So
-nothing here goes stale, and a cache may lose anything at any time: missing values are computed again.
+Scores are in Redis or in this process, vectors in this process. Both are pure functions of the texts and of the model,
+whose name contains revision, precision, length and prompt. So nothing here goes stale, and a cache may lose anything at
+any time: missing values are computed again.
 """

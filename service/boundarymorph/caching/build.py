@@ -1,4 +1,4 @@
-"""The caches of a process, as the settings ask for them."""
+"""Build the caches of a process from its settings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from boundarymorph.caching.scores import MemoryScoreCache, ScoreCache
 from boundarymorph.caching.vectors import CachingEncoder
 from boundarymorph.settings import CacheSettings
 
-if TYPE_CHECKING:  # a standalone scorer loads neither Redis nor an encoder
+if TYPE_CHECKING:  # so that a standalone scorer loads neither Redis nor an encoder
     from boundarymorph.caching.redis import RedisLink
     from boundarymorph.retrieval.encoders import Encoder
 
 
 @dataclass(frozen=True)
 class Caches:
-    """A cache of scores, and most bytes of the vectors of queries, if any. link: to Redis, closed by `close`."""
+    """A cache of scores, and the size of a cache of vectors.
+
+    Attributes:
+        scores: The cache of scores, if any.
+        vector_bytes: Most bytes of the vectors of queries; 0 for no cache.
+        link: The connection to Redis, which `close` closes.
+    """
 
     scores: ScoreCache | None = None
     vector_bytes: int = 0
@@ -31,7 +37,11 @@ class Caches:
 
 
 def build_caches(chosen: CacheSettings) -> Caches:
-    """Return a cache in Redis, one in this process, or none. Raises InvalidConfiguration for a malformed url."""
+    """Return a cache in Redis, one in this process, or none.
+
+    Raises:
+        InvalidConfiguration: If the url is malformed.
+    """
     if not chosen.enabled:
         return Caches()
     size, seconds = chosen.memory_bytes, chosen.seconds_to_live

@@ -1,4 +1,7 @@
-"""Known scores, and computing the others. This module alone decides which scores cost no call."""
+"""Look up cached scores, and compute the others.
+
+This module alone decides which scores cost no call.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.scoring.scorer import Scorer, Scores, TakesNoInstruction, checked
 from boundarymorph.telemetry import metrics
 
-CHANGED = "the scorer's model has changed since this request began; try again"  # its scores are not comparable
+CHANGED = "the scorer's model has changed since this request began; try again"  # its scores cannot be compared
 _Key = tuple[str, str, bytes]  # model, query, digest of the text
 log = logging.getLogger(__name__)
 
 
 class _Outcome(Enum):
-    """How a flight can end without a value: its request was cancelled, or the computation failed."""
+    """An end of a flight without a value: its request was cancelled, or its computation failed."""
 
     ABANDONED = auto()
     FAILED = auto()
@@ -35,7 +38,7 @@ class _Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flight:
-    """A value being read or computed. due: the deadline of the request that does so."""
+    """A value that a request is reading or computing; `due` is the deadline of that request."""
 
     due: float
     landed: asyncio.Future[CachedScore | _Outcome]
@@ -43,8 +46,10 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the values of one call come from, and where they are stored. `compute` is called once for all missing
-    values, and again for those that another request failed to compute."""
+    """Reads, computes and writes the values of one call.
+
+    `compute` is called once for all missing values, and again for values that another request failed to compute.
+    """
 
     read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
     compute: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore]]]
@@ -52,18 +57,29 @@ class Source:
 
 
 class ReadThrough:
-    """Scores by key, each read and computed by one request at a time (single flight), and written in the background. A
-    flight stays until its value has been written. For use on one event loop."""
+    """Scores by key, each read and computed by one request at a time (single flight).
+
+    Scores are written in the background, and a flight lasts until its value has been written. It is for use on one
+    event loop.
+    """
 
     def __init__(self, writes: int, clock: Callable[[], float]) -> None:
-        """writes: most background writes at a time."""
+        """Set the bound on background writes at a time, and the clock."""
         self._most_writes, self._clock = writes, clock
         self._flights: dict[_Key, _Flight] = {}
         self._writes: set[asyncio.Task[None]] = set()
 
     async def get(self, keys: Sequence[_Key], source: Source, *, deadline: float | None = None) -> list[CachedScore]:
-        """Return n values for n keys; equal keys are looked up once. deadline: seconds on the clock. Raises what
-        source.compute raises, and DeadlineExceeded."""
+        """Return n values for n keys; equal keys are looked up once.
+
+        Args:
+            keys: The keys of the values.
+            source: Reads, computes and writes missing values.
+            deadline: Seconds on the clock.
+
+        Raises:
+            DeadlineExceeded: If the values are late. Errors of `source.compute` pass through.
+        """
         found: dict[_Key, CachedScore] = {}
         wanted = list(dict.fromkeys(keys))
         due = math.inf if deadline is None else deadline
@@ -164,8 +180,11 @@ class ReadThrough:
 
 
 class KnownScores:
-    """A scorer behind a cache: it computes only scores that are neither cached nor being computed for another request.
-    The scorer does not report which pairs were truncated, so the longest texts are assumed to be truncated."""
+    """A scorer behind a cache.
+
+    It computes only scores that are neither cached nor being computed for another request. The scorer does not report
+    which pairs were truncated, so the longest texts are assumed to be truncated.
+    """
 
     def __init__(
         self,
@@ -175,13 +194,26 @@ class KnownScores:
         writes: int = 64,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """writes: most pending background writes. The caller closes the scorer and the cache."""
+        """Put a cache before a scorer; the caller closes both.
+
+        `writes` is the bound on pending background writes.
+        """
         self.scorer, self.cache = scorer, cache
         self.clock = clock
         self.through = ReadThrough(writes, clock)
 
     def of_task(self, query: str, tenant: str = "", instruction: str | None = None, caller: str = "") -> TaskScores:
-        """Return the scores of one task. tenant: the others with whom it shares them. Raises TakesNoInstruction."""
+        """Return the scores of one task.
+
+        Args:
+            query: The query of all pairs.
+            tenant: Tasks of the same tenant share their scores.
+            instruction: The instruction for the scorer, if any.
+            caller: The name of the caller.
+
+        Raises:
+            TakesNoInstruction: If there is an instruction and the scorer takes none.
+        """
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
         return TaskScores(self, query, tenant, instruction, caller)
@@ -191,10 +223,18 @@ class KnownScores:
 
 
 class TaskScores:
-    """The scores of one task. reused: by position, scores from earlier requests, which replace calls. calls: scores
-    computed for this task; cached: scores from the cache or computed for another task. truncated: pairs of all three.
-    requests: to the scorer. tokens: that a language model read and wrote for this task. failure: see `Scores`, of
-    the last call. spans: see `Scores`, of all calls."""
+    """The scores of one task.
+
+    Attributes:
+        reused: Scores of earlier requests by position; they replace calls.
+        calls: Number of scores computed for this task.
+        cached: Number of scores from the cache or computed for another task.
+        truncated: Number of truncated pairs among all three.
+        requests: Number of requests to the scorer.
+        tokens: Tokens that a language model read and wrote for this task.
+        failure: As in `Scores`, of the last call.
+        spans: As in `Scores`, of all calls.
+    """
 
     def __init__(
         self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None, caller: str = ""
@@ -212,19 +252,22 @@ class TaskScores:
 
     @property
     def model(self) -> str | None:
-        """The full name of the scorer; None while it is unknown."""
+        """The full name of the scorer, or None while it is unknown."""
         return identity_of(self._known.scorer)
 
     @property
     def _identity(self) -> str | None:
-        """The name under which scores of the tenant and the instruction are cached now; None if they are not."""
+        """Return the name under which these scores are cached now, or None if they are not.
+
+        The name depends on the model, the tenant and the instruction.
+        """
         name = None if self._known.cache is None else self.model
         if name is not None and self._instruction is not None:
             return f"{name}\0{self._tenant}\0{digest(self._instruction).hex()}"
         return f"{name}\0{self._tenant}" if name is not None and self._tenant else name
 
     async def recall(self) -> set[str | None]:
-        """Look up all known scores of the query at once. Returns the ids under which their texts were scored."""
+        """Look up all cached scores of the query at once, and return their documents' ids."""
         model, cache, name = self._identity, self._known.cache, self._known.scorer.name
         self._recalled = {}
         if cache is not None and model is not None:
@@ -242,8 +285,16 @@ class TaskScores:
     async def score(
         self, texts: Sequence[str], *, documents: Sequence[str] | None = None, deadline: float | None = None
     ) -> NDArray[np.float64]:
-        """Return n scores in the order of the texts, NaN where the scorer gave none. documents: n ids, stored with the
-        scores. Raises what the scorer raises, and ScorerUnavailable if the model is another one than before."""
+        """Return n scores in the order of the texts, NaN where the scorer gave none.
+
+        Args:
+            texts: The n texts.
+            documents: Their ids, which are stored with the scores.
+            deadline: Seconds on the clock.
+
+        Raises:
+            ScorerUnavailable: If the model has changed since the last call. Errors of the scorer pass through.
+        """
         model, cache, scorer = self._identity, self._known.cache, self._known.scorer
         if model is None or cache is None or not texts:
             scores = await self._asked(texts, deadline)
@@ -281,7 +332,7 @@ class TaskScores:
                 await cache.write(model, self._query, kept)
 
         found = await self._known.through.get(keys, Source(read, compute, write), deadline=deadline)
-        # Another task may have got no score because of its deadline: ask again for this one.
+        # Another task's deadline may have left it without a score, so ask again for this task.
         if unsettled := {key for key, score in zip(keys, found, strict=True) if np.isnan(score.score)} - own:
             settled = dict(zip(unsettled, await compute(list(unsettled)), strict=True))
             found = [settled.get(key, score) for key, score in zip(keys, found, strict=True)]

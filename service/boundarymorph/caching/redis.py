@@ -1,6 +1,7 @@
-"""A cache of scores in Redis, which may be slow, full, unavailable or broken at any time; no caller waits long for it.
+"""Cache scores in Redis, which may be slow, full, unavailable or broken at any time.
 
-A value is a byte of flags, the score as float64 (little-endian) and the id of the document in UTF-8.
+No caller waits long for it. A value is a byte of flags, the score as float64 (little-endian) and the id of the document
+in UTF-8.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Operation = Literal["read", "write"]
 Result = TypeVar("Result")
 FAILURES = 5  # in a row
 PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds
-TIMEOUT = 0.05  # seconds of one command, connecting included
+TIMEOUT = 0.05  # seconds of one command, including the time to connect
 CONNECTIONS = 16
 _SETTINGS = "the URL of Redis, cache.url or rate_limits.url,"
 _TRUNCATED, _NAMED = 1, 2
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class State(IntEnum):
-    """CLOSED: all calls pass; HALF_OPEN: one trial call passes; OPEN: no call passes."""
+    """The state of a circuit: CLOSED passes all calls, HALF_OPEN one trial call, OPEN none."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -44,7 +45,10 @@ class State(IntEnum):
 
 
 class CircuitBreaker:
-    """Opens after `failures` failures in a row, concurrent ones counted once; after a growing pause a trial decides."""
+    """Opens after `failures` failures in a row, and after a growing pause tries one call.
+
+    Concurrent failures count once.
+    """
 
     def __init__(self, *, failures: int = FAILURES, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed, self._clock = failures, clock
@@ -52,7 +56,7 @@ class CircuitBreaker:
         self._pause = PAUSE
         self._until: float | None = None  # None while closed
         self._trying = False
-        self._turn = 0  # grows with every failure and trial: calls begun before it do not count again
+        self._turn = 0  # grows with every failure and trial, so that calls from before do not count again
 
     @property
     def state(self) -> State:
@@ -61,7 +65,10 @@ class CircuitBreaker:
         return State.HALF_OPEN if self._trying or self._clock() >= self._until else State.OPEN
 
     def admit(self) -> int | None:
-        """Return a ticket for one call, to be passed once to `succeeded`, `failed` or `abandoned`; None if refused."""
+        """Return a ticket for one call, or None if the call is refused.
+
+        Pass the ticket once to `succeeded`, `failed` or `abandoned`.
+        """
         if self._until is not None:
             if self._trying or self._clock() < self._until:
                 return None
@@ -88,7 +95,7 @@ class CircuitBreaker:
         self._until, self._trying = self._clock() + self._pause, False
 
     def abandoned(self, ticket: int) -> None:
-        """Note that the caller gave up before an answer; the next call may try."""
+        """Note that the caller gave up before an answer, so that the next call may try."""
         if ticket == self._turn:
             self._trying = False
 
@@ -98,9 +105,13 @@ class Unanswered(Exception):
 
 
 class Guard:
-    """Calls Redis behind a circuit breaker. redis: its client, whose idle connections are closed at an error. timeout:
-    seconds for an answer, and before that for a place among `places`. on_change: called with the error when the circuit
-    opens, and with None when it has closed again."""
+    """Calls Redis behind a circuit breaker.
+
+    Attributes:
+        redis: The client; its idle connections are closed after an error.
+        timeout: Seconds to wait for an answer, and before that for one of the `places`.
+        on_change: Called with the error when the circuit opens, and with None when it closes again.
+    """
 
     def __init__(
         self,
@@ -148,8 +159,10 @@ class Guard:
         return answer
 
     async def _reconnect(self, error: Exception) -> None:
-        """Close the idle connections after an answer such as READONLY, LOADING or CLUSTERDOWN, or one from a script:
-        the same address may lead to another server now."""
+        """Close the idle connections after an error answer such as READONLY, LOADING or CLUSTERDOWN.
+
+        The same address may lead to another server now. Errors of a script count as well.
+        """
         from redis.exceptions import BusyLoadingError, ResponseError
 
         if isinstance(error, ResponseError | BusyLoadingError):
@@ -159,8 +172,10 @@ class Guard:
 
 
 class RedisLink:
-    """Sends commands to one Redis server, each about one key. Reads and writes have separate circuit breakers, since a
-    full or read-only server still answers reads."""
+    """Sends commands about single keys to one Redis server.
+
+    Reads and writes have separate circuit breakers, because a full or read-only server still answers reads.
+    """
 
     def __init__(
         self,
@@ -171,8 +186,18 @@ class RedisLink:
         failures: int = FAILURES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """url: redis:// or rediss:// (TLS) or unix://; its query holds options of redis-py. timeout: seconds for an
-        answer. connections: most. Does not connect yet. Raises InvalidConfiguration if the url is malformed."""
+        """Prepare a client; it does not connect yet.
+
+        Args:
+            url: An address redis://, rediss:// (TLS) or unix://; its query holds options of redis-py.
+            timeout: Seconds to wait for an answer.
+            connections: Most connections.
+            failures: Failures in a row that open a circuit.
+            clock: The clock of the circuit breakers, in seconds.
+
+        Raises:
+            InvalidConfiguration: If the url is malformed.
+        """
         self._redis: Any = connected(url, timeout, connections)
         places = asyncio.Semaphore(connections)
         self._guards: dict[Operation, Guard] = {}
@@ -210,7 +235,13 @@ class RedisScoreCache:
     def __init__(
         self, link: RedisLink, *, seconds_to_live: float = SECONDS_TO_LIVE, namespace: str | None = None
     ) -> None:
-        """seconds_to_live: since the first write of a query. The caller closes the link."""
+        """Use a link, which the caller closes.
+
+        Args:
+            link: The connection to Redis.
+            seconds_to_live: Lifetime of a query's scores since its first write.
+            namespace: Part of the keys; separates services.
+        """
         self._link, self._namespace = link, namespace
         self._milliseconds = max(1, round(1000 * seconds_to_live))
 
@@ -290,8 +321,11 @@ def decoded(value: object) -> CachedScore | None:
 
 
 def connected(url: str, timeout: float, connections: int) -> Redis:
-    """Return a client of Redis, which waits `timeout` seconds and never tries again. Raises InvalidConfiguration
-    without any part of the URL, as it may contain a password."""
+    """Return a client of Redis that waits `timeout` seconds and never tries again.
+
+    Raises:
+        InvalidConfiguration: If the url is malformed. The message has no part of it, as it may contain a password.
+    """
     try:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry

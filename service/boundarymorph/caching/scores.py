@@ -1,4 +1,4 @@
-"""Caches of scores: their protocol, and one in the memory of this process."""
+"""Define the protocol of score caches, and one in the memory of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from boundarymorph.telemetry import metrics
 
-if TYPE_CHECKING:  # the library has none of it
+if TYPE_CHECKING:  # the library does not have them
     from cachetools import TLRUCache
 
 DIGEST_BYTES = 16
@@ -27,15 +27,21 @@ def digest(*texts: str) -> bytes:
     return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
 
 
-FIELDS = 5_000  # most that are recalled per query
+FIELDS = 5_000  # most scores in a look-up of a whole query
 DOCUMENT_BYTES = 255  # longest document id in UTF-8; a score with a longer one is stored without it
 SECONDS_TO_LIVE = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class CachedScore:
-    """A score in [0, 1]; truncated: whether the pair was; document: the text's id when it was scored, only a hint where
-    to look: the score is valid for a text with the digest under which it is stored."""
+    """A score that a cache holds.
+
+    Attributes:
+        score: The score in [0, 1].
+        truncated: Whether the pair was truncated.
+        document: The text's id when it was scored, a hint for finding it; the score is valid for any text with the
+            digest under which it is stored.
+    """
 
     score: float
     truncated: bool = False
@@ -53,16 +59,22 @@ def kept_name(document: str | None) -> bytes | None:
 
 
 class ScoreCache(Protocol):
-    """Scores of (query, text) pairs, by model. Calls never raise: errors are misses. A cache may lose anything."""
+    """Scores of (query, text) pairs, by model.
+
+    Calls never raise: errors count as misses. A cache may lose anything.
+    """
 
     async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
-        """Return the known scores of a query by the text's digest: all, or any FIELDS of them if there are more."""
+        """Return the cached scores of a query by the text's digest; of many, any FIELDS of them."""
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
-        """Return n scores in the order of the digests, None for each that is missing."""
+        """Return n scores in the order of the digests, with None for each that is missing."""
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
-        """Store scores by the digests of their texts; all of a query expire a fixed time after its first write."""
+        """Store scores by the digests of their texts.
+
+        All scores of a query expire a fixed time after its first write.
+        """
 
 
 _QUERY_BYTES = 550
@@ -76,8 +88,10 @@ class _Query:
 
 
 class MemoryScoreCache:
-    """A `ScoreCache` in this process, for one event loop; it evicts whole queries, least recently used first.
-    max_bytes: an estimate. seconds_to_live: since the first write of a query."""
+    """A `ScoreCache` in this process, for one event loop.
+
+    It evicts whole queries, least recently used first.
+    """
 
     def __init__(
         self,
@@ -86,6 +100,7 @@ class MemoryScoreCache:
         seconds_to_live: float = SECONDS_TO_LIVE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Set the estimated bytes to hold, and the lifetime of a query since its first write."""
         from cachetools import TLRUCache
 
         self._seconds_to_live, self._clock = seconds_to_live, clock

@@ -1,4 +1,4 @@
-"""The vectors of queries, kept in the memory of this process."""
+"""Cache the vectors of queries in the memory of this process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from boundarymorph.caching.scores import digest
 from boundarymorph.inference.models import identity_of
 from boundarymorph.telemetry import metrics
 
-if TYPE_CHECKING:  # the library has none of these
+if TYPE_CHECKING:  # the library does not have these
     from cachetools import LRUCache
 
     from boundarymorph.retrieval.encoders import Embeddings, Encoder
 
 Vector = NDArray[np.float32]
 _VectorKey = tuple[str, int, bytes]  # model, dimension, digest of the text
-_ENTRY_BYTES = 600  # that a cached vector takes in addition to its numbers
+_ENTRY_BYTES = 600  # bytes that a cached vector takes in addition to its numbers
 
 
 class CachingEncoder:
-    """An `Encoder` that passes on documents, and queries that are neither cached nor being encoded."""
+    """An `Encoder` that caches vectors of queries and encodes each query once at a time."""
 
     def __init__(self, encoder: Encoder, max_bytes: int = 64 * 2**20) -> None:
         from cachetools import LRUCache
@@ -41,7 +41,7 @@ class CachingEncoder:
 
     @property
     def identity(self) -> str | None:
-        """The name under which vectors are kept; None while it is unknown."""
+        """The name under which vectors are cached, or None while it is unknown."""
         return identity_of(self._encoder)
 
     @property
@@ -70,7 +70,7 @@ class CachingEncoder:
             vector = await self._encoder.encode_query(text, caller)
         except Exception as error:
             flight.set_exception(error)
-            flight.exception()  # which nobody else may want
+            flight.exception()  # no other request may want it
             raise
         finally:
             del self._flights[key]
@@ -78,7 +78,7 @@ class CachingEncoder:
                 flight.set_result(vector)
         if (self.identity, self._encoder.dimension) == key[:2]:
             with suppress(ValueError):  # larger than the whole cache
-                self._cache[key] = vector.copy()  # theirs may be a row of a large array
+                self._cache[key] = vector.copy()  # a copy, because it may be a row of a large array
             metrics.cache_writes.labels("embeddings", "ok").inc()
         return vector
 

@@ -1,4 +1,4 @@
-"""The command line, of the service: it is imported where the service is installed."""
+"""Define the command line, which is imported only where the service is installed."""
 
 import sys
 
@@ -6,7 +6,7 @@ from boundarymorph.errors import missing_package
 
 
 def run() -> None:
-    """Run the command `boundarymorph`. Where packages of the service are missing, one sentence says what to install."""
+    """Run the command `boundarymorph`, or say what to install if packages are missing."""
     try:
         from boundarymorph.cli.main import main
 

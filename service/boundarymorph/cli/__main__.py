@@ -1,4 +1,4 @@
-"""Runs the command `boundarymorph` as `python -m boundarymorph.cli`."""
+"""Run the command `boundarymorph` as `python -m boundarymorph.cli`."""
 
 from boundarymorph.cli import run
 

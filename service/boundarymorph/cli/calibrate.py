@@ -1,4 +1,4 @@
-"""`boundarymorph calibrate`: learns from judgements how likely a person agrees, or says which pairs to judge."""
+"""Run `boundarymorph calibrate`, which learns from judgements or suggests pairs to judge."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from boundarymorph.settings import Settings
 if TYPE_CHECKING:
     from boundarymorph.selector.judging import Judged
 
-Requests = Mapping[str, Mapping[str, Any]]  # of `POST /select`, by query
+Requests = Mapping[str, Mapping[str, Any]]  # requests of `POST /select`, by query
 BARE = {"calibration": False, "distinct": None, "return_documents": False}  # fields of these requests
 NAMED = 10  # judged documents that are in no pool
-PAIRS = {"retriever": "the retriever", "scorer": "the scorer alone", "none": "no calls"}  # names of orders
+PAIRS = {"retriever": "the retriever", "scorer": "the scorer alone", "none": "no calls"}  # names of the rankings
 BAR = 30  # characters of a probability of 1
 
 
@@ -96,7 +96,11 @@ def _requests(index: str | None, pools: Path | None, queries: Sequence[str], dep
 
 
 def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibration) -> str:
-    """Keep a calibration with its index, or in a file, and return where. Raises UnknownIndex."""
+    """Store a calibration with its index, or in a file, and return the place.
+
+    Raises:
+        UnknownIndex: If the index does not exist.
+    """
     from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
 
     if index is None:
@@ -122,7 +126,11 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge to a file, or to stdout. Raises InvalidInput for a file that may have a person's grades."""
+    """Write pairs to judge to a file, or to stdout.
+
+    Raises:
+        InvalidInput: If the file may already contain grades by a person.
+    """
     if out is not None:
         with storage_errors("the pairs cannot be written"):
             if out.is_file() and out.stat().st_size:
@@ -140,7 +148,7 @@ def _suggest(requests: Requests, settings: Settings, budget: int, count: int, ou
 
 
 async def _pairs(requests: Requests, settings: Settings, budget: int, count: int) -> list[dict[str, str | None]]:
-    """Return pairs that are worth judging, at most `count` of each query, with title and text."""
+    """Return pairs that are worth judging, at most `count` per query, with title and text."""
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
@@ -187,7 +195,10 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
 
 
 def print_report(console: Console, made: Calibration, missing: Sequence[str]) -> None:
-    """Print what the judgements show, and what to do. missing: judged documents that were in no pool."""
+    """Print the findings from the judgements, and advice.
+
+    `missing` has the judged documents that were in no pool.
+    """
     people = made.report["human"]
     console.print(f"{made.judgments:,} judgements of {made.queries} queries, each predicted from the others", end="")
     named = ", ".join(map(repr, missing[:NAMED])) + (", ..." if len(missing) > NAMED else "")

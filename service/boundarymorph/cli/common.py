@@ -1,4 +1,4 @@
-"""What several commands share: the console, options, and error exits."""
+"""Provide the console, options and error exits that several commands share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def new_console(**options: Any) -> Console:
 
 
 def option(help: str, *names: str, default: str | bool = True, **more: Any) -> Any:
-    """Return an option of a command. default: what its description shows as the default."""
+    """Return an option of a command; its description shows `default` as the default."""
     return typer.Option(*names, help=help, show_default=default, **more)
 
 
@@ -50,14 +50,14 @@ Stores = Annotated[
 
 
 def command_of(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Make a command of a function of a dataclass, whose fields become arguments and options."""
+    """Make a command from a function of a dataclass, whose fields become arguments and options."""
 
     def decorate(function: Callable[[Options], None]) -> Callable[..., None]:
         @wraps(function)
         def command(**values: Any) -> None:
             function(options(**values))
 
-        del command.__wrapped__  # typer would read its parameters instead
+        del command.__wrapped__  # otherwise typer would read the parameters of `function`
         command.__annotations__ = get_type_hints(options, include_extras=True)
         command.__signature__ = inspect.signature(options, eval_str=True)  # type: ignore[attr-defined]
         return command
@@ -66,7 +66,11 @@ def command_of(options: type[Options]) -> Callable[[Callable[[Options], None]], 
 
 
 def stores_of(given: list[str] | None) -> dict[str, dict[str, str]] | None:
-    """Return the settings of the stores that options name. Raises InvalidInput if two have the same name."""
+    """Return the settings of the stores that options name.
+
+    Raises:
+        InvalidInput: If two stores have the same name.
+    """
     stores: dict[str, dict[str, str]] = {}
     for each in given or ():
         before, _, _ = each.partition("://")
@@ -90,7 +94,7 @@ async def parts(settings: Settings) -> AsyncIterator[Parts]:
     built = composition.build_gateway(settings) if settings.retriever.url else composition.build(settings)
     try:
         if settings.retriever.url:
-            await cast("RemoteRetriever", built.retriever).check()  # which tells the encoder
+            await cast("RemoteRetriever", built.retriever).check()  # a connection tells which encoder it uses
         yield built
     finally:
         await built.close()

@@ -1,4 +1,4 @@
-"""The demo: the standard library's docstrings as a corpus, a real service process, a real request over HTTP."""
+"""Run the demo: index the standard library's docstrings and query a real service over HTTP."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(console: Console, settings: Settings, query: str, budget: int, k: int) -
 
 
 def _afterwards(settings: Settings) -> str:
-    """Return how to run a service that has the index, and where its page then is."""
+    """Return a sentence on how to run a service with this index, and the address of its page."""
     command = "`make serve`, or `boundarymorph serve`"
     if "data_directory" in settings.model_fields_set:
         command = f"`boundarymorph serve --data-directory {shlex.quote(str(settings.data_directory))}`"
@@ -60,7 +60,7 @@ def _afterwards(settings: Settings) -> str:
 
 
 def docstrings() -> Iterator[Document]:
-    """Yield the public functions, classes and methods with a docstring from the running Python's standard library.
+    """Yield the documented public functions, classes and methods of Python's standard library.
 
     Python sources are parsed, not imported, so their code does not run; modules without source are inspected.
     """
@@ -118,7 +118,11 @@ def _members(owner: object, prefix: str, depth: int) -> Iterator[tuple[str, str,
 
 @contextmanager
 def service(data_directory: Path) -> Iterator[httpx.Client]:
-    """Start `boundarymorph serve` on a free port, wait until it is ready, and stop it at the end. Raises DemoFailed."""
+    """Start `boundarymorph serve` on a free port, await readiness, and stop it at the end.
+
+    Raises:
+        DemoFailed: If it does not start.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

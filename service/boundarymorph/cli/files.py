@@ -1,10 +1,10 @@
-"""Documents of folders, of tables, and of long texts in passages."""
+"""Read documents from folders and tables, and cut long texts into passages."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,14 +23,14 @@ from boundarymorph.retrieval.interfaces import Index
 from boundarymorph.retrieval.passages import blocks
 from boundarymorph.retrieval.uploads import BadLine, ParsedDocument, parse_array, parse_ndjson, parse_record
 
-PASSAGE_CHARACTERS = 1_200  # about 300 tokens, which common models read whole together with a query
+PASSAGE_CHARACTERS = 1_200  # about 300 tokens; common models read that together with a query
 MARKDOWN = (".md", ".markdown")
 SUFFIXES = (*MARKDOWN, ".txt")
 DOCUMENT, PASSAGE = "document", "passage"  # fields of a passage's metadata: the id of its text, and its number from 1
 FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]++([^\n#].*)", re.MULTILINE)
-_BLOCK = 20  # passages that are cut at a time, as the splitters' time grows with the square of a text's length
+_BLOCK = 20  # passages to cut at a time, because the splitters' time grows with the square of the length
 _BORDERS = (("\n#", 0), ("\n\n", 0), ("\n", 0), (" ", 0))  # between blocks: a heading, a paragraph, a line, a word
 Entry = ParsedDocument | BadLine
 
@@ -39,8 +39,20 @@ Entry = ParsedDocument | BadLine
 def opened(
     source: Path, columns: Columns, dimension: int, most: int, whole: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
-    """Open a source. Yields its documents and its size in bytes, if that is known. most: bytes of a document; whole: of
-    a JSON array. Raises InvalidInput, and LimitExceeded for a larger array."""
+    """Open a source, and yield its documents and its size in bytes, if that is known.
+
+    Args:
+        source: A folder, a file, or `-` for standard input.
+        columns: The columns of a table.
+        dimension: The length of vectors.
+        most: Most bytes of a document.
+        whole: Most bytes of a JSON array.
+        strict: Whether a bad file of a folder raises InvalidInput.
+
+    Raises:
+        InvalidInput: If the source cannot be read.
+        LimitExceeded: If an array is too large.
+    """
     if is_texts(source):
         folder, files = (source, files_in(source)) if source.is_dir() else (source.parent, [source])
         inside = source.resolve() if source.is_dir() else None
@@ -64,25 +76,38 @@ def is_table(source: Path) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files with one of SUFFIXES, by path, without hidden ones. Raises InvalidInput if there are none."""
-    found = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    """Return the files with one of SUFFIXES, by path, without hidden ones.
+
+    Raises:
+        InvalidInput: If there are none.
+    """
+    found = [path for path in _visible(folder) if path.suffix.lower() in SUFFIXES]
     if not found:
         raise InvalidInput(f"there is no file in {folder} whose name ends in {', '.join(SUFFIXES)}")
     return found
 
 
+def other_suffixes(folder: Path) -> dict[str, int]:
+    """Count the files that `files_in` leaves out by their suffixes, the most frequent first."""
+    return dict(
+        Counter(path.suffix.lower() for path in _visible(folder) if path.suffix.lower() not in SUFFIXES).most_common()
+    )
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
+
+
 async def of_folder(
     folder: Path, files: Iterable[Path], most: int, *, inside: Path | None = None, strict: bool = False
 ) -> AsyncIterator[Entry]:
-    """Yield a document of each file, whose id is its path within the folder. A file that is not UTF-8, has nothing
-    to read or more than `most` bytes is a bad line, and so is a link to a file outside of the folder `inside`; strict:
-    raises InvalidInput instead."""
+    """Yield a document of each file; its id is its path within the folder.
+
+    A file that is not UTF-8, has no content or more than `most` bytes becomes a bad line, and so does a link to a file
+    outside of the folder `inside`. With `strict`, such a file raises InvalidInput instead.
+    """
     position = 0
     for number, path in enumerate(files, start=1):
         id = path.relative_to(folder).as_posix()
@@ -114,7 +139,10 @@ def _record(id: str, path: Path, content: bytes, most: int) -> dict[str, str]:
 
 
 def titled(text: str) -> tuple[str | None, str]:
-    """Return the title of a Markdown text, of its front matter or first heading, and the text without the former."""
+    """Return the title of a Markdown text and the text without its front matter.
+
+    The title comes from the front matter or from the first heading.
+    """
     if (front := FRONT_MATTER.match(text)) is not None:
         text = text[front.end() :]
         if (given := _TITLE.search(front[1])) is not None:
@@ -128,7 +156,10 @@ def titled(text: str) -> tuple[str | None, str]:
 
 
 async def of_array(stream: Stream, source: Path, dimension: int, most: int, whole: int) -> AsyncIterator[Entry]:
-    """Yield the documents of a JSON array. most, whole: bytes of a document and of the array."""
+    """Yield the documents of a JSON array.
+
+    `most` and `whole` bound the bytes of a document and of the array.
+    """
     with sources.undamaged(source):
         body = stream.read(whole + 1)
     lines = "write one object a line, to a file whose name ends in .jsonl"
@@ -149,10 +180,15 @@ class Columns:
 
 
 async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
-    """Yield a document of each row of a table with a header, between whose cells are commas, semicolons or tabs. Other
-    columns are metadata, without empty cells. Without a column of ids, a row's id is its number. most: bytes of a row.
-    Raises InvalidInput, with the line."""
-    position, begin, name = 0, 0, sources.named(source)  # begin: of the row
+    """Yield a document of each row of a table with a header.
+
+    Commas, semicolons or tabs separate the cells. Columns without a role become metadata, without empty cells. Without
+    a column of ids, the id of a row is its number. A row has at most `most` bytes.
+
+    Raises:
+        InvalidInput: With the line, if the table is malformed.
+    """
+    position, begin, name = 0, 0, sources.named(source)  # byte at which the row begins
 
     def decoded() -> Iterator[str]:
         nonlocal position
@@ -213,15 +249,20 @@ def _places(header: list[str], columns: Columns, name: str) -> tuple[int | None,
 
 @dataclass(slots=True)
 class PassageSplitter:
-    """Cuts documents into passages of at most `characters`, at headings, paragraphs and sentences. A passage has the
-    title of its document and the metadata `document`, the document's id, and `passage`, its number from 1. The first
-    has the document's id; others have `#` and their number behind it."""
+    """Cuts documents into passages of at most `characters`, at headings and sentences.
+
+    A passage has the title of its document and the metadata `document`, the document's id, and `passage`, its number
+    from 1. The first passage has the document's id; others append `#` and their number.
+    """
 
     characters: int
-    _counts: dict[str, int] = field(default_factory=dict)  # of passages, by document
+    _counts: dict[str, int] = field(default_factory=dict)  # number of passages, by document
 
     async def of(self, entries: AsyncIterable[Entry]) -> AsyncIterator[Entry]:
-        """Yield the passages of the documents, or with 0 characters the documents. One with a vector stays whole."""
+        """Yield the passages of the documents, or with 0 characters the documents.
+
+        A document with a vector stays whole.
+        """
         async for entry in entries:
             if not self.characters or isinstance(entry, BadLine) or entry.embedding is not None:
                 yield entry
@@ -242,8 +283,12 @@ class PassageSplitter:
             metadata: Mapping[str, object] = {**document.metadata, DOCUMENT: document.id, PASSAGE: number}
             yield Document(id, text, document.title, metadata)
 
+    @property
+    def documents(self) -> int:
+        return len(self._counts)
+
     def remove_old(self, index: Index) -> None:
-        """Remove the passages that documents had before and have no more."""
+        """Remove the passages that documents had before and no longer have."""
         of_count = defaultdict(list)
         for document, count in self._counts.items():
             of_count[count].append(document)

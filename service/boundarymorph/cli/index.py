@@ -1,4 +1,4 @@
-"""`boundarymorph index ...`: manages the indexes of this machine and in stores."""
+"""Run `boundarymorph index ...`, which manages the indexes of this machine and in stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.local.catalog import LocalCatalog
     from boundarymorph.retrieval.uploads import IngestReport
 
-SKIPPED = 4  # the exit code of a build that left lines out
+SKIPPED = 4  # the exit code of a build that skipped lines
 INTERRUPTED = 130  # the exit code after Ctrl-C
 LONGEST_PASSAGE = 100_000  # characters
 Name = Annotated[str, typer.Argument(help="Name of the index.")]
@@ -87,9 +87,10 @@ class Build:
 @app.command("build")
 @command_of(Build)
 def build_index(options: Build) -> None:
-    """Add or replace documents. Unchanged documents are not embedded again, so repeat an interrupted build.
+    """Add or replace documents, and repeat an interrupted build at little cost.
 
-    Exits with 4 if lines or files were skipped; the other documents are kept.
+    Unchanged documents are not embedded again. Exits with 4 if lines or files were skipped; the other documents are
+    kept.
     """
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.uploads import IngestReport
@@ -102,15 +103,20 @@ def build_index(options: Build) -> None:
     if columns != files.Columns() and not files.is_table(source):
         raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
     start, report = time.monotonic(), IngestReport()
+    if source.is_dir() and (others := files.other_suffixes(source)):
+        named = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in others.items())
+        read = ", ".join(files.SUFFIXES)
+        console.print(f"files that are not read: {named}; convert them to one of {read}", markup=False)
     with sources.interruptible():
         try:
-            asyncio.run(_fill(settings, options, columns, report))
+            documents = asyncio.run(_fill(settings, options, columns, report))
         except KeyboardInterrupt:
             so_far = counted(report.stored, "document", "documents")
             console.print(f"stopped after {so_far}; repeat the command to go on")
             raise typer.Exit(INTERRUPTED) from None
     unit = "file" if files.is_texts(source) else "line"
-    terminal.print_ingestion(console, name, report, time.monotonic() - start, unit)
+    seconds = time.monotonic() - start
+    terminal.print_ingestion(console, name, report, seconds, unit=unit, documents=documents)
     if report.skipped and not report.stored:
         fail(f"no {unit} of {sources.named(source)} is a usable document; a new index is not kept without any")
     if not report.documents:
@@ -147,7 +153,7 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
     columns = ("name", "documents", "dim", "kind", "encoder", "MB", "created")
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for info in described:
-        encoder = _encoder_of(info).partition("@")[0].rpartition("/")[2]  # without its owner and revision
+        encoder = _encoder_of(info).partition("@")[0].rpartition("/")[2]  # the name without its owner and revision
         megabytes = "" if info.bytes is None else f"{info.bytes / 1e6:,.1f}"
         created = (info.created or "")[:16].replace("T", " ")
         table.add_row(info.name, f"{info.count:,}", str(info.dimension), info.kind, encoder, megabytes, created)
@@ -156,7 +162,10 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 
 @app.command("info")
 def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
-    """Describe an index; for an ivf index with its recall when it was trained, measured on its own vectors."""
+    """Describe an index.
+
+    For an ivf index, this includes its recall when it was trained, measured on its own vectors.
+    """
     with _indexes(data_directory) as catalog:
         info = catalog.describe(name)
     if as_json:
@@ -188,15 +197,17 @@ def say_what_it_holds(
     description: Annotated[str, typer.Argument(help="What its documents are; empty for no description.")],
     data_directory: DataDirectory = None,
 ) -> None:
-    """Describe the documents of an index, for people and language models who choose among indexes."""
+    """Describe the documents of an index, for people and language models that choose an index."""
     with _indexes(data_directory) as catalog:
         catalog.artifacts(name).change(description=description.strip() or None)
 
 
 @app.command("compact")
 def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
-    """Empty the write-ahead log, and make the block of a large index and the clusters of an ivf index again. Services
-    do this by themselves, less thoroughly."""
+    """Empty the write-ahead log, and build the block and the clusters of a large index again.
+
+    Services do this by themselves, less thoroughly. Only ivf indexes have clusters.
+    """
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
     console.print(f"{name} {'compacted' if done else 'is being trained by another process'}")
@@ -204,8 +215,10 @@ def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
 
 @app.command("words")
 def index_words(name: Name, data_directory: DataDirectory = None) -> None:
-    """Add the words for BM25 and hybrid search to an index that was made without them. Services can read and write
-    meanwhile."""
+    """Add the words for BM25 and hybrid search to an index that was made without them.
+
+    Services can read and write meanwhile.
+    """
     with _local_indexes(data_directory, "index words") as catalog:
         made = catalog.get(name).index_words()
     console.print(f"{name} {'has its words now' if made else 'already had its words'}")
@@ -215,8 +228,10 @@ def index_words(name: Name, data_directory: DataDirectory = None) -> None:
 def snapshot_index(
     name: Name, target: Annotated[Path, option("A new folder.", "--to")], data_directory: DataDirectory = None
 ) -> None:
-    """Copy an index, as of one moment, into a folder with checksums, for `index restore`. Services can read and write
-    meanwhile."""
+    """Copy an index, as of one moment, into a folder with checksums, for `index restore`.
+
+    Services can read and write meanwhile.
+    """
     with _local_indexes(data_directory, "index snapshot") as catalog:
         copy = catalog.get(name).back_up(target)
     console.print(
@@ -231,7 +246,10 @@ def restore_index(
     replace: Annotated[bool, option("Replace the index of this name.")] = False,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Restore an index from a snapshot, after checking all of it. A running service sees it at once."""
+    """Restore an index from a snapshot, after checking all of it.
+
+    A running service sees it at once.
+    """
     with _local_indexes(data_directory, "index restore") as catalog:
         info = catalog.restore(name, source, replace=replace)
     console.print(f"{name}: {counted(info.count, 'document', 'documents')} restored")
@@ -264,7 +282,8 @@ def _encoder_of(info: IndexDescription) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 
-async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> None:
+async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> int | None:
+    """Fill the index, and return how many documents became passages; None if they are left whole."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS
@@ -304,6 +323,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
             with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():
                     catalog.delete(name)
+    return passages.documents if characters else None
 
 
 @contextmanager

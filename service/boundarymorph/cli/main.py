@@ -1,4 +1,4 @@
-"""The command line: `boundarymorph serve | retriever | scorer | index | select | mcp | evaluate | demo | ...`."""
+"""Define the commands `boundarymorph serve`, `index`, `select`, `evaluate` and others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from boundarymorph.cli.calibrate import calibrate
 from boundarymorph.cli.common import DataDirectory, console, fail, option
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
-from boundarymorph.errors import BoundaryMorphError, missing_package
+from boundarymorph.errors import BoundaryMorphError, UnknownIndex, missing_package
 from boundarymorph.settings import Settings, mistakes
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ def key(
     ] = None,
     tenant: Annotated[str, option("Share known scores only with the keys of this tenant.", default="none")] = "",
 ) -> None:
-    """Make an API key: prints the secret, once, and the line for the setting `keys`."""
+    """Make an API key: print the secret, once, and the line for the setting `keys`."""
     from boundarymorph.access import callers
 
     scopes = scope or ["select"]
@@ -82,7 +82,7 @@ def demo(
     k: Annotated[int, option("Documents to return.", "-k", min=1)] = 50,
     data_directory: DataDirectory = None,
 ) -> None:
-    """Start a service, index the docstrings of Python's standard library, and select from them over HTTP."""
+    """Start a service, index the docstrings of Python's standard library, and select from them."""
     from boundarymorph.cli import demo as demonstration
 
     settings = Settings.load(data_directory=data_directory)
@@ -122,7 +122,7 @@ def version() -> None:
 
 
 def _unwrap(commands: typer.Typer) -> None:
-    """Let a terminal break the lines of the descriptions of commands."""
+    """Join the lines of the commands' descriptions, so that a terminal can break them."""
     for command in commands.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
@@ -133,12 +133,17 @@ _unwrap(index_commands.app)
 
 
 def main() -> None:
-    """Run the command line. An error that a user can act on becomes one line on stderr and exit code 1."""
+    """Run the command line.
+
+    An error that a user can act on becomes one line on stderr and exit code 1.
+    """
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8" and any(any("\ud800" <= letter <= "\udfff" for letter in given) for given in sys.argv):
         fail(f"an argument is not text in the encoding of this locale, {encoding}: set PYTHONUTF8=1 or LANG=C.UTF-8")
     try:
         app(prog_name="boundarymorph")
+    except UnknownIndex as error:
+        fail(f"{error}; `boundarymorph index list` shows the indexes")
     except BoundaryMorphError as error:
         fail(str(error))
     except ValidationError as error:

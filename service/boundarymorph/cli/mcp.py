@@ -1,4 +1,4 @@
-"""`boundarymorph mcp`: serves the tools for language models on stdin and stdout."""
+"""Run `boundarymorph mcp`, which serves the tools for language models on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from boundarymorph.agents.rest import Service
 
 CONNECT_SECONDS = 5.0
-GRACE_SECONDS = 10.0  # to wait for an answer beyond its longest deadline
+GRACE_SECONDS = 10.0  # seconds to wait for an answer beyond its longest deadline
 
 
 def mcp(

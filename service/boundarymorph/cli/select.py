@@ -1,4 +1,4 @@
-"""`boundarymorph select`: makes one selection in this process, or many by a service."""
+"""Run `boundarymorph select`: one selection in this process, or many by a service."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import has_content
 from boundarymorph.settings import Settings
 
-OWN = ("query", "queries", "also", "url", "as_json", "data_directory")  # options that are no fields of all requests
+OWN = ("query", "queries", "also", "url", "as_json", "data_directory")  # options that are not fields of all requests
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectOptions:
-    """Fields of `POST /select`, and how its answer is printed."""
+    """The fields of `POST /select`, and the form in which its answer is printed."""
 
     index: Annotated[str, typer.Argument(help="Index to take the candidates from.")]
     query: Annotated[str | None, typer.Argument(help="The information need, in plain words.", show_default=False)] = (
@@ -74,7 +74,11 @@ class SelectOptions:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The body of the request without the query. Raises InvalidInput for an option that is no JSON."""
+        """Return the body of the request without the query.
+
+        Raises:
+            InvalidInput: For an option that is not JSON.
+        """
         distinct, filter = self.distinct, self.filter
         given = asdict(self) | {
             "budget": _number(self.budget),
@@ -82,14 +86,13 @@ class SelectOptions:
             "boost": [json_object("--boost", rule) for rule in self.boost or ()] or None,
             "rounds": _number(self.rounds),
             "filter": None if filter is None else json_object("--filter", filter),
-            "return_documents": not (self.as_json or self.queries),
         }
         return {name: value for name, value in given.items() if value is not None and name not in OWN}
 
 
 @command_of(SelectOptions)
 def select(options: SelectOptions) -> None:
-    """Select documents from an index in this process, without a running service; of many queries, with one."""
+    """Select documents from an index, in this process; for many queries, with a service."""
     if (options.query is None) == (options.queries is None) or (options.queries and options.also):
         raise typer.BadParameter(
             'give a query, as in `boundarymorph select INDEX "how to parse a date"`, or a file of them with --queries'
@@ -125,7 +128,14 @@ def _number(text: str | None) -> int | str | None:
 
 
 def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_directory: Path | None) -> None:
-    """Print an answer for each query in a file. fields: of all requests. url: of the service, None to start one."""
+    """Print an answer for each query in a file.
+
+    Args:
+        path: The file with the queries.
+        fields: The fields of all requests.
+        url: The URL of the service; None starts one.
+        data_directory: The indexes of a started service.
+    """
     from boundarymorph.cli import demo, terminal
 
     try:
@@ -157,7 +167,11 @@ def select_many(path: Path, fields: Mapping[str, Any], url: str | None, data_dir
 
 
 def _requests(path: Path, fields: Mapping[str, Any]) -> Iterator[tuple[object, dict[str, Any]]]:
-    """Yield the id, by default a number, and the request of each line. Raises InvalidInput for one without a query."""
+    """Yield the id, by default a number, and the request of each line.
+
+    Raises:
+        InvalidInput: For a line without a query.
+    """
     for place, number, value in sources.records(path):
         request = {"id": number, **fields, **({"query": value} if isinstance(value, str) else value)}
         query = request["query"] = request.pop("queries", None) or request.get("query") or ""

@@ -1,4 +1,4 @@
-"""`boundarymorph serve | scorer | retriever`: run a server."""
+"""Run `boundarymorph serve | scorer | retriever`, the servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from boundarymorph.settings import Settings
 if TYPE_CHECKING:
     from boundarymorph.server.process import Create
 
-SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ones, so that all can run on one machine
+SCORER_PORT, RETRIEVER_PORT = 8081, 8082  # different ports, so that all servers can run on one machine
 IndexStore = Annotated[str | None, option("Name of the --store in which indexes are made.", default="this machine")]
 
 
@@ -60,7 +60,7 @@ class ServiceOptions(RetrieverOptions):
 
 @command_of(ServiceOptions)
 def serve(options: ServiceOptions) -> None:
-    """Run the service: in one process with its embedded models, or as a gateway to scorers and retrievers."""
+    """Run the service in one process, or as a gateway to scorers and retrievers."""
     from boundarymorph.server.app import create_app
 
     given = asdict(options)

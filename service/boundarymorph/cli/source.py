@@ -1,4 +1,4 @@
-"""Reading documents from a file or from standard input, gzipped or not."""
+"""Read documents from a file or from standard input, gzipped or not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named(source: Path) -> str:
 
 @contextmanager
 def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
-    """Open a source, decompressed. Yields the stream and its size in bytes, if that is known."""
+    """Open a source, and yield its decompressed stream and its size in bytes, if that is known."""
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
@@ -45,7 +45,10 @@ def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
 
 @contextmanager
 def undamaged(source: Path, so_far: str = "") -> Iterator[None]:
-    """Raise InvalidInput where a damaged gzip file is read. so_far: what becomes of what came before."""
+    """Raise InvalidInput where a damaged gzip file is read.
+
+    `so_far` is a sentence about the documents before the damage.
+    """
     try:
         yield
     except reading.DAMAGED as error:
@@ -53,8 +56,11 @@ def undamaged(source: Path, so_far: str = "") -> Iterator[None]:
 
 
 def records(source: Path) -> Iterator[Record]:
-    """Yield the JSON objects and lines of text of a source. Raises InvalidInput as `reading.records` does, and for a
-    file of comma-separated values, by its name."""
+    """Yield the JSON objects and lines of text of a source.
+
+    Raises:
+        InvalidInput: As `reading.records` does, and for a file that its name calls comma-separated values.
+    """
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
     with undamaged(source), opened(source) as (stream, _):
@@ -63,7 +69,10 @@ def records(source: Path) -> Iterator[Record]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, let the first Ctrl-C raise KeyboardInterrupt; asyncio would go on reading standard input."""
+    """Let the first Ctrl-C within the block raise KeyboardInterrupt.
+
+    Without this, asyncio would go on reading standard input.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -76,7 +85,11 @@ def interruptible() -> Iterator[None]:
 
 
 async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
-    """Yield the content of the stream as it arrives. Raises InvalidInput for a damaged gzip file."""
+    """Yield the content of the stream as it arrives.
+
+    Raises:
+        InvalidInput: If a gzip file is damaged.
+    """
     while True:
         with undamaged(source, WRITTEN):
             chunk = stream.read1(1 << 18)

@@ -1,4 +1,4 @@
-"""Batching across requests: keeps one model busy with the work of all callers."""
+"""Batch the work of all callers, so that it keeps one model busy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Owner = TypeVar("Owner")
 ModelType = TypeVar("ModelType", bound=Model)
 Tokenize = Callable[[], Sequence[TokenSequence]]
 
-LOOK_AHEAD = 8  # how many batches' worth of sequences are searched for one of similar lengths
+LOOK_AHEAD = 8  # number of batches whose sequences are searched for similar lengths
 TOKENIZER_THREADS = 4
 SHUTTING_DOWN = "the model is shutting down"
 CHARACTERS_A_TOKEN = 4  # an estimate, used while a request is being tokenized
@@ -39,7 +39,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Generic[Owner]):
-    """A waiting sequence, the `position`-th of its owner's request. The earlier it is `due`, the more urgent."""
+    """A waiting sequence: the `position`-th of its owner's request.
+
+    The earlier it is `due`, the more urgent it is.
+    """
 
     item: TokenSequence
     owner: Owner
@@ -50,7 +53,10 @@ class Entry(Generic[Owner]):
 
 @dataclass(slots=True)
 class TokenQueue(Generic[Owner]):
-    """Waiting sequences, most urgent first, then in order of arrival. Callers share each batch evenly."""
+    """Waiting sequences, most urgent first, then in order of arrival.
+
+    Callers share each batch evenly.
+    """
 
     callers: Counter[str] = field(default_factory=Counter)  # tokens that wait, by caller
     _led: dict[str, int] = field(default_factory=dict)
@@ -77,8 +83,15 @@ class TokenQueue(Generic[Owner]):
         return self.callers.total()
 
     def tokens_due(self, moment: float, caller: str = "", tokens: int = 0) -> int:
-        """Return the number of tokens that are computed before this many new tokens of a caller, due at this time.
-        They are the caller's own tokens that are due by then, and at most as many of each other caller."""
+        """Return the number of tokens that are computed before new tokens of a caller.
+
+        These are the caller's own tokens that are due by then, and at most as many of each other caller.
+
+        Args:
+            moment: The time at which the new tokens are due.
+            caller: Their caller.
+            tokens: Their number.
+        """
         due: Counter[str] = Counter()
         for entry in self._waiting[: bisect_right(self._waiting, moment, key=_due)]:
             due[entry.caller] += len(entry.item)
@@ -86,9 +99,15 @@ class TokenQueue(Generic[Owner]):
         return own + sum(min(count, own + tokens) for count in due.values())
 
     def take(self, batch_tokens: int, *, pads: bool) -> list[Entry[Owner]]:
-        """Remove and return the next batch, which contains the most urgent sequence; empty if nothing waits.
-        batch_tokens: largest cost of more than one sequence. pads: each costs as much as the longest; the batch then
-        has similar lengths, chosen from the most urgent `LOOK_AHEAD` times batch_tokens."""
+        """Remove and return the next batch, which contains the most urgent sequence.
+
+        The batch is empty if no sequence waits.
+
+        Args:
+            batch_tokens: Most tokens of a batch of several sequences.
+            pads: Whether each sequence costs as much as the longest. If so, the batch has similar lengths, chosen from
+                the most urgent `LOOK_AHEAD` times `batch_tokens`.
+        """
         if not self._waiting:
             return []
         if pads:
@@ -106,13 +125,19 @@ class TokenQueue(Generic[Owner]):
         self.callers = +self.callers
 
     def _front(self, tokens: int) -> list[Entry[Owner]]:
-        """Return the most urgent sequences with at most this many tokens, but at least one, evenly of all callers."""
+        """Return the most urgent sequences with at most this many tokens, evenly of all callers.
+
+        There is at least one sequence.
+        """
         entries = self._waiting if len(self.callers) <= 1 else self._by_turns()
         sums = accumulate(len(entry.item) for entry in entries)
         return entries[: max(1, sum(1 for _ in takewhile(lambda total: total <= tokens, sums)))]
 
     def _by_turns(self) -> list[Entry[Owner]]:
-        """Return all in the order of callers that take turns by tokens, of equals by whose first turn is oldest."""
+        """Return all entries in an order in which callers take turns by tokens.
+
+        Ties go to the caller whose first turn is oldest.
+        """
         before: Counter[str] = Counter()
         places, led = [], []
         for entry in self._waiting:
@@ -126,7 +151,7 @@ class TokenQueue(Generic[Owner]):
 
 
 def _like_lengths(entries: list[Entry[Owner]], batch_tokens: int) -> list[Entry[Owner]]:
-    """Return the batch with the most tokens among all runs of neighbours by length that contain the first entry."""
+    """Return the run of similar lengths around the first entry that has the most tokens."""
     by_length = sorted(entries, key=lambda entry: len(entry.item))
     sums = [0, *accumulate(len(entry.item) for entry in by_length)]
     urgent = by_length.index(entries[0])
@@ -151,7 +176,7 @@ class _Job:
 
     def finish(self, error: BaseException | None = None) -> None:
         """Resolve the future, from any thread."""
-        with suppress(InvalidStateError):  # nobody waits any more
+        with suppress(InvalidStateError):  # no request waits any more
             if error is None:
                 self.done.set_result(self.values)
             else:
@@ -159,18 +184,17 @@ class _Job:
 
 
 class Batcher(Generic[ModelType]):
-    """Runs the requests of many callers on one model in this process; scorers and encoders derive from it.
+    """Runs the requests of many callers on one model in this process.
 
-    A free device takes waiting items, earliest deadline first, up to the model's batch of tokens. Idle workers that
-    compute at the same time share the waiting items. A request without a deadline is due `patience` seconds after it
-    arrived. Its items are due later by the time that they take together, so short requests overtake long ones.
+    Scorers and encoders derive from it. A free device takes waiting items, earliest deadline first, up to the model's
+    batch of tokens. Idle workers that compute at the same time share the waiting items. A request without a deadline is
+    due `patience` seconds after its arrival, and its items are due later by the time that they take together, so short
+    requests overtake long ones. Callers have equal parts of each batch.
 
     If the device runs out of memory, later batches are halved, and double again after `GROW_AFTER` successful ones.
-    Callers have equal parts of each batch.
 
-    queue_tokens: most that may wait; share: of them, for one caller, as in `Shares`. A request is rejected as a whole
-    if it would exceed that, or could not be done in time. on_lost: called if the device is lost for good, or a worker
-    ended because of a bug; every request fails from then on.
+    Attributes:
+        role: What the model is used for.
     """
 
     role: ModelRole
@@ -185,6 +209,16 @@ class Batcher(Generic[ModelType]):
         on_lost: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Start the workers. The batcher closes the model.
+
+        Args:
+            model: The model that computes.
+            queue_tokens: Most tokens that may wait. A request that would exceed them is rejected as a whole.
+            share: The part of these tokens that one caller may use, as in `Shares`.
+            patience: Seconds after which a request without a deadline is due.
+            on_lost: Called if the device is lost for good or a worker ended because of a bug; then every request fails.
+            clock: Returns the time in seconds.
+        """
         self.queue_tokens = queue_tokens
         self.token_seconds = 0.0  # running mean per token, 0 before the first batch
         self.model = model
@@ -195,7 +229,7 @@ class Batcher(Generic[ModelType]):
         self.batch_tokens = model.batch_tokens  # current size limit of a batch
         self._good_batches = 0  # since `batch_tokens` last changed
         self._queue: TokenQueue[_Job] = TokenQueue()
-        self._tokenizing: list[tuple[float, int, str]] = []  # when requests are due, estimated tokens, callers
+        self._tokenizing: list[tuple[float, int, str]] = []  # the due time, estimated tokens and caller of each request
         self.idle = 0  # workers that wait for a batch
         self._lost: str | None = None
         self._closed = False
@@ -235,10 +269,23 @@ class Batcher(Generic[ModelType]):
         admitted: bool = False,
         caller: str = "",
     ) -> Results:
-        """Return the results of all items of a request. tokenize: returns the items, and may block; characters: of each
-        item; deadline: on the clock; patience: replaces the batcher's own; admitted: whether `enter` has admitted this
-        work; caller: whose share it takes. Raises Overloaded, LimitExceeded or, with truncate=False, TextTooLong before
-        any work is done; DeadlineExceeded; or an error of the role."""
+        """Return the results of all items of a request.
+
+        Args:
+            tokenize: Returns the items; it may block.
+            characters: The number of characters of each item.
+            deadline: Seconds on the clock.
+            patience: Replaces the batcher's own.
+            truncate: Whether items may be truncated.
+            admitted: Whether `enter` has admitted this work.
+            caller: The caller whose share the request uses.
+
+        Raises:
+            Overloaded: Before any work, if the queue is full.
+            LimitExceeded: Before any work, if the request can never fit.
+            TextTooLong: Before any work, with truncate=False.
+            DeadlineExceeded: If the results are late. Errors of the role are raised as well.
+        """
         self.check_open()
         arrival = self._clock()
         lengths = list(characters)
@@ -271,12 +318,12 @@ class Batcher(Generic[ModelType]):
             raise
 
     def enter(self, characters: Iterable[int], caller: str = "") -> None:
-        """Raise what `run` would raise before any work, for items of these lengths in characters."""
+        """Raise the errors that `run` would raise before any work, for items of these characters."""
         with self._changed:
             self._admit(self._guess(characters), self._clock() + self._patience, None, False, caller)
 
     async def close(self) -> None:
-        """Finish the running batches, fail waiting requests, release the model."""
+        """Finish the running batches, fail waiting requests, and release the model."""
         with self._changed:
             self._closed = True
             owners = self._queue.owners()
@@ -391,7 +438,7 @@ class Batcher(Generic[ModelType]):
             self._deliver(batch, values)
 
     def _checked(self, values: object, count: int) -> NDArray[Any]:
-        """Return a model's output for `count` items if it is valid. Raises an error of the role."""
+        """Return a model's output for `count` items, or raise an error of the role if it is invalid."""
         role = self.role
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
             raise role.failed(f"{self.model.name} gave {type(values).__name__}, not numbers, as {role.result}s")

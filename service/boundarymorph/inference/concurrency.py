@@ -1,4 +1,4 @@
-"""Concurrent work within its limits: deadlines, fair shares, threads, and tasks that end."""
+"""Run concurrent work within its limits: deadlines, fair shares, threads and tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from typing import Any, Protocol, Self, TypeVar, TypeVarTuple
 
 from boundarymorph.errors import DeadlineExceeded, LimitExceeded, Overloaded
 
-RETURN, LONGEST_RETURN = 0.05, 0.25  # reserved for sending the answer: a fraction of the time, seconds at most
+RETURN, LONGEST_RETURN = (
+    0.05,
+    0.25,
+)  # time reserved for sending the answer: a fraction of the whole, and seconds at most
 RESERVE = 0.01  # seconds before the deadline reserved for reading the selected texts
 LATE = 0.25  # seconds for reading the selected texts once the deadline has passed
 EXCEEDED = "the deadline passed; allow more time, or ask for less"
@@ -27,7 +30,12 @@ EXCEEDED = "the deadline passed; allow more time, or ask for less"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """seconds: time for one request; last: whether the deadline falls then, so that a retry would be too late."""
+    """The time for one request.
+
+    Attributes:
+        seconds: Seconds that it may take.
+        last: Whether the deadline is then, so that a retry would be too late.
+    """
 
     seconds: float
     last: bool
@@ -35,19 +43,26 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """at: seconds on the clock; infinite for no deadline."""
+    """The time by which a request must be answered.
+
+    Attributes:
+        at: Seconds on the clock; infinite for no deadline.
+    """
 
     at: float = math.inf
     clock: Callable[[], float] = time.monotonic
 
     @classmethod
     def of_request(cls, arrival: float, seconds: float) -> Self:
-        """Return the deadline for a caller that waits this long from arrival, in seconds on `time.monotonic()`."""
+        """Return the deadline of a caller that waits `seconds` from `arrival`.
+
+        `arrival` is in seconds on `time.monotonic()`.
+        """
         return cls(arrival + seconds - min(RETURN * seconds, LONGEST_RETURN))
 
     @property
     def moment(self) -> float | None:
-        """Seconds on the clock; None for no deadline."""
+        """Seconds on the clock, or None for no deadline."""
         return self.at if math.isfinite(self.at) else None
 
     @property
@@ -68,13 +83,13 @@ class Deadline:
         return remaining
 
     def within(self, seconds: float) -> Budget:
-        """Return the budget of a request that may take this long by itself. Raises DeadlineExceeded."""
+        """Return the budget of a request that may itself take this long. Raises DeadlineExceeded."""
         remaining = self.remaining()
         return Budget(min(seconds, remaining), remaining <= seconds)
 
     @asynccontextmanager
     async def enforced(self) -> AsyncIterator[None]:
-        """Cancel the block and raise DeadlineExceeded when the deadline passes, or at once if it has passed."""
+        """Cancel the block and raise DeadlineExceeded when the deadline has passed."""
         remaining = self.remaining()
         timeout = asyncio.timeout(remaining if math.isfinite(remaining) else None)
         try:
@@ -94,7 +109,10 @@ T = TypeVar("T")
 
 
 async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks and wait for their end. If this is cancelled meanwhile, so it is when they have ended."""
+    """Cancel the tasks and wait for their end.
+
+    If the caller is cancelled meanwhile, the cancellation is raised when they have ended.
+    """
     for task in tasks:
         task.cancel()
     cancelled: asyncio.CancelledError | None = None
@@ -105,19 +123,24 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
             cancelled = again
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # marks it as seen
+            task.exception()  # marks its error as seen
     if cancelled is not None:
         raise cancelled
 
 
 async def owned(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the work, which is cancelled once however often its caller is. A result that arrives just as
-    the caller is cancelled is dropped, so it must need no release."""
+    """Return the result of the work, which is cancelled once however often its caller is.
+
+    A result that arrives just as the caller is cancelled is dropped, so it must need no release.
+    """
     return (await together([work]))[0]
 
 
 async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all results in order, or raise the first error after the others have been cancelled and have ended."""
+    """Return all results in order, or raise the first error.
+
+    An error is raised after the other tasks have been cancelled and have ended.
+    """
     if not coroutines:
         return []
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
@@ -130,16 +153,23 @@ async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         await end(tasks)
 
 
-ON_BEHALF_OF = "X-BoundaryMORPH-Caller"  # the header that tells a retriever or scorer of ours
+ON_BEHALF_OF = "X-BoundaryMORPH-Caller"  # the header by which our retrievers and scorers learn the caller
 REMEMBERED = 10_000  # callers whose last turn is known
 
 
 def room(held: int, total: int, most: int, share: float) -> int:
-    """Return how much more a caller may take that holds some of a total, as in `Shares`; may be negative."""
+    """Return how much more a caller may take, as in `Shares`; it may be negative.
+
+    Args:
+        held: The amount that the caller holds.
+        total: The amount that all callers hold.
+        most: The bound on `total`.
+        share: The share of a caller that is alone.
+    """
     left = most - total
     if not held:
         return left
-    part, whole = round(1_000 * share), 1_000  # whole numbers, by which bounds are exact
+    part, whole = round(1_000 * share), 1_000  # whole numbers, so that bounds are exact
     return (part * left - (whole - part) * held) // whole
 
 
@@ -149,13 +179,21 @@ def descriptors() -> int:
 
 
 class Shares:
-    """A bounded amount of something, shared between callers by the dynamic thresholds of Choudhury and Hahne (1998). A
-    caller may hold up to share / (1 - share) times the free amount. A single caller gets its `share` of the bound;
+    """A bounded amount that callers share by Choudhury and Hahne's dynamic thresholds (1998).
+
+    A caller may hold up to share / (1 - share) times the free amount. A single caller gets its `share` of the bound;
     several get equal parts, and some is free for the next. A caller that holds nothing may take the whole free amount.
-    Not thread-safe."""
+    Not thread-safe.
+    """
 
     def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
-        """share: in (0, 1], of a caller that is alone; 1: no limit but the bound. what: for messages."""
+        """Set the bound.
+
+        Args:
+            most: The amount that all callers may hold.
+            share: In (0, 1], the part that a caller may hold when it is alone; with 1 only the bound counts.
+            what: The name of the units, for messages.
+        """
         self.most = most
         self._share = share
         self._what = what
@@ -167,7 +205,7 @@ class Shares:
 
     @property
     def alone(self) -> int:
-        """How much a caller can hold while nobody else holds anything; at least 1."""
+        """The amount, at least 1, that a caller can hold while no other holds anything."""
         return max(1, int(self._share * self.most))
 
     def held(self, caller: str) -> int:
@@ -177,7 +215,7 @@ class Shares:
         return not amount or amount <= room(self.held(caller), self.total, self.most, self._share)
 
     def check(self, caller: str, amount: int = 1) -> None:
-        """Raises Overloaded if a caller may not take so much more."""
+        """Raise Overloaded if a caller may not take this much more."""
         if not self.allows(caller, amount):
             raise Overloaded(
                 f"{self.total:,} of {self.most:,} {self._what} are taken, {self.held(caller):,} by this caller; "
@@ -185,7 +223,7 @@ class Shares:
             )
 
     def take(self, caller: str, amount: int = 1) -> None:
-        """Raises Overloaded, and takes nothing, if a caller may not take so much more."""
+        """Take this much more for a caller, or raise Overloaded and take nothing."""
         self.check(caller, amount)
         self._held[caller] += amount
 
@@ -196,8 +234,11 @@ class Shares:
 
     @contextmanager
     def holding(self, caller: str) -> Iterator[Callable[[int], None]]:
-        """Yield a function that takes some more, as `take` does; all is given back at the end. It also raises
-        LimitExceeded for an amount that exceeds the share of a caller even if nobody else calls."""
+        """Yield a function that takes more, as `take` does; all is given back at the end.
+
+        The function also raises LimitExceeded for an amount that exceeds the share of a caller even if no other holds
+        anything.
+        """
         taken = 0
 
         def take(amount: int) -> None:
@@ -222,10 +263,10 @@ class _Waiter:
 
 
 class Turns:
-    """Turns at a resource with a limited number of places, of which each caller gets at most its share.
+    """Turns at a resource with a limited number of places.
 
-    The next turn goes to the caller with the fewest turns under way. Among equals, it goes to the caller whose last
-    turn began the longest ago. For use on one event loop.
+    Each caller gets at most its share. The next turn goes to the caller with the fewest turns under way. Among equals,
+    it goes to the caller whose last turn began the longest ago. For use on one event loop.
     """
 
     def __init__(self, most: int, share: float = 1.0) -> None:
@@ -235,7 +276,7 @@ class Turns:
         self._last: OrderedDict[str, int] = OrderedDict()
 
     async def take(self, caller: str) -> None:
-        """Wait for a turn, to be ended with `give_back`. A cancelled caller has none."""
+        """Acquire a turn; release it with `give_back`. A cancelled waiter holds nothing."""
         waiter = _Waiter(caller)
         self._waiters.append(waiter)
         self._call()
@@ -286,7 +327,7 @@ class Run(Protocol):
 
 
 class Abandoned(Exception):
-    """Nobody waits for the result of a thread any more."""
+    """No caller waits for the result of this thread any more."""
 
 
 def available_cores() -> int:
@@ -300,8 +341,10 @@ _cores = threading.Semaphore(available_cores())
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Compute in the block, in one of as many threads as there are cores. A thread that has waited for PATIENCE goes on
-    all the same, as a disk may keep others from ending."""
+    """Hold one of as many places for computing threads as there are cores.
+
+    A thread that has waited for PATIENCE goes on without a place, because a slow disk may keep others from ending.
+    """
     holds = _cores.acquire(timeout=PATIENCE)
     try:
         yield
@@ -314,20 +357,23 @@ _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default
 
 
 def is_abandoned() -> bool:
-    """Whether nobody waits for the result of this thread's work any more."""
+    """Return whether no caller waits for the result of this thread's work any more."""
     abandoned = _abandoned.get()
     return abandoned is not None and abandoned.is_set()
 
 
 def check_awaited() -> None:
-    """Raise Abandoned if the caller has gone. Long-running work should call this from time to time."""
+    """Raise Abandoned if the caller has gone. Long work should call this from time to time."""
     if is_abandoned():
         raise Abandoned
 
 
 @contextmanager
 def awaited() -> Iterator[Context]:
-    """Yield a context for work in another thread, in which `check_awaited` raises once the block has been left."""
+    """Yield a context for work in a thread.
+
+    In the context, `check_awaited` raises once the block has ended.
+    """
     abandoned, context = threading.Event(), copy_context()
     context.run(_abandoned.set, abandoned)
     try:
@@ -337,27 +383,36 @@ def awaited() -> Iterator[Context]:
 
 
 async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """A `Run` on the event loop, after other tasks, for work of a few milliseconds, which a thread would delay more."""
+    """Run a function on the event loop, after other tasks.
+
+    This suits work of a few milliseconds, which a thread would delay more.
+    """
     await asyncio.sleep(0)
     return function(*args)
 
 
 async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """A `Run` in the event loop's own threads, without a bound, for programs that do one thing at a time."""
+    """Run a function in the event loop's own threads, without a bound.
+
+    This suits programs that do one thing at a time.
+    """
     return await asyncio.to_thread(function, *args)
 
 
 class FairExecutor:
-    """Runs blocking calls in threads, in which callers take turns (`Turns`). Waiting calls are not bounded here, but
-    requests are. A cancelled call keeps its thread until it has ended. For use on one event loop."""
+    """Runs blocking calls in threads, in which callers take turns (`Turns`).
+
+    Waiting calls are not bounded here, but requests are. A cancelled call keeps its thread until it has ended. For use
+    on one event loop.
+    """
 
     def __init__(self, name: str, *, threads: int, share: float = 1.0) -> None:
-        """name: of the threads; share: of one caller, as in `Shares`."""
+        """Create threads of this name, of which one caller gets its `share`, as in `Shares`."""
         self._turns = Turns(threads, share)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def of(self, caller: str) -> Run:
-        """Return what runs calls on behalf of a caller."""
+        """Return a `Run` for one caller."""
 
         async def run(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
             return await self.run(function, *args, caller=caller)
@@ -365,7 +420,10 @@ class FairExecutor:
         return run
 
     async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments, caller: str = "") -> Result:
-        """Call the function in a thread, on behalf of a caller; "" is the service itself. Raises what it raises."""
+        """Call the function in a thread for a caller; "" is the service itself.
+
+        Errors of the function are raised here.
+        """
         loop = asyncio.get_running_loop()
         await self._turns.take(caller)
 

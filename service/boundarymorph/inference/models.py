@@ -1,4 +1,4 @@
-"""Models that run sequences of tokens: their interface, how texts become tokens, and the embedded ones, in ONNX."""
+"""Define models that run sequences of tokens, tokenize texts, and load embedded ONNX models."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from boundarymorph.inference.concurrency import available_cores, check_awaited
 from boundarymorph.reading import has_words
 from boundarymorph.telemetry.metrics import BatchMetrics
 
-if TYPE_CHECKING:  # at run time with the first model, as the library and gateways have none
+if TYPE_CHECKING:  # imported with the first model, because the library and gateways have none
     from tokenizers import Tokenizer
 
 
 def identity_of(model: Any) -> str | None:
-    """Return the full name under which the results of a model, or of a client of one, may be kept: its `identity` if
-    the name may change; None while it is unknown."""
+    """Return the name under which the results of a model, or of a client of one, may be cached.
+
+    It is the model's `identity` if its name may change, and None while it is unknown.
+    """
     identity: str | None = model.identity if hasattr(model, "identity") else model.name
     return identity
 
@@ -41,8 +43,14 @@ class DeviceLost(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
-    """A text or pair as a model reads it. ids: (n,) token ids, special ones included; truncated: whether anything was
-    cut; type_ids: (n,) segments, if the model distinguishes them; unknown: whether it knows no word of the document."""
+    """A text or pair as a model reads it.
+
+    Attributes:
+        ids: (n,) token ids, including special ones.
+        truncated: Whether anything was cut.
+        type_ids: (n,) segments, if the model distinguishes them.
+        unknown: Whether the model knows no word of the document.
+    """
 
     ids: NDArray[np.int64]
     truncated: bool
@@ -55,8 +63,19 @@ class TokenSequence:
 
 @dataclass(frozen=True, slots=True)
 class ModelRole:
-    """What a model is used for. name: scorer or encoder; item, result, done: its input, output and what happens to an
-    item, in messages; shape, dtype: of one result; unavailable, failed: errors if it cannot work now, or not at all."""
+    """What a model is used for, in messages and errors.
+
+    Attributes:
+        name: Scorer or encoder.
+        item: The input, such as a pair.
+        result: The output for an item.
+        done: The verb for it, such as scored.
+        dtype: The type of a result.
+        unavailable: The error if the model cannot work now.
+        failed: The error if another try will not help.
+        metrics: The metrics of the role.
+        shape: The shape of one result.
+    """
 
     name: str
     item: str
@@ -71,19 +90,30 @@ class ModelRole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """values: (n, ...) in the order of the items; truncated: how many of them were truncated."""
+    """Results of a request.
+
+    Attributes:
+        values: (n, ...) in the order of the items.
+        truncated: Number of items that were truncated.
+    """
 
     values: NDArray[Any]
     truncated: int
 
 
 class Model(Protocol):
-    """Blocking and thread-safe. The result for a sequence does not depend on its batch, up to rounding.
+    """A model that runs batches; its calls block and are thread-safe.
 
-    name: models of the same name give the same results; backend: in the metrics; max_length: most tokens of a sequence,
-    special ones included; workers: concurrent calls of `run` that keep the device busy; parallel: whether these compute
-    at the same time, as on cores; batch_tokens: most of a batch of several sequences, padding included; pads: whether
-    every sequence of a batch costs as much as the longest.
+    The result for a sequence does not depend on its batch, up to rounding.
+
+    Attributes:
+        name: Models of the same name give the same results.
+        backend: The program that runs it, for the metrics.
+        max_length: Most tokens of a sequence, including special ones.
+        workers: Concurrent calls of `run` that keep the device busy.
+        parallel: Whether these compute at the same time, as on cores.
+        batch_tokens: Most tokens of a batch of several sequences, including padding.
+        pads: Whether every sequence of a batch costs as much as the longest.
     """
 
     name: str
@@ -106,13 +136,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 TEXTS = 64  # tokenized at a time
 
-# Of a text, a model reads a prefix: this many characters for each token that it has room for, at least
+# A model reads a prefix of a text: this many characters for each token that fits, at least
 # LEAST_CHARACTERS, or MOST_CHARACTERS_A_TOKEN where these make too few tokens, as in a table with many blanks.
 CHARACTERS_A_TOKEN, LEAST_CHARACTERS, MOST_CHARACTERS_A_TOKEN = 8, 1_024, 64
 
 
 def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
-    """Copy a tokenizer so that it neither pads nor truncates, and reads special tokens and `also` as plain text."""
+    """Copy a tokenizer so that it neither pads nor truncates, and reads special tokens as text.
+
+    `also` names further tokens that it reads as text.
+    """
     state = json.loads(tokenizer.to_str())
     for token in state["added_tokens"]:
         token["special"] |= token["content"] in (also or ())
@@ -124,14 +157,22 @@ def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
 
 
 class Head(NamedTuple):
-    """The first tokens of a text. ids: without special ones; truncated: whether there are more."""
+    """The first tokens of a text.
+
+    Attributes:
+        ids: Token ids without special ones.
+        truncated: Whether there are more.
+    """
 
     ids: NDArray[np.int64]
     truncated: bool
 
 
 def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return which tokens of the vocabulary have a letter or digit; unknown and special tokens have none."""
+    """Return which tokens of the vocabulary have a letter or digit.
+
+    Unknown and special tokens have none.
+    """
     special = tokenizer.get_added_tokens_decoder()
     known = {number: text for text, number in tokenizer.get_vocab().items()}
     found = np.zeros(max(known, default=-1) + 1, np.bool_)
@@ -144,8 +185,11 @@ def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 def encode_pairs(
     tokenizer: Tokenizer, max_length: int, query: str, texts: Sequence[str], words: NDArray[np.bool_] | None = None
 ) -> list[TokenSequence]:
-    """Tokenize n pairs with their special tokens, truncated to max_length. The query is kept whole as long as the
-    document has half of the room, or all that it needs. words: of `with_words`; without them no text is unknown."""
+    """Tokenize n pairs with their special tokens, truncated to max_length.
+
+    The query stays whole if the document has half of the tokens, or all that it needs. `words` comes from `with_words`;
+    without it no text is unknown.
+    """
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
     [asked], around = encode_heads(tokenizer, [query], room), _framing(tokenizer, 2)
     pairs = []
@@ -166,7 +210,11 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 
 
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
-    """Tokenize prefixes of n texts, at most `tokens` tokens of each, so that the work is bounded. Raises Abandoned."""
+    """Tokenize prefixes of n texts, at most `tokens` tokens each, so that the work is bounded.
+
+    Raises:
+        Abandoned: If the caller has gone.
+    """
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     heads: list[Head] = []
@@ -188,7 +236,10 @@ def _heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int, characters: 
 
 
 def _framing(tokenizer: Tokenizer, count: int) -> Callable[..., tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return what puts the special tokens around the tokens of one or two texts, and says of which text each is."""
+    """Return a function that frames the tokens of one or two texts with special tokens.
+
+    The function returns the token ids, and for each the text that it belongs to.
+    """
     some = tokenizer.encode("a", add_special_tokens=False)
     if not some:  # a vocabulary without this letter
         vocabulary = tokenizer.get_vocab()
@@ -217,7 +268,15 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """An ONNX model in a directory with model.onnx and tokenizer.json. sha256: of the former; positions: tokens."""
+    """An ONNX model in a directory with model.onnx and tokenizer.json.
+
+    Attributes:
+        model: The name of the model.
+        precision: The type of its weights.
+        directory: The folder with its files.
+        sha256: The hash of model.onnx.
+        positions: Most tokens of an input.
+    """
 
     model: str
     precision: str
@@ -227,7 +286,7 @@ class Weights:
 
     @property
     def name(self) -> str:
-        """Model, revision and precision, which distinguish these weights from others in caches and indexes."""
+        """Model, revision and precision, which identify these weights in caches and indexes."""
         return f"{self.model}@{self.sha256[:12]}/{self.precision}"
 
     @property
@@ -261,7 +320,7 @@ def embedded_cross_encoder() -> Weights:
 
 
 def _embedded(model: str, sha256: str) -> Weights:
-    package = find_spec(_PACKAGE)  # which does not run it
+    package = find_spec(_PACKAGE)  # finding the distribution does not run its code
     if package is None or not package.submodule_search_locations:
         raise ModelUnavailable(f"{model} is not installed; {_REMEDY}")
     folder = Path(package.submodule_search_locations[0]) / model.partition("/")[2]
@@ -275,12 +334,10 @@ def _sha256(path: Path, size: int, modified_ns: int) -> str:
 
 
 class OnnxTextModel:
-    """An ONNX transformer that reads one text, or one pair of texts, at a time; `Model`s derive from it.
+    """An ONNX transformer that reads one text, or one pair of texts, at a time.
 
-    Inputs are never batched: dynamic int8 takes its ranges from the whole batch. Runs are single-threaded and
-    concurrent, as fast as splitting each run, and no slower where cores are shared. max_length: tokens, special ones
-    included; threads: concurrent runs, by default one per core. Raises ModelUnavailable, or InvalidConfiguration for a
-    length.
+    `Model`s derive from it. Inputs are never batched: dynamic int8 takes its ranges from the whole batch. Runs are
+    single-threaded and concurrent, as fast as splitting each run, and no slower where cores are shared.
     """
 
     backend = "onnx-cpu"
@@ -289,6 +346,17 @@ class OnnxTextModel:
     pads = False
 
     def __init__(self, weights: Weights, *, max_length: int | None = None, threads: int | None = None) -> None:
+        """Load the model.
+
+        Args:
+            weights: The files of the model.
+            max_length: Most tokens of an input, including special ones.
+            threads: Concurrent runs, by default one per core.
+
+        Raises:
+            ModelUnavailable: If the files are missing or not the expected ones.
+            InvalidConfiguration: For a length that the model cannot read.
+        """
         import onnxruntime
         from tokenizers import Tokenizer
 
@@ -307,7 +375,10 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """Return the first output for (n,) token ids and segments (0 if None), without a batch axis. Thread-safe."""
+        """Return the first output for (n,) token ids and segments (0 if None), without a batch axis.
+
+        Thread-safe.
+        """
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}

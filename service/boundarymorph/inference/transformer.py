@@ -1,4 +1,4 @@
-"""Models on PyTorch: their files and architectures, their device, and batches through them."""
+"""Load models on PyTorch from their files, place them on a device, and run batches."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.m
 
 
 class Repository:
-    """The location of a model: a folder, read without network access, or a revision (commit, branch or tag) on the hub.
-    Methods raise ModelUnavailable for missing files, and InvalidConfiguration for unusable ones."""
+    """The location of a model: a folder, or a revision (commit, branch or tag) on the hub.
+
+    A folder is read without network access. Methods raise ModelUnavailable for missing files, and InvalidConfiguration
+    for unusable ones.
+    """
 
     def __init__(self, name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
         path = Path(name_or_path).expanduser()
@@ -66,7 +69,7 @@ class Repository:
     def config(self) -> transformers.PreTrainedConfig:
         self._require(("config.json",))
         with self._opening("configuration"):
-            # Nothing follows the tokens of an input, so keys and values need not be kept.
+            # No tokens are generated, so keys and values need no cache.
             config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
                 self.location, use_cache=False, **self._options
             )
@@ -86,7 +89,13 @@ class Repository:
         return backend
 
     def open(self, kind: Any, *, dtype: torch.dtype, spare: Sequence[str] = ()) -> transformers.PreTrainedModel:
-        """Load the model on the CPU. kind: the class that loads it; spare: prefixes of weights that may be missing."""
+        """Load the model on the CPU.
+
+        Args:
+            kind: The class that loads it.
+            dtype: The type of its weights.
+            spare: Prefixes of weights that may be missing.
+        """
         with self._opening("weights"):
             chosen = {"config": self.config, "dtype": dtype, "use_safetensors": True, **self._options}
             model, loaded = kind.from_pretrained(self.location, output_loading_info=True, **chosen)
@@ -137,14 +146,19 @@ class Repository:
             raise InvalidConfiguration(f"the {what} of {self.location} cannot be used: {error}") from error
 
 
-CAUSAL_MAX_LENGTH = 8192  # tokens, unless more are asked for
+CAUSAL_MAX_LENGTH = 8192  # tokens, unless the settings ask for more
 
 _FEWEST_TOKENS = 8
 
 
 def chosen_length(repository: Repository, max_length: int | None, usual: int | None = None) -> int:
-    """Return the most tokens of an input: the requested number, else the usual one, at most what the model reads.
-    Raises InvalidConfiguration for more than that."""
+    """Return the most tokens of an input: the requested number, else the usual one.
+
+    Without a request, it is at most the number that the model reads.
+
+    Raises:
+        InvalidConfiguration: If more is requested than the model reads.
+    """
     config = repository.config
     positions = getattr(config, "max_position_embeddings", None)
     # RoBERTa counts positions from after its padding index.
@@ -163,7 +177,7 @@ def padding_token(repository: Repository) -> int:
 
 
 def typed(repository: Repository) -> bool:
-    """Whether the model distinguishes segments by type ids."""
+    """Return whether the model distinguishes segments by type ids."""
     named = "token_type_ids" in repository.tokenizer.model_input_names
     return named and getattr(repository.config, "type_vocab_size", 0) > 1
 
@@ -185,14 +199,23 @@ def load_options(chosen: ModelSettings, threads: int | None) -> dict[str, Any]:
 def located(
     name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False, **placement: Any
 ) -> tuple[Repository, Placement]:
-    """Return where a model is, and where it runs. placement: see `Placement.of`."""
+    """Return the repository of a model, and the place where it runs.
+
+    `placement` holds the arguments of `Placement.of`.
+    """
     repository = Repository(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
     return repository, Placement.of(**placement)
 
 
 class Placement(NamedTuple):
-    """Where and how a model runs. batch_tokens: per batch, padding included; workers: concurrent batches, on a GPU two,
-    of which the second is made while the first computes."""
+    """Where and how a model runs.
+
+    Attributes:
+        device: The device.
+        precision: The type of its weights.
+        batch_tokens: Most tokens of a batch, including padding.
+        workers: Concurrent batches. On a GPU there are two, of which the second is made while the first computes.
+    """
 
     device: torch.device
     precision: Precision
@@ -211,9 +234,18 @@ class Placement(NamedTuple):
         batch_tokens: int | None = None,
         threads: int | None = None,
     ) -> Placement:
-        """threads: batches that a CPU computes at a time, by default one per core, which is faster than splitting each;
-        so PyTorch is limited to one thread per operation. Raises InvalidConfiguration for a device that does not
-        exist."""
+        """Return the placement for these settings.
+
+        Args:
+            device: `auto`, `cpu`, `cuda` or `cuda:N`.
+            precision: The type of the weights.
+            batch_tokens: Most tokens of a batch; by default it depends on the device.
+            threads: Batches that a CPU computes at a time, by default one per core. That is faster than splitting each
+                batch, so PyTorch gets one thread per operation.
+
+        Raises:
+            InvalidConfiguration: If the device does not exist.
+        """
         chosen = _chosen_device(device)
         if precision == "auto":
             precision = "bf16" if chosen.type == "cuda" else "fp32"
@@ -237,7 +269,12 @@ def _chosen_device(device: str) -> torch.device:
 
 
 def on_device(work: Callable[[], Result]) -> Result:
-    """Return the result of the work. Raises OutOfMemory, after releasing the device's unused memory, or DeviceLost."""
+    """Return the result of the work.
+
+    Raises:
+        OutOfMemory: After releasing the device's unused memory.
+        DeviceLost: If the device no longer works.
+    """
     failure: OutOfMemory | DeviceLost
     try:
         return work()
@@ -262,7 +299,14 @@ Forward: TypeAlias = Callable[[Sequence[TokenSequence]], torch.Tensor]  # (n, ..
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledBody:
-    """A model whose head makes its results of (n, d) pooled states. padding: a token, which is masked."""
+    """A model with a head that turns (n, d) pooled states into results.
+
+    Attributes:
+        body: The model without a head.
+        pooling: How the states of a text become one.
+        padding: The token that fills a batch, which is masked.
+        head: Makes the results.
+    """
 
     body: transformers.PreTrainedModel
     pooling: Pooling
@@ -281,7 +325,10 @@ class PooledBody:
 
 
 def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -> dict[str, Any]:
-    """Return the (n, longest) features of a batch in int64: ids, mask, and type ids if the items have them."""
+    """Return the (n, longest) features of a batch in int64.
+
+    They are ids, mask, and type ids if the items have them.
+    """
     shape = len(items), max(map(len, items))
     ids = np.full(shape, padding, dtype=np.int64)
     mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -296,7 +343,7 @@ def padded(items: Sequence[TokenSequence], padding: int, device: torch.device) -
 
 
 class DeviceModel:
-    """One model on one device. failed: the error that calls raise once the model is closed."""
+    """One model on one device; after `close` its calls raise `failed`."""
 
     failed: ClassVar[type[BoundaryMorphError]]
 
@@ -311,7 +358,10 @@ class DeviceModel:
         self._forward: Forward | None = forward
 
     def compute(self, items: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        """Return what `forward` gives for a batch. Raises OutOfMemory, DeviceLost, or `failed` after `close`."""
+        """Return the results of `forward` for a batch.
+
+        Raises OutOfMemory, DeviceLost, or `failed` after `close`.
+        """
         forward = self._forward
         if forward is None:
             raise self.failed(f"{self.name} is closed")
@@ -328,8 +378,14 @@ _INPUT = "sentence_embedding"
 
 
 def open_dense(repository: Repository, folders: tuple[str, ...], width: int) -> tuple[nn.Sequential, int]:
-    """Load the layers of these folders in sequence, in float32, for (n, width) states, and return their output width,
-    too. Raises ModelUnavailable, or InvalidConfiguration for an unsupported layer."""
+    """Load the layers of these folders as a sequence, and return it and its output width.
+
+    The layers are in float32 and read (n, width) states.
+
+    Raises:
+        ModelUnavailable: If files are missing.
+        InvalidConfiguration: If a layer is not supported.
+    """
     layers = nn.Sequential()
     for folder in folders:
         linear, activation = _layer(repository, folder)
@@ -362,7 +418,10 @@ def _layer(repository: Repository, folder: str) -> tuple[nn.Linear, nn.Module]:
 def open_body(
     repository: Repository, *, pooling: Pooling, dense: tuple[str, ...], placement: Placement
 ) -> tuple[PooledBody, int]:
-    """Load the body of a model; return the width of its results, too. dense: folders of layers after the pooling."""
+    """Load the body of a model, and return it and the width of its results.
+
+    `dense` names the folders of layers after the pooling.
+    """
     model = repository.open(transformers.AutoModel, dtype=placement.weight_type, spare=("pooler.",))
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)  # its output is not used here

@@ -1,4 +1,4 @@
-"""Calling one of several equivalent servers: which one, what happens if it fails, and which model they serve."""
+"""Call one of several equivalent servers, try another if it fails, and track their model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,23 @@ from boundarymorph.remote.peer import Busy, Flawed, Mismatch, OtherModel, Peer, 
 from boundarymorph.telemetry import metrics
 
 BACKOFF, MOST_BACKOFF = 1.0, 30.0  # seconds after the first failure, doubled after each further one
-PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds, if a busy server does not say how long, and the most that it gets
-ATTEMPTS = 3  # per call, plus one for each server; few, so that retries add little to an overload
+PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds of pause if a busy server names none, and the longest pause
+ATTEMPTS = 3  # requests per call, plus one for each server; few, so that retries add little to an overload
 Answer = TypeVar("Answer")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What the servers are to us. unavailable, failed: errors raised if none works now, or another try will not help;
-    name, done, results: in messages, what they are, do to texts, and return."""
+    """What the servers do for us, in errors and messages.
+
+    Attributes:
+        name: The kind of server.
+        unavailable: The error if no server works now.
+        failed: The error if another try will not help.
+        done: The verb for a handled text.
+        results: The noun for the results.
+    """
 
     name: str
     unavailable: type[BoundaryMorphError]
@@ -36,7 +43,7 @@ class Role:
     results: str = "answers"
 
     def error(self, outcome: Unavailable | Refused, note: str = "") -> BoundaryMorphError:
-        """Return the error that callers get for this outcome. note: added to the message."""
+        """Return the error that callers get for this outcome, with `note` in its message."""
         kind = self.failed if isinstance(outcome, Refused) else self.unavailable
         return (getattr(outcome, "kind", None) or kind)(f"{outcome}{note}")
 
@@ -48,10 +55,19 @@ P = TypeVar("P", bound=Peer)
 class Replica(Generic[P]):
     """A server.
 
-    fault: what its last request showed, None if it answers; since: when; free_at: when it may be called again;
-    failures: in a row; requests, texts: under way; on_trial: whether one of them will show whether it works again;
-    begun: requests so far; newest: the first whose outcome counts; model: that it last named; most_texts: at a time,
-    None for any.
+    Attributes:
+        peer: Its connections.
+        fault: The fault that its last request showed; None if it answers.
+        since: The time of that fault.
+        free_at: The time from which it may be called again.
+        failures: Failures in a row.
+        requests: Requests under way.
+        texts: Texts under way.
+        on_trial: Whether a request under way will show whether it works again.
+        begun: Requests so far.
+        newest: Number of the first request whose outcome counts.
+        model: The model that it last named.
+        most_texts: Most texts at a time; None for any number.
     """
 
     peer: P
@@ -78,7 +94,7 @@ class Replica(Generic[P]):
         return not self.requests or (self.requests < requests and fits)
 
     def back_off(self, fault: Exception, now: float) -> None:
-        """Note a fault. Requests that are under way now will show nothing."""
+        """Note a fault. The outcomes of requests that are under way no longer count."""
         self.fault, self.since, self.newest = fault, now, self.begun + 1
         if isinstance(fault, Busy):
             pause = PAUSE if fault.pause is None else min(fault.pause, LONGEST_PAUSE)
@@ -89,9 +105,11 @@ class Replica(Generic[P]):
 
 
 class Balancer(Generic[P]):
-    """Sends each call to the server with the fewest requests under way, and to another one if that fails. A server that
-    has failed, or has another model than the one in use, is left alone for 1, 2, 4 ... 30 seconds, then tried with one
-    call. The model changes only once no server that works has it any more."""
+    """Sends each call to the server with the fewest requests, and to another if that fails.
+
+    A server that has failed, or has another model than the one in use, is not called for 1, 2, 4 ... 30 seconds, then
+    tried with one call. The model changes only when no working server has it any more.
+    """
 
     def __init__(
         self,
@@ -102,17 +120,27 @@ class Balancer(Generic[P]):
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """requests: most at a time to one server; seed: for the choice among equals. Raises InvalidConfiguration
-        without peers, or for one that is given twice."""
+        """Prepare to call the servers.
+
+        Args:
+            peers: The servers.
+            role: What they do, for errors and messages.
+            requests: Most requests at a time to one server.
+            clock: Returns the time in seconds.
+            seed: Decides among equals.
+
+        Raises:
+            InvalidConfiguration: If there are no peers, or a peer occurs twice.
+        """
         if not peers:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
         if len({peer.base for peer in peers}) < len(peers):
             raise InvalidConfiguration(f"a remote {role.name} has the same server twice")
-        self.model: str | None = None  # the one in use; None until a server has named it
+        self.model: str | None = None  # the model in use; None until a server has named it
         self.replicas = {peer: Replica(peer) for peer in peers}
         self._role, self._requests, self._clock = role, requests, clock
         self._random = random.Random(seed)  # noqa: S311 - not used for secrets
-        self._ended = asyncio.Event()  # of any request; each end has a new one
+        self._ended = asyncio.Event()  # set at the end of any request, and replaced
         self._closed = False
         for peer in peers:
             metrics.replica_up.labels(role.name, peer.base).set(1)
@@ -138,12 +166,20 @@ class Balancer(Generic[P]):
         deadline: Deadline | None = None,
         repeatable: bool = True,
     ) -> Answer:
-        """Call a server, and once more another one if that fails. A busy server may be called again after its pause. A
-        server is blamed for an unusable answer only if another one answers.
+        """Call a server, and if that fails another one, once.
 
-        ask: raises the outcomes of `Peer`, or DeadlineExceeded; texts: the amount of work; deadline: of waiting for a
-        free server, None not to wait; repeatable: whether a request that may have been carried out can be repeated,
-        unless it costs money. Raises DeadlineExceeded, Overloaded, the error of a `Relayed`, or an error of the role.
+        A busy server may be called again after its pause. An unusable answer counts against a server only if another
+        one answers.
+
+        Args:
+            ask: Calls a server; it raises the outcomes of `Peer`, or DeadlineExceeded.
+            texts: The amount of work.
+            deadline: The deadline for a server to become free; None does not wait.
+            repeatable: Whether a request that may have been carried out can be repeated, unless it costs money.
+
+        Raises:
+            DeadlineExceeded: If no server becomes free in time.
+            Overloaded: If all servers are busy. Errors of a `Relayed` and of the role are raised as well.
         """
         self.check_open()
         tried: set[Replica[P]] = set()
@@ -178,7 +214,7 @@ class Balancer(Generic[P]):
         raise self.none_left()
 
     async def ask_all(self, ask: Callable[[P], Awaitable[object]]) -> None:
-        """Call all servers concurrently, and record the fault of each. ask: as for `call`."""
+        """Call all servers at once, as `call` does, and record the fault of each."""
 
         async def one(replica: Replica[P]) -> None:
             with suppress(Busy, Unavailable, Refused, DeadlineExceeded):
@@ -187,8 +223,11 @@ class Balancer(Generic[P]):
         await together([one(replica) for replica in self.replicas.values()])
 
     def serves(self, peer: P, model: str, *, texts: int | None = None) -> None:
-        """Record which model a server serves. texts: most that it takes at a time. Raises OtherModel if it is not the
-        one in use, and that is still served by another server that works."""
+        """Record which model a server serves, and the most texts that it takes at a time.
+
+        Raises:
+            OtherModel: If another model is in use that another working server still serves.
+        """
         replica = self.replicas[peer]
         replica.model, replica.most_texts = model, texts
         if model == self.model:
@@ -201,7 +240,7 @@ class Balancer(Generic[P]):
         self.model = model
         for other in self.replicas.values():
             if isinstance(other.fault, OtherModel):
-                other.free_at = 0.0  # it may have this one
+                other.free_at = 0.0  # the server may have this model
 
     @property
     def _faults(self) -> list[Exception]:
@@ -218,15 +257,17 @@ class Balancer(Generic[P]):
             return Overloaded(reasons, retry_after=max(seconds, 0.0), public=public)
         refused = bool(faults) and all(isinstance(fault, Refused) for fault in faults)
         error = (self._role.failed if refused else self._role.unavailable)(reasons)
-        error.logged = bool(faults)  # when each of them was noted
+        error.logged = bool(faults)  # the time of each fault
         return error
 
     async def _free(
         self, texts: int, tried: Collection[Replica[P]], deadline: Deadline | None, *, again: bool
     ) -> Replica[P] | None:
-        """Wait until a server can be called, now or after a request or a pause ends; None if no server can be. again:
-        whether one failed, so that the call should be no trial. Without a deadline, a single server is called
-        always."""
+        """Wait until a server can be called; return None if none can be.
+
+        A server can become free when a request or a pause ends. After a failure (`again`), the call should not be a
+        trial. Without a deadline, a single server is called always.
+        """
         while True:
             remaining = math.inf if deadline is None else deadline.remaining()
             now = self._clock()
@@ -247,9 +288,11 @@ class Balancer(Generic[P]):
     async def _attempt(
         self, replica: Replica[P], texts: int, ask: Callable[[P], Awaitable[Answer]], *, repeatable: bool = True
     ) -> Answer:
-        """Send a request, and record what its outcome shows: an answer outdates the requests that began before, a fault
-        all that are under way. A request that may not be repeated may take any time, so it is no trial. A trial that
-        ends without an outcome has failed. Raises what `ask` does."""
+        """Send a request, and record its outcome. Raises what `ask` raises.
+
+        An answer outdates the requests that began before, and a fault all that are under way. A request that may not be
+        repeated may take any time, so it is never a trial. A trial that ends without an outcome has failed.
+        """
         replica.begun += 1
         number, trial = replica.begun, replica.fault is not None and repeatable
         replica.on_trial |= trial
@@ -285,7 +328,7 @@ class Balancer(Generic[P]):
             self._change(replica, None)
 
     def _change(self, replica: Replica[P], fault: Exception | None) -> None:
-        """Record a fault, or its end; report and log when a server stops working or works again."""
+        """Record a fault or its end; report and log when a server stops working or works again."""
         worked = replica.works
         if fault is None:
             replica.fault = None
@@ -294,9 +337,9 @@ class Balancer(Generic[P]):
         if not replica.works:
             replica.peer.forget()
             if not isinstance(fault, OtherModel):
-                replica.model = None  # it may return with another one
+                replica.model = None  # it may return with another model
         if not self.any_works:
-            for away in self.replicas.values():  # one that has another model is known to answer
+            for away in self.replicas.values():  # a server with another model does answer
                 wait = 0.0 if isinstance(away.fault, OtherModel) else BACKOFF
                 away.free_at = min(away.free_at, away.since + wait)
         if replica.works != worked:

@@ -1,4 +1,4 @@
-"""A model on other machines: descriptions of its servers, and results that all come from one model."""
+"""Call a model on other machines: descriptions of servers, and results of one model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,12 @@ class ModelChanged(Mismatch):
 
 
 class _Server(Peer):
-    """description: None if it must be fetched; asked_at: the value of `opened` when it was fetched."""
+    """A server with its description.
+
+    Attributes:
+        description: None if it must be fetched.
+        asked_at: The value of `opened` when it was fetched.
+    """
 
     def __init__(self, endpoint: Endpoint, role: str, *, api_key: str | None, connections: int) -> None:
         super().__init__(
@@ -62,8 +67,11 @@ class _Server(Peer):
 
 
 class RemoteModel:
-    """A model over HTTP, behind one or more servers, each asked for its description before it is used, after each
-    failure, and after a refusal on a new connection. partial: whether results count if others, then NaN, failed."""
+    """A model over HTTP, behind one or more servers.
+
+    Each server is asked for its description before its first use, after each failure, and after a refusal on a new
+    connection. With `partial`, results count even if others failed; those are NaN.
+    """
 
     partial = False
 
@@ -79,8 +87,21 @@ class RemoteModel:
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """timeout, attempt_timeout: seconds for a call without a deadline, and for one request; connections: to all
-        servers; seed: for the choice among equals. Raises InvalidConfiguration if the endpoints do not fit together."""
+        """Prepare the connections.
+
+        Args:
+            endpoints: The servers.
+            role: What they do, for errors and messages.
+            api_key: The key that is sent to them.
+            timeout: Seconds for a call without a deadline.
+            attempt_timeout: Seconds for one request.
+            connections: Connections to all servers together.
+            clock: Returns the time in seconds.
+            seed: Decides among equal servers.
+
+        Raises:
+            InvalidConfiguration: If the endpoints do not fit together.
+        """
         self._servers = [
             _Server(endpoint, role.name, api_key=api_key, connections=connections) for endpoint in endpoints
         ]
@@ -110,18 +131,18 @@ class RemoteModel:
 
     @property
     def identity(self) -> str | None:
-        """The model in use, as its servers name it; None before one has answered. It may change."""
+        """The model in use, as its servers name it, or None before one has answered. It may change."""
         return self._balancer.model
 
     @property
     def name(self) -> str:
-        """The model as its servers name it; until one has answered, the kind of server and the model or the host."""
+        """The model as its servers name it; before, the kind of server with the model or the host."""
         first = self._servers[0]
         return self.identity or f"{first.dialect.name}:{first.endpoint.model or urlsplit(first.base).netloc}"
 
     @property
     def max_length(self) -> int | None:
-        """The least number of tokens that one of the servers reads; None if none of them says."""
+        """The least number of tokens that one of the servers reads, or None if none of them says."""
         return min((known.length for known in self.descriptions if known.length is not None), default=None)
 
     @property
@@ -129,8 +150,10 @@ class RemoteModel:
         return [server.description for server in self._servers if server.description is not None]
 
     async def connect(self, deadline: Deadline | None = None, caller: str = "") -> None:
-        """Fetch the descriptions of all servers; one that fits is enough. Raises Overloaded, or an error of the
-        role."""
+        """Fetch the descriptions of all servers; one that fits is enough.
+
+        Raises Overloaded, or an error of the role.
+        """
         self.check_open()
         moment = deadline or Deadline(self._clock() + 2 * DESCRIPTION_TIMEOUT, self._clock)
         await self._balancer.ask_all(lambda server: self._describe(server, moment, caller))
@@ -140,8 +163,13 @@ class RemoteModel:
             raise self._balancer.none_left()
 
     async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
-        """Return the results of n > 0 texts, all from one model, in part if that is allowed. Raises DeadlineExceeded,
-        Overloaded, InvalidInput for text that is not valid Unicode, or an error of the role."""
+        """Return the results of n > 0 texts, all from one model, in part if that is allowed.
+
+        Raises:
+            DeadlineExceeded: If they are late.
+            Overloaded: If all servers are busy.
+            InvalidInput: If a text is not valid Unicode. Errors of the role are raised as well.
+        """
         moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
             async with asyncio.timeout(moment.remaining() + GRACE):
@@ -191,8 +219,11 @@ class RemoteModel:
     async def _describe(
         self, server: _Server, deadline: Deadline, caller: str, *, confirm: bool = False
     ) -> Description:
-        """Return a server's description, fetched if unknown or, to confirm it, if a connection was opened since. Raises
-        as `Peer.fetch` does, Mismatch, and OtherModel."""
+        """Return a server's description, which is fetched if it is unknown.
+
+        To confirm it, it is fetched if a connection was opened since. Raises as `Peer.fetch` does, Mismatch, and
+        OtherModel.
+        """
         async with server.describing:
             known, path = server.description, server.dialect.description_path
             if path is not None and (known is None or (confirm and server.asked_at != server.opened)):
@@ -215,8 +246,10 @@ class RemoteModel:
     async def _ask(
         self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
     ) -> Answer:
-        """Return the results of one server, in several requests if it takes fewer texts than the others. again: whether
-        to try again if it serves another model."""
+        """Return the results of one server, in several requests if it takes fewer texts than others.
+
+        With `again`, it tries again if the server has another model.
+        """
         description = await self._describe(server, deadline, context.caller)
         parts = chunks(context, texts, description.texts, self._most_bytes)
         try:

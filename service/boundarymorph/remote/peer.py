@@ -1,4 +1,4 @@
-"""An HTTP server that we call: connections to it, and the outcomes of a request."""
+"""Call an HTTP server: connections to it, and the outcomes of a request."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from boundarymorph.telemetry import tracing
 CONNECT_TIMEOUT = 1.0  # seconds; a running server accepts at once
 # Common servers close a connection that has been idle for five seconds: stop reusing it before that.
 KEEPALIVE = 4.0
-CHUNK = 2**16  # bytes of an answer that is read in pieces
-SMALL = 2**20  # bytes of an answer that does not grow with the request
+CHUNK = 2**16  # bytes of each piece of an answer
+SMALL = 2**20  # most bytes of an answer that does not grow with the request
 SLICE = 2**14  # bytes that are parsed between two looks at the number of answers in them
-MOST_ANSWERS = 16  # to one request: interim ones, and the last
+MOST_ANSWERS = 16  # answers to one request: interim ones, and the last
 NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 EXCERPT = 200  # characters of a server's message that we quote
 FAILED_DEPENDENCY = 424  # TEI's status when its backend is gone
@@ -40,7 +40,11 @@ JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
 class Unavailable(Exception):
-    """The server cannot be reached or does not work. carried_out: whether it may have handled the request anyway."""
+    """The server cannot be reached or does not work.
+
+    Attributes:
+        carried_out: Whether it may have handled the request anyway.
+    """
 
     def __init__(self, message: str, *, carried_out: bool = True) -> None:
         super().__init__(message)
@@ -52,7 +56,12 @@ class TimedOut(Unavailable):
 
 
 class Busy(Exception):
-    """The server is overloaded. pause: seconds that it asks for, None if none; public: its own message for callers."""
+    """The server is overloaded.
+
+    Attributes:
+        pause: Seconds that it asks for, if any.
+        public: Its own message for callers, if any.
+    """
 
     def __init__(self, message: str, pause: float | None, *, public: str | None = None) -> None:
         super().__init__(message)
@@ -78,7 +87,11 @@ class OtherModel(Mismatch):
 
 
 class Flawed(Refused):
-    """The server's answer is unusable. kind: a more specific error for the caller than the usual one."""
+    """The server's answer is unusable.
+
+    Attributes:
+        kind: A more specific error for the caller than the usual one.
+    """
 
     carried_out = True
 
@@ -100,7 +113,10 @@ class Unreadable(Exception):
 
 
 class Response:
-    """An answer. Its body is `content` once it has been read, else in `chunks`. Raises aiohttp.ClientError."""
+    """An answer. Its body is `content` after `read`, else in `chunks`.
+
+    Reading raises aiohttp.ClientError.
+    """
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.status_code = answer.status
@@ -117,7 +133,11 @@ class Response:
         return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the body, which frees the connection. Raises Unreadable for over `most` bytes, or if compressed."""
+        """Read the body, which frees the connection.
+
+        Raises:
+            Unreadable: If it has over `most` bytes or is compressed.
+        """
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
@@ -146,10 +166,13 @@ class Response:
 
 
 class _Protocol(ResponseHandler):
-    """aiohttp's protocol, which ends a connection whose server sends many answers to one request, such as 103 Early
-    Hints: aiohttp parses and keeps all that arrive at once."""
+    """aiohttp's protocol, which ends a connection with too many answers to one request.
 
-    _answers = 0  # since the request was sent
+    A server may send many interim answers, such as 103 Early Hints, and aiohttp parses and keeps all that arrive at
+    once.
+    """
+
+    _answers = 0  # answers since the request was sent
 
     def set_response_params(self, *arguments: Any, **options: Any) -> None:
         self._answers = 0
@@ -173,7 +196,10 @@ class _Protocol(ResponseHandler):
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections, and reuses them unless something came that the next request would take for its answer."""
+    """Makes connections, and reuses those on which nothing arrived between two requests.
+
+    The next request would take such bytes for its answer.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -197,8 +223,13 @@ class ConnectionPool:
     async def request(
         self, method: str, path: str, content: bytes | AsyncIterator[bytes] | None, headers: Mapping[str, str]
     ) -> Response:
-        """Send a request and return its answer before its body is read. Raises aiohttp.ClientError, of `NOT_CONNECTED`
-        if nothing was sent, and what the iterator of the body raises. Cancelling closes the connection."""
+        """Send a request and return its answer before its body is read.
+
+        Cancelling closes the connection. Errors of the body's iterator pass through.
+
+        Raises:
+            aiohttp.ClientError: An error of `NOT_CONNECTED` if nothing was sent.
+        """
         try:
             answer = await self._running().request(
                 method,
@@ -256,7 +287,10 @@ def _trust() -> ssl.SSLContext:
 
 
 class Peer:
-    """A server and the connections to it. The key is sent only there, and appears in no message."""
+    """A server and the connections to it.
+
+    The key is sent only there, and appears in no message.
+    """
 
     def __init__(
         self,
@@ -268,9 +302,19 @@ class Peer:
         paid: bool = False,
         ours: bool = False,
     ) -> None:
-        """base: its URL without a trailing slash; role: for messages; paid: whether each request costs money, so that
-        none is repeated that may have been carried out; ours: whether it is of this service, so that requests name the
-        caller. Raises InvalidConfiguration if the key is not valid in a header."""
+        """Prepare the connections.
+
+        Args:
+            base: The server's URL without a trailing slash.
+            role: The kind of server, for messages.
+            api_key: The key that is sent to it.
+            connections: Most connections.
+            paid: Whether each request costs money, so that none is repeated that may have been carried out.
+            ours: Whether it belongs to this service, so that requests name the caller.
+
+        Raises:
+            InvalidConfiguration: If the key is not valid in a header.
+        """
         self.base, self.paid, self.ours = base, paid, ours
         self._role = role
         try:
@@ -302,13 +346,25 @@ class Peer:
         most: int | None = SMALL,
         caller: str = "",
     ) -> Response:
-        """Send a request and return the answer, whatever its status. Cancelling closes the connection.
+        """Send a request and return the answer, whatever its status.
 
-        budget: None for no limit. caller: on whose behalf it is sent; only our own servers get a header with it.
-        repeatable: whether to send it again if the connection breaks, as an idle one may. most: bytes of the answer;
-        with None the caller must read
-        the body or close the answer, unless it `concerns_us` or, if repeatable, `tells_of_server`. Raises Unavailable,
-        Flawed for a success that is longer or compressed, or DeadlineExceeded if the budget ends with the deadline.
+        Cancelling closes the connection.
+
+        Args:
+            method: The HTTP method.
+            path: The path under the server's base URL.
+            budget: The time for it; None for no limit.
+            content: The body.
+            headers: Further headers.
+            repeatable: Whether to send it again if the connection breaks, as an idle one may.
+            most: Most bytes of the answer. With None the caller must read the body or close the answer, unless it
+                `concerns_us` or, if repeatable, `tells_of_server`.
+            caller: The caller that it is sent for; only our own servers get a header with it.
+
+        Raises:
+            Unavailable: If there is no answer.
+            Flawed: If a successful answer is too long or compressed.
+            DeadlineExceeded: If the budget ends with the deadline.
         """
 
         async def once(sent: Mapping[str, str]) -> Response:
@@ -358,8 +414,11 @@ class Peer:
         honours_deadlines: bool = False,
         caller: str = "",
     ) -> bytes:
-        """POST the body, or GET if it is None, and return the body of a successful answer. most: see `send`.
-        honours_deadlines: whether a 504 means that the deadline passed. Raises also Busy, KeyRefused or Refused."""
+        """POST the body, or GET if it is None, and return the body of a successful answer.
+
+        Raises Busy, KeyRefused or Refused, beside the errors of `send`. With `honours_deadlines`, a 504 means that the
+        deadline passed.
+        """
         method = "GET" if body is None else "POST"
         response = await self.send(
             method, path, budget=budget, content=body, headers=JSON, repeatable=not self.paid, most=most, caller=caller
@@ -404,23 +463,26 @@ class Peer:
 
 
 def concerns_us(response: Response) -> bool:
-    """Whether an answer is about our key or about the address that we have for the server."""
+    """Return whether an answer is about our key or our address of the server."""
     redirected = HTTPStatus.MULTIPLE_CHOICES <= response.status_code < HTTPStatus.BAD_REQUEST
     return redirected or response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 def tells_of_server(response: Response) -> bool:
-    """Whether an answer is about the server, or about us, rather than about the request."""
+    """Return whether an answer is about the server, or about us, rather than about the request."""
     return concerns_us(response) or response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
 
 
 def pause_of(response: Response) -> float | None:
-    """Return the seconds for which the server asks not to be called; None if it gives no valid time."""
+    """Return the seconds for which the server asks not to be called, if it gives a valid time."""
     return retry_after(response.headers.get("retry-after"), time.time())
 
 
 def retry_after(header: str | None, now: float) -> float | None:
-    """Return the seconds of a Retry-After header, seconds or a date; None if it is invalid. now: seconds since 1970."""
+    """Return the seconds of a Retry-After header, or None if it is invalid.
+
+    The header has seconds or a date; `now` is in seconds since 1970.
+    """
     if header is None:
         return None
     try:
@@ -434,8 +496,10 @@ def retry_after(header: str | None, now: float) -> float | None:
 
 
 def _message(response: Response) -> str:
-    """Return the message of an error's body in one of the usual forms, or a body that is not JSON. Other JSON is
-    dropped, since errors are logged and validation errors repeat the request."""
+    """Return the message of an error's body in a usual form, or a body that is not JSON.
+
+    Other JSON is dropped, because errors are logged and validation errors repeat the request.
+    """
     try:
         body = orjson.loads(response.content)
     except orjson.JSONDecodeError:

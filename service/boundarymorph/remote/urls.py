@@ -1,4 +1,4 @@
-"""Reading the addresses of servers, and what identifies the model at one."""
+"""Read the addresses of servers, and identify the model at an address."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from boundarymorph.errors import InvalidConfiguration, InvalidInput
 from boundarymorph.remote.wire import Description, Dialect, Unusable
 
 _SEPARATOR = re.compile(r"[/\\]")
-_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # OWNER/NAME, which paths of folders rarely look like
-_DECODINGS = 4  # of a path, by a chain of proxies
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # OWNER/NAME; few paths of folders have this form
+_DECODINGS = 4  # decodings of a path by a chain of proxies
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server and its wire format. base: scheme, host, port and path prefix, without a trailing slash; model: None for
-    the one that the server has; revision: if the operator names it; activation: see `Spelling`."""
+    """A server and its wire format.
+
+    Attributes:
+        dialect: The wire format.
+        base: Scheme, host, port and path prefix, without a trailing slash.
+        model: The name of the model; None for the one that the server has.
+        revision: Its revision, if the operator names it.
+        activation: See `Spelling`.
+    """
 
     dialect: Dialect
     base: str
@@ -31,10 +38,14 @@ class Endpoint:
 
 
 def identified(description: Description, endpoint: Endpoint, address: str) -> Description:
-    """Return the description with a name that identifies the model and how its results are read, for caches. Unless the
-    server names a revision, or its model belongs to the hub or to a hosted service, the operator's revision is appended
-    or, without one, a hash of `address`, the base URL of the first server of the model. Raises Unusable if the server
-    has another revision than the operator's."""
+    """Return the description with a name that identifies the model and how its results are read.
+
+    Caches use the name. Unless the server names a revision, or its model belongs to the hub or to a hosted service, the
+    operator's revision is appended or, without one, a hash of `address`, the base URL of the first server of the model.
+
+    Raises:
+        Unusable: If the server has another revision than the operator's.
+    """
     if endpoint.activation not in (None, "none"):
         description = replace(description, name=f"{description.name}/{endpoint.activation}")
     named, wanted = description.revision, endpoint.revision
@@ -56,8 +67,12 @@ def own_url(host: str, port: int) -> str:
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path. Raises InvalidInput for a name with a part `.` or `..`, however often it
-    is percent-encoded, which a proxy may read as another path."""
+    """Return a name as one segment of a path.
+
+    Raises:
+        InvalidInput: For a part `.` or `..`, however often it is percent-encoded, because a proxy may read another
+            path.
+    """
     read = text
     for _ in range(_DECODINGS):
         if any(part.partition(";")[0] in (".", "..") for part in _SEPARATOR.split(read)):
@@ -70,9 +85,14 @@ def segment(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The addresses of one kind of server. noun: the kind, with its article; foreign: wire formats by scheme; own: the
-    format of plain http and https, if accepted; activations: values of `?activation=`, which turn results into
-    scores."""
+    """The addresses of one kind of server.
+
+    Attributes:
+        noun: The kind, with its article.
+        foreign: Wire formats by scheme.
+        own: The format of plain http and https, if accepted.
+        activations: Values of `?activation=`, which turn results into scores.
+    """
 
     noun: str
     foreign: Mapping[str, Dialect]
@@ -81,7 +101,11 @@ class Spelling:
 
 
 def parse(url: str, spelling: Spelling) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`. Raises InvalidConfiguration; its message contains no password."""
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
+
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
+    """
     noun = spelling.noun
     parts = _split(url, noun)
     dialect, transport = _scheme(parts, spelling)
@@ -96,7 +120,11 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
 
 
 def parse_plain(url: str, noun: str) -> str:
-    """Return `http(s)://HOST:PORT/PREFIX` without the last slash. Raises InvalidConfiguration without the password."""
+    """Return `http(s)://HOST:PORT/PREFIX` without the last slash.
+
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
+    """
     parts = _split(url, noun)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise InvalidConfiguration(f"the URL of {noun} must be http://HOST:PORT or https://HOST:PORT")

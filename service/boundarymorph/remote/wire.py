@@ -1,4 +1,7 @@
-"""The wire formats of servers: building requests, and reading and checking answers, which raises Unusable."""
+"""Define the wire formats of servers: build requests, and read and check answers.
+
+Reading a malformed answer raises Unusable.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from numpy.typing import NDArray
 from boundarymorph.errors import BoundaryMorphError, InvalidInput
 
 FRAME = 2**16  # bytes of an answer besides its results
-ESCAPED = 3  # times as long as in UTF-8 a text can be in JSON that is all ASCII
+ESCAPED = 3  # factor by which a text in ASCII JSON can be longer than in UTF-8
 
 
 class Unusable(Exception):
@@ -32,7 +35,13 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """path: under the server's base URL; body: of the POST; cut: number of texts shortened to be accepted at all."""
+    """A request for results.
+
+    Attributes:
+        path: The path under the server's base URL.
+        body: The body of the POST.
+        cut: Number of texts that were shortened to be accepted at all.
+    """
 
     path: str
     body: dict[str, object]
@@ -58,9 +67,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """Results of n texts. values: (n, ...) in their order; truncated: how many texts were; served: the model; usage:
-    tokens; None if not given. failure: why values are NaN. spans: the relevant parts of each text, empty if the server
-    gives none."""
+    """Results of n texts.
+
+    Attributes:
+        values: (n, ...) in the order of the texts.
+        truncated: Number of truncated texts.
+        served: The model that answered, if given.
+        usage: The tokens, if given.
+        failure: Why values are NaN.
+        spans: The relevant parts of each text; empty if the server gives none.
+    """
 
     values: NDArray[Any]
     truncated: int = 0
@@ -72,10 +88,18 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A server's description of itself. None: the server does not say. name: model and precision, as far as known;
-    model: how requests name it; texts: most per request; concurrent_texts: most at a time; revision: of the model;
-    weights: their name on the hub or their folder; length: tokens that it reads of a text, with its context;
-    instructed: whether it takes an instruction."""
+    """A server's description of itself; None where the server does not say.
+
+    Attributes:
+        name: Model and precision, as far as known.
+        model: The name of the model in requests.
+        texts: Most texts per request.
+        concurrent_texts: Most texts at a time.
+        revision: The revision of the model.
+        weights: The name of its weights on the hub, or their folder.
+        length: Tokens that it reads of a text, with its context.
+        instructed: Whether it takes an instruction.
+    """
 
     name: str
     model: str
@@ -90,14 +114,21 @@ class Description:
 class Dialect(ABC):
     """One wire format. Reading an answer raises Unusable.
 
-    name: in a URL; path: for results; most_texts: per request, unless the server says otherwise; most_bytes: of a
-    request's texts, as JSON, None for no limit; description_path: None if servers do not describe themselves, so that
-    the model must be named; home: the base URL of a hosted service; prefix: the path of a base URL without one;
-    version_optional: whether a base URL may end in the version with which `path` begins; answer_bytes: most of the
-    result of a text, besides the text; in_one_pass: whether a model reads all texts of a request in one pass, so that
-    full requests cost least; honours_deadlines: whether requests carry a time limit, and a 504 means that it passed;
-    declines: whether a model may leave single texts without a result; trust: in all scorers of this kind, None by the
-    model.
+    Attributes:
+        name: The scheme in a URL.
+        path: The path for results.
+        most_texts: Texts per request, unless the server says otherwise.
+        most_bytes: Bytes of a request's texts, as JSON; None for no limit.
+        description_path: The path of the description. None if servers do not describe themselves, so that the model
+            must be named.
+        home: The base URL of a hosted service.
+        prefix: The path of a base URL without one.
+        version_optional: Whether a base URL may end in the version with which `path` begins.
+        answer_bytes: Most bytes of the result of a text, besides the text.
+        in_one_pass: Whether a model reads all texts of a request in one pass, so that full requests cost least.
+        honours_deadlines: Whether requests carry a time limit, and a 504 means that it passed.
+        declines: Whether a model may leave single texts without a result.
+        trust: The trust in all scorers of this kind; None if it depends on the model.
     """
 
     name: str
@@ -116,17 +147,26 @@ class Dialect(ABC):
 
     @property
     def paid(self) -> bool:
-        """Whether each request costs money, so that one which may have been carried out must not be repeated."""
+        """Whether each request costs money; then none that may have been carried out is repeated."""
         return self.home is not None
 
     def most_answer(self, sent: bytes, count: int) -> int:
-        """Return the most bytes that the results of `count` texts can need. sent: the request, which some repeat."""
+        """Return the most bytes that the results of `count` texts can need.
+
+        `sent` is the request, because some servers repeat it.
+        """
         return FRAME + ESCAPED * len(sent) + count * self.answer_bytes
 
     @abstractmethod
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        """Build the request for the results of n texts. model: its name in the server's description; context: what the
-        texts are for; seconds: how long we wait for the answer."""
+        """Build the request for the results of n texts.
+
+        Args:
+            model: Its name in the server's description.
+            context: What the texts are for.
+            texts: The n texts.
+            seconds: How long we wait for the answer.
+        """
 
     @abstractmethod
     def read(self, body: bytes, count: int) -> Answer:
@@ -140,8 +180,14 @@ class Dialect(ABC):
 
 
 class TextEmbeddingsInference(Dialect):
-    """Text Embeddings Inference of Hugging Face. A request takes one permit per text and is rejected if too few are
-    free; the server accepts 2 MB. model_type, called: what its models must be, in its words and in ours."""
+    """Text Embeddings Inference of Hugging Face.
+
+    A request takes one permit per text and is rejected if too few are free; the server accepts 2 MB.
+
+    Attributes:
+        model_type: The kind of model, in the server's words.
+        called: The kind of model, in ours.
+    """
 
     name, description_path = "tei", "/info"
     most_texts, most_bytes = 32, 1_900_000
@@ -174,7 +220,7 @@ class TextEmbeddingsInference(Dialect):
 def vllm_description(body: bytes, model: str | None, most_texts: int) -> Description:
     card = chosen([card for card in cards(body) if not card.get("parent")], model)
     served, root = word(card, "id"), optional_word(card.get("root"))
-    name = served if root in (None, served) else f"{served}={root}"  # it may be served under another name
+    name = served if root in (None, served) else f"{served}={root}"  # the server may use another name
     return Description(
         full_name(name, None, None, card.get("max_model_len")),
         served,
@@ -200,7 +246,10 @@ def chosen(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
 
 
 def by_index(results: Iterable[tuple[object, object]], count: int, noun: str) -> dict[int, object]:
-    """Return results by the index of their text, which is given with each; some of the `count` may be missing."""
+    """Return results by the index of their text, which is given with each.
+
+    Some of the `count` results may be missing.
+    """
     ordered = dict[int, object]()
     for index, result in results:
         if not is_count(index) or index >= count:
@@ -212,7 +261,7 @@ def by_index(results: Iterable[tuple[object, object]], count: int, noun: str) ->
 
 
 def full_name(model: str, revision: object, precision: object, length: object) -> str:
-    """Return model@revision/precision/length, without those of the last three that are unknown."""
+    """Return model@revision/precision/length, without the unknown ones of the last three."""
     name = f"{model}@{revision[:12]}" if isinstance(revision, str) and revision else model
     return "/".join([name, *(str(part) for part in (precision, length) if part)])
 
@@ -253,7 +302,7 @@ def limit(value: dict[str, Any], key: str, default: int) -> int:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether this is a whole number, 0 or more."""
+    """Return whether this is a whole number, 0 or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -262,8 +311,13 @@ def shown(value: object) -> str:
 
 
 def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | None = None) -> list[Sequence[str]]:
-    """Split the texts, in order, into parts of similar length: at most `most` texts and, unless it is a single text, at
-    most `most_bytes` as JSON with the context. Raises InvalidInput for text that is not valid Unicode."""
+    """Split the texts, in order, into parts of similar length.
+
+    A part has at most `most` texts and, unless it is a single text, at most `most_bytes` as JSON with the context.
+
+    Raises:
+        InvalidInput: If a text is not valid Unicode.
+    """
     if len(texts) > most:
         parts = -(-len(texts) // most)
     elif most_bytes is not None and len(texts) > 1 and len(encoded([*filter(None, context), *texts])) > most_bytes:

@@ -1,4 +1,4 @@
-"""Building the scorer that the settings ask for. What a process does not need is not imported."""
+"""Build the scorer that the settings ask for, and import only the parts that it needs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,16 @@ def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None)
 
 
 def build_local_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> BatchingScorer:
-    """Load the cross-encoder in this process, with its queue. on_lost: called if its device is lost for good. Raises
-    ModelUnavailable or InvalidConfiguration; blocks while the weights load."""
+    """Load the cross-encoder in this process, with its queue; blocks while the weights load.
+
+    Args:
+        settings: The settings of the service.
+        on_lost: Called if its device is lost for good.
+
+    Raises:
+        ModelUnavailable: If its files are missing.
+        InvalidConfiguration: If the settings do not fit the model.
+    """
     return BatchingScorer(
         _cross_encoder(settings),
         share=settings.limits.key_share,
@@ -42,7 +50,10 @@ def scorer_is_paid(settings: ScorerSettings) -> bool:
 
 
 def declared_trust(settings: ScorerSettings) -> Trust | None:
-    """Return the trust that the settings declare, or that all servers have by their kind. None if neither says."""
+    """Return the trust that the settings declare, or that all servers have by their kind.
+
+    It is None if neither says.
+    """
     if settings.trust is not None:
         return settings.trust
     kinds = {endpoint.dialect.trust for endpoint in _endpoints(settings)}
@@ -50,7 +61,10 @@ def declared_trust(settings: ScorerSettings) -> Trust | None:
 
 
 def full_pass(settings: ScorerSettings) -> int:
-    """Return the number of documents that every server reads in one pass; 1 if one reads each by itself."""
+    """Return the number of documents that every server reads in one pass.
+
+    It is 1 if one server reads each document by itself.
+    """
     dialects = [endpoint.dialect for endpoint in _endpoints(settings)]
     return min((dialect.most_texts if dialect.in_one_pass else 1 for dialect in dialects), default=1)
 
@@ -75,7 +89,7 @@ def _cross_encoder(settings: Settings) -> CrossEncoder:
 
 def _endpoints(chosen: ScorerSettings) -> list[Endpoint]:
     if not chosen.url:
-        return []  # without loading the client
+        return []  # imports no client
     from boundarymorph.scoring.remote import parse
 
     return [replace(parse(url, chosen.judge), revision=chosen.revision) for url in chosen.url]

@@ -1,4 +1,7 @@
-"""A chat model as the scorer. It grades passages from 0 to 3; the score of a passage is its expected grade / 3."""
+"""Use a chat model as the scorer.
+
+It grades passages from 0 to 3; the score of a passage is its expected grade / 3.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
 BEST = 3  # the highest grade; the lowest is 0
-SEPARATOR = b"\xff"  # in no UTF-8
+SEPARATOR = b"\xff"  # a byte that UTF-8 never contains
 
 PROMPT = """You grade search results. You are shown a query and one or several passages, and you decide of each \
 passage by itself how much it would help the person who wrote the query. Neither the order of the passages nor the \
@@ -47,7 +50,10 @@ SEVERAL = (
 
 
 def messages(context: Context, passages: Sequence[str], prompt: str | None = None) -> list[dict[str, str]]:
-    """Return a request for grades of passages, between markers that hash them all, so that none can contain one."""
+    """Return a request for grades of passages.
+
+    Markers separate the passages. They are hashes of all of them, so that no passage can contain one.
+    """
     joined = SEPARATOR.join(passage.encode("utf-8", "surrogatepass") for passage in passages)
     marker = f"=== {blake2b(joined, digest_size=8).hexdigest()} ==="
     quoted = [f"{marker} passage {number}\n{text}\n{marker}" for number, text in enumerate(passages, 1)]
@@ -57,9 +63,9 @@ def messages(context: Context, passages: Sequence[str], prompt: str | None = Non
     return [{"role": "system", "content": f"{prompt or PROMPT}\n\n{form}"}, {"role": "user", "content": content}]
 
 
-LIKELIEST = 5  # tokens with their probabilities that are asked for at each place
-TOKEN_BYTES = 256  # of a token in an answer, with its log-probability
-LINE_TOKENS = 8  # of an answer, for the number and the grade of one more passage
+LIKELIEST = 5  # alternative tokens with probabilities that we ask for at each position
+TOKEN_BYTES = 256  # bytes of a token in an answer, with its log-probability
+LINE_TOKENS = 8  # tokens of an answer for the number and the grade of one more passage
 _BARE = re.compile(r"\s*[0-3]\s*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LINE = re.compile(r"""^[ \t*\[("-]*(?:passage )?(\d+)[\])*" \t]*:[ \t*"]*(\d+)[ \t*".,]*$""", re.I | re.M)
@@ -67,13 +73,16 @@ log = logging.getLogger(__name__)
 
 
 class Chat(Dialect):
-    """Chat completions of OpenAI's API and of compatible servers, of one document per request or twenty."""
+    """Chat completions of OpenAI's API and compatible servers, of 1 or 20 documents per request."""
 
     name, path, declines, trust = "openai", "/chat/completions", True, "strong"
     home, prefix = "https://api.openai.com/v1", "/v1"
 
     def __init__(self, chosen: JudgeSettings | None = None, *, at_home: bool = False) -> None:
-        """at_home: whether the server is `home`, where the field for the length of an answer has another name."""
+        """Set how the model is asked.
+
+        `at_home` says whether the server is `home`, where the field for the length of an answer has another name.
+        """
         self._chosen = chosen or JudgeSettings()
         self.most_texts = self._chosen.documents_per_request
         self.in_one_pass = self.most_texts > 1
@@ -81,7 +90,7 @@ class Chat(Dialect):
         self._length_field = "max_completion_tokens" if at_home else "max_tokens"
 
     def configured(self, model: str) -> Description:
-        """Return a description whose name holds a hash of all that a grade depends on besides the model."""
+        """Return a description whose name hashes all that a grade depends on besides the model."""
         asked = self.request("", Context(), [""] * self.most_texts, 0.0).body
         asked |= {"text_characters": self._chosen.text_characters}
         fingerprint = blake2b(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
@@ -105,7 +114,7 @@ class Chat(Dialect):
         return self._chosen.answer_tokens + LINE_TOKENS * (count - 1)
 
     def read(self, body: bytes, count: int) -> Answer:
-        """Read the relevance of each text, which is NaN for one without a grade."""
+        """Read the relevance of each text; it is NaN for a text without a grade."""
         found, grades, trouble = completion(body), np.full(count, np.nan), None
         if found.refusal is not None:
             trouble = f"it refused: {found.refusal[:200]}"
@@ -124,7 +133,10 @@ class Chat(Dialect):
 
 
 def grades_in(found: Completion, count: int) -> NDArray[np.float64]:
-    """Return (count,) grades of passages, expected ones if there are log-probabilities; NaN for no grade, or two."""
+    """Return (count,) grades of passages; NaN for no grade, or two.
+
+    They are expected grades if there are log-probabilities.
+    """
     ends = list(accumulate(_letters(str(token.get("token"))) for token in found.tokens))
     written: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for passage, number, place in _written(found.text, count):
@@ -136,12 +148,12 @@ def grades_in(found: Completion, count: int) -> NDArray[np.float64]:
             grade = _grade(number)
             at = bisect_right(ends, _letters(found.text[:place]))
             expected = expected_grade(found.tokens[at]) if grade is not None and at < len(ends) else None
-            grades[passage] = grade if expected is None else expected  # of None it makes a NaN
+            grades[passage] = grade if expected is None else expected  # this turns None into NaN
     return grades
 
 
 def _written(text: str, count: int) -> Iterator[tuple[int, str, int]]:
-    """Yield the numbers that may be grades: of which passage, counted from 1, and at which place of the text."""
+    """Yield the numbers that may be grades, with their passage, from 1, and their position."""
     if count == 1:
         yield from ((1, number[0], number.start()) for number in _NUMBER.finditer(text))
     else:
@@ -149,13 +161,16 @@ def _written(text: str, count: int) -> Iterator[tuple[int, str, int]]:
 
 
 def _letters(text: str) -> int:
-    """Return the number of characters that are not white space, in which tokens and text may differ."""
+    """Return the number of characters without white space, in which tokens and text may differ."""
     return len("".join(text.split()))
 
 
 def expected_grade(token: Mapping[str, Any]) -> float | None:
-    """Return the mean grade by the probabilities of a token that was written and of its likeliest alternatives, of
-    which the grades are normalized to 1. None if the token is no grade or has no probability."""
+    """Return the mean grade by the probabilities of a written token and its alternatives.
+
+    The probabilities of the grades among them are normalized to 1. None if the token is not a grade or has no
+    probability.
+    """
     weights: defaultdict[float, float] = defaultdict(float)
     for grade, probability in _likeliest_grades(token) if _grade(token.get("token")) is not None else ():
         weights[grade] += probability
@@ -166,7 +181,7 @@ def expected_grade(token: Mapping[str, Any]) -> float | None:
 
 
 def _likeliest_grades(token: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
-    """Yield the grades among the likeliest tokens with their probabilities, always including the one written."""
+    """Yield the grades of the written token and its likely alternatives, with probabilities."""
     likeliest = token.get("top_logprobs")
     entries = [entry for entry in likeliest if isinstance(entry, dict)] if isinstance(likeliest, list) else []
     if all(entry.get("token") != token.get("token") for entry in entries):
@@ -183,15 +198,22 @@ def _grade(token: object) -> float | None:
     return float(token) if isinstance(token, str) and _BARE.fullmatch(token) else None
 
 
-# Ends of what a model thinks before it answers, as different model families write them.
+# The marks with which different model families end their thinking.
 _THOUGHT = re.compile(r"</(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
 _THINKING = re.compile(r"<(?:\w+:)?(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer. text: written after it finished thinking; refusal: why it wrote nothing; tokens: of the text,
-    with any log-probabilities; usage: None if not given; cut_off: whether it reached the limit of its length."""
+    """A model's answer.
+
+    Attributes:
+        text: The text after it finished thinking.
+        refusal: Why it wrote nothing.
+        tokens: The tokens of the text, with any log-probabilities.
+        usage: The tokens read and written, if given.
+        cut_off: Whether it reached the limit of its length.
+    """
 
     text: str
     refusal: str | None = None
@@ -216,7 +238,7 @@ def completion(body: bytes) -> Completion:
 
 
 def _content(content: object) -> str:
-    """Return the text of a message, which may be given in parts, without the parts that hold the model's thinking."""
+    """Return the text of a message, which may be in parts, without the model's thinking."""
     if isinstance(content, list):
         parts = [wire.mapping(part) for part in content]
         texts = [part.get("text") for part in parts if part.get("type") in ("text", "output_text")]
@@ -227,13 +249,13 @@ def _content(content: object) -> str:
 
 
 def _answered(written: str) -> str:
-    """Return what follows the model's thinking: nothing while it is still thinking."""
+    """Return the text after the model's thinking; it is empty while the model is still thinking."""
     rest = _THOUGHT.split(written)[-1]
     return "" if _THINKING.search(rest) else rest
 
 
 def _tokens(logprobs: object, text: str) -> list[dict[str, Any]]:
-    """Return the tokens that spell a text, without those of the model's thinking; none if others are given."""
+    """Return the tokens that spell a text, without the model's thinking; none if they differ."""
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     tokens = [token for token in content if isinstance(token, dict)] if isinstance(content, list) else []
     spelled = "".join(str(token.get("token")) for token in tokens)

@@ -1,4 +1,4 @@
-"""A scorer in other processes or on other machines: wire formats, addresses and calls."""
+"""Call a scorer in other processes or on other machines: wire formats and addresses."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from boundarymorph.settings import JudgeSettings
 from boundarymorph.telemetry import metrics
 
 Activation = Literal["sigmoid", "cosine", "none"]
-QUESTION = "Does this passage answer the query, or a part of it?"  # asked of decision models, before the passage
-MOST_SPANS = 16  # relevant parts that are asked for and read of a text
-UNGRADED = 5  # texts of a call, none of which gets a score, by which a model that may decline is known to fail
+QUESTION = (
+    "Does this passage answer the query, or a part of it?"  # the question for decision models, before the passage
+)
+MOST_SPANS = 16  # most relevant parts of a text that we request and read
+UNGRADED = 5  # texts in a call without any score that show that a model fails instead of declining
 DEADLINE_SHARE = 0.95  # fraction of our own time limit, so that the scorer's timeout comes first
 _ROLE = Role("scorer", ScorerUnavailable, ScorerFailed, "scored", "scores")
 log = logging.getLogger(__name__)
@@ -66,13 +68,20 @@ class BoundaryMorph(Dialect):
 
 
 class RerankServer(Dialect):
-    """A rerank server of others.
+    """A rerank server of another project or service.
 
-    texts, results, score: the fields of the texts, of the results (None if the answer is their list) and of a score;
-    named, counted, instructed: whether requests have `model`, `top_n` and an instruction; options: further fields;
-    characters: most of a text, as the server rejects longer ones. advice: how to make the server give relevances.
-    activation: what its results are by the operator or the model; without it they must be in [0, 1]. known: the model,
-    if it is in the table.
+    Attributes:
+        texts: The field of the texts.
+        results: The field of the results; None if the answer is their list.
+        score: The field of a score.
+        named: Whether requests have `model`.
+        counted: Whether requests have `top_n`.
+        instructed: Whether requests have an instruction.
+        options: Further fields.
+        characters: Most characters of a text, because the server rejects longer ones.
+        advice: How to make the server give relevances.
+        activation: The kind of its results, by the operator or the model; without it they must be in [0, 1].
+        known: The model, if it is in the table.
     """
 
     texts, score = "documents", "relevance_score"
@@ -90,7 +99,10 @@ class RerankServer(Dialect):
         return activated
 
     def of_model(self, name: str | None) -> Self:
-        """Return the dialect for a model that a service hosts, or a proxy under another prefix, by the table."""
+        """Return the dialect for a model by the table.
+
+        A service hosts the model, or a proxy offers it under another prefix.
+        """
         known = KNOWN.get(f"{self.name}:{str(name).rpartition('/')[2]}")
         if known is None:
             return self
@@ -146,7 +158,10 @@ class TextEmbeddingsInference(RerankServer, wire.TextEmbeddingsInference):
 
 
 class VLLM(RerankServer):
-    """vLLM's rerank route, which truncates texts. An instruction is for the chat template, if the model has one."""
+    """vLLM's rerank route, which truncates texts.
+
+    An instruction is for the chat template, if the model has one.
+    """
 
     name, path, description_path = "vllm", "/v1/rerank", "/v1/models"
     most_texts, instructed = 512, True
@@ -226,7 +241,10 @@ class Nim(RerankServer):
 
 
 class LlamaCpp(Jina):
-    """llama.cpp's server, which gives logits for most models, and refuses a text longer than its physical batch."""
+    """llama.cpp's server, which gives logits for most models.
+
+    It refuses a text that is longer than its physical batch.
+    """
 
     name, description_path, most_texts, home = "llamacpp", "/v1/models", 256, None
     advice = "choose a model that gives probabilities"
@@ -236,14 +254,16 @@ class LlamaCpp(Jina):
 
 
 class SystemOne(Dialect):
-    """A decision model, which answers questions about a state, each with the calibrated probability of a yes. The form
-    is TypeSafe's System One API (https://docs.typesafe.ai/api), as at llama.cpp, Ollama, Upstage and Fireworks (read in
-    November 2026). The state is the query, and each document is a question of its own, so that its score does not
-    depend on the others. Ollama takes 64 questions and 64 KiB."""
+    """A decision model, which answers questions about a state with the probability of a yes.
+
+    The probabilities are calibrated. The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at
+    llama.cpp, Ollama, Upstage and Fireworks (read in November 2026). The state is the query, and each document is a
+    question, so that its score does not depend on the others. Ollama takes 64 questions and 64 KiB.
+    """
 
     name, path, home = "systemone", "/v1/systemone", "https://api.typesafe.ai"
     most_texts, most_bytes, in_one_pass = 30, 60_000, True
-    characters = 8_000  # of a document
+    characters = 8_000  # the id of a document
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         asked = [f"{QUESTION}\n\n{text[: self.characters]}" for text in texts]
@@ -258,12 +278,15 @@ class SystemOne(Dialect):
 
 
 class Decisions(SystemOne):
-    """The same form by another path, as at Perplexity (https://docs.perplexity.ai/docs/decisions), not OpenAI."""
+    """The form of `SystemOne` at another path, as at Perplexity, not OpenAI.
+
+    It is described at https://docs.perplexity.ai/docs/decisions.
+    """
 
     name, path, home = "decisions", "/v1/decisions", "https://api.perplexity.ai"
 
 
-_ACTIVATIONS: Mapping[str, Activation] = {"logit": "sigmoid", "cosine": "cosine"}  # by the results in the table
+_ACTIVATIONS: Mapping[str, Activation] = {"logit": "sigmoid", "cosine": "cosine"}  # by the kind of results in the table
 _RERANK_SERVERS = (TextEmbeddingsInference, VLLM, SGLang, Nim, Infinity, LlamaCpp, Cohere, Jina, Voyage)
 _KINDS: tuple[type[Dialect], ...] = (*_RERANK_SERVERS, SystemOne, Decisions, Chat)
 FOREIGN: tuple[Dialect, ...] = tuple(kind() for kind in _KINDS)
@@ -274,7 +297,7 @@ def _instructed(body: dict[str, object], context: Context) -> dict[str, object]:
 
 
 def _spans(found: object) -> list[Span]:
-    """Return the relevant parts of a text; those that are malformed are left out, as scores do not depend on them."""
+    """Return the relevant parts of a text without malformed ones, on which scores do not depend."""
     named = found[:MOST_SPANS] if isinstance(found, list) else []
     read = [(part.get("start"), part.get("end"), part.get("score")) for part in named if isinstance(part, dict)]
     return [
@@ -291,7 +314,7 @@ def _of_cosine(score: object) -> object:
 
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:
-    """Return (count,) scores by their index: each given once, a number, and a relevance."""
+    """Return (count,) relevances by their index, each given once."""
     values = rounded_into_range(_numbers(scores, count))
     outside = values[(values < 0.0) | (values > 1.0)]
     if len(outside):
@@ -300,7 +323,7 @@ def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -
 
 
 def _numbers(scores: Iterable[tuple[object, object]], count: int) -> NDArray[np.float64]:
-    """Return (count,) numbers by their index, each given once; NaN for each that is missing."""
+    """Return (count,) numbers by their index, each given once, with NaN for missing ones."""
     values = np.full(count, np.nan)
     for index, score in wire.by_index(scores, count, "score").items():
         if isinstance(score, bool) or not isinstance(score, int | float | None):
@@ -315,14 +338,19 @@ _SPELLING = Spelling("a scorer", {server.name: server for server in FOREIGN}, Bo
 
 
 def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`. Raises InvalidConfiguration, without the
-    password.
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME&activation=sigmoid`.
 
     `http` and `https` are scorers of this service; `tei`, `vllm`, `sglang`, `nim`, `infinity` and `llamacpp` are
     servers of that kind over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` and `openai` (a chat
-    model that grades) are hosted services over TLS. `+http` or `+https` after one of these changes that. activation:
-    the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`) or relevances (`none`). judge: how a
-    chat model is asked.
+    model that grades) are hosted services over TLS. `+http` or `+https` after one of these changes that. `activation`
+    says that the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`) or relevances (`none`).
+
+    Args:
+        url: The address.
+        judge: How a chat model is asked.
+
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
     """
     endpoint = urls.parse(url, _SPELLING)
     if isinstance(endpoint.dialect, RerankServer):
@@ -352,7 +380,7 @@ class RemoteScorer(RemoteModel):
 
     @property
     def takes_instruction(self) -> bool:
-        """Whether a server says so; assumed while none has described itself."""
+        """Whether a server says so; True while no server has described itself."""
         said = [description.instructed for description in self.descriptions]
         return any(said) or not said
 
@@ -376,7 +404,9 @@ class RemoteScorer(RemoteModel):
         if self._declines and missing == len(texts) >= UNGRADED:
             raise ScorerFailed(f"{self.name} gave no score for any of {missing} texts; the log says why")
         if self._declines and isinstance(failure, ScorerFailed):
-            log.warning("some documents got no score: %s", failure)  # as of a content filter: the others may get one
+            log.warning(
+                "some documents got no score: %s", failure
+            )  # a content filter may decline this text, and others may get a score
             failure = None
         if missing and failure is None and not self._declines:
             failure = ScorerFailed(f"{self.name} gave no score for {missing} of {len(texts)} texts")

@@ -1,4 +1,4 @@
-"""The rerankers that this service knows: one table of what their documentation says, as read in November 2026."""
+"""List the rerankers that this service knows, by their documentation of November 2026."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from boundarymorph.selection.pool import Trust
 class Reranker:
     """The known properties of a model.
 
-    trust: how far it finds what people find relevant. tokens: the most that is read of a text with its query, or of all
-    texts of a pass together; None if unknown. results: what the model, or the API that hosts it, gives: probabilities
-    mean the same for every query, so that a fixed threshold makes sense, and relevances in [0, 1] may not. TEI and vLLM
-    turn logits into numbers in [0, 1]. absolute: whether a result does not depend on the other texts of a request.
-    together: documents that it reads in one pass. spans: whether it can name the relevant parts of a document. short:
-    its short name here. english: whether it reads no other language.
+    TEI and vLLM turn logits into numbers in [0, 1].
+
+    Attributes:
+        trust: How well it finds documents that people find relevant.
+        tokens: Most tokens that it reads of a text with its query, or of all texts of a pass together; None if unknown.
+        results: The results of the model, or of the API that hosts it. Probabilities mean the same for every query, so
+            that a fixed threshold makes sense; relevances in [0, 1] may not.
+        absolute: Whether a result does not depend on the other texts of a request.
+        together: Documents that it reads in one pass.
+        spans: Whether it can name the relevant parts of a document.
+        short: Its short name here.
+        english: Whether it reads no other language.
     """
 
     trust: Trust
@@ -86,12 +92,17 @@ ENGLISH = tuple(name for name, known in KNOWN.items() if known.english)
 
 
 def repository_of(name: str) -> str:
-    """Return the repository of a short name, in any case; another name, and a folder of that name, as it is."""
+    """Return the repository of a short name, in any case, and another name or a folder as it is."""
     return name if Path(name).is_dir() else RERANKERS.get(name.lower(), name)
 
 
 def trust_of(model: str | None, declared: Trust | None = None) -> Trust:
-    """Return how far a scorer is trusted. model: the full name that it reports; declared: by its operator or kind."""
+    """Return the trust in a scorer.
+
+    Args:
+        model: The full name that it reports.
+        declared: The trust that its operator or its kind declares.
+    """
     if declared is not None:
         return declared
     parts = (model or "").partition("@")[0].rpartition("=")[2].split("/")  # vLLM: NAME=REPOSITORY/LENGTH

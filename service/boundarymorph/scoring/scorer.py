@@ -1,4 +1,4 @@
-"""Scorers, which give (query, document) pairs a relevance in [0, 1]: their interface, and those in this process."""
+"""Define scorers, which give (query, document) pairs a relevance in [0, 1], and local ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A scorer's answer for n texts. values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score.
-    truncated: number of pairs. model: that gave them, None if it cannot change. failure: why the scorer could not give
-    the missing values now; the others are valid. tokens: that a language model read and wrote for them. spans: the
-    relevant parts of texts, by text, as far as the scorer names them."""
+    """A scorer's answer for n texts.
+
+    Attributes:
+        values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score.
+        truncated: Number of truncated pairs.
+        model: The model that gave the scores; None if it cannot change.
+        failure: Why the scorer could not give the missing values now; the others are valid.
+        tokens: Tokens that a language model read and wrote for them.
+        spans: The relevant parts of texts, by text, as far as the scorer names them.
+    """
 
     values: NDArray[np.float64]
     truncated: int = 0
@@ -36,18 +42,21 @@ class Scores:
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
 
 
-TOLERANCE = 1e-6  # how far rounding may move a score out of [0, 1]
+TOLERANCE = 1e-6  # distance by which rounding may move a score out of [0, 1]
 
 
 def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return scores with those that rounding moved out of [0, 1] at its edge; others are unchanged."""
+    """Return scores, with those that rounding moved out of [0, 1] put back at its edge."""
     near = (values >= -TOLERANCE) & (values <= 1.0 + TOLERANCE)
     return np.where(near, np.clip(values, 0.0, 1.0), values)
 
 
 def checked(scores: Scores, count: int, scorer: str) -> Scores:
-    """Return scores for `count` texts, with NaN for those outside [0, 1]; raise ScorerFailed if all are, or none
-    fit."""
+    """Return scores for `count` texts, with NaN for those outside [0, 1].
+
+    Raises:
+        ScorerFailed: If all are outside, or their number is wrong.
+    """
     values = rounded_into_range(scores.values)
     if values.shape != (count,):
         raise ScorerFailed(f"{scorer} gave scores of the shape {values.shape} for {count} texts")
@@ -63,8 +72,10 @@ def checked(scores: Scores, count: int, scorer: str) -> Scores:
 
 
 async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
-    """Return what `score` gives for the texts with words, and 0 for the others, of which cross-encoders are often sure,
-    and which some servers refuse."""
+    """Return the scores of the texts with words, and 0 for the others.
+
+    Cross-encoders are often sure of a text without words, and some servers refuse it.
+    """
     without = blank(texts)
     if not without:
         return await score(texts)
@@ -99,11 +110,11 @@ class Scorer(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a pair that it reads; None if that is not known."""
+        """The most tokens of a pair that it reads, or None if that is not known."""
 
     @property
     def takes_instruction(self) -> bool:
-        """Whether its model may read an instruction, which says what counts as relevant, with each pair."""
+        """Whether its model may read an instruction, which says what counts as relevant."""
 
     async def score(
         self,
@@ -114,25 +125,44 @@ class Scorer(Protocol):
         instruction: str | None = None,
         caller: str = "",
     ) -> Scores:
-        """Score n texts against one query, or raise an error if none can be scored. deadline: on `time.monotonic()`.
-        instruction: in place of the operator's or, of a language model, beside it. caller: on whose behalf; "" is the
-        service itself. Raises Overloaded before any work was done, DeadlineExceeded, ScorerUnavailable or
-        ScorerFailed."""
+        """Score n texts against one query, or raise an error if none can be scored.
+
+        Args:
+            query: The query.
+            texts: The n texts.
+            deadline: Seconds on `time.monotonic()`.
+            instruction: Replaces the operator's; a language model reads both.
+            caller: The caller that the work is for; "" is the service itself.
+
+        Raises:
+            Overloaded: Before any work was done.
+            DeadlineExceeded: If the scores are late.
+            ScorerUnavailable: If no scorer works now.
+            ScorerFailed: If another try will not help.
+        """
 
     async def close(self) -> None:
         """Release threads and connections; later calls fail."""
 
 
 class CrossEncoder(Model, Protocol):
-    """A `Model` that returns relevances: two with the same name, which includes the prompt, return the same."""
+    """A `Model` that returns relevances.
+
+    Two with the same name, which includes the prompt, return the same.
+    """
 
     @property
     def takes_instruction(self) -> bool:
         """Whether its prompt has a place for an instruction."""
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
-        """Tokenize the pairs of n texts with one query. Raises InvalidInput for an instruction that fills the prompt;
-        without a place for one it is ignored."""
+        """Tokenize the pairs of n texts with one query.
+
+        Without a place for it in the prompt, an instruction is ignored.
+
+        Raises:
+            InvalidInput: If the instruction fills the prompt.
+        """
 
     def run(self, pairs: Sequence[TokenSequence], /) -> NDArray[np.float64]:
         """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
@@ -151,7 +181,10 @@ SCORER = ModelRole(
 
 
 class BatchingScorer(Batcher[CrossEncoder]):
-    """A `Scorer` that batches the pairs of all requests together; see `Batcher` for the order and the limits."""
+    """A `Scorer` that batches the pairs of all requests together.
+
+    See `Batcher` for the order and the limits.
+    """
 
     role = SCORER
 
@@ -178,7 +211,7 @@ class BatchingScorer(Batcher[CrossEncoder]):
         instruction: str | None = None,
         caller: str = "",
     ) -> Scores:
-        """See `Scorer.score`. With truncate=False, raises TextTooLong before any work."""
+        """Do as `Scorer.score`. With truncate=False, raise TextTooLong before any work."""
         self.check_open()
         if not texts:
             return Scores(np.empty(0))

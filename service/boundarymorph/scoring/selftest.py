@@ -1,4 +1,4 @@
-"""What a scorer that works does with a few pairs, and what one that is set up wrongly does instead."""
+"""Test a scorer with a few pairs, and name the mistakes of a wrong set-up."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PAIRS = (  # a query, and the one text that answers it
 QUERIES, TEXTS = [query for query, _ in PAIRS], [text for _, text in PAIRS]
 PROBE = "probe"
 MIDDLE = 3  # the query by which the order of scores is tested: its text is neither first nor last
-RETEST_SECONDS = 60.0  # after a test that a model did not pass
+RETEST_SECONDS = 60.0  # seconds after a failed test
 LONG = 20_000  # characters of the long text
-SAME = 0.02  # by how much two scores of one pair may differ, in half precision and other batches
-FLAT = 1e-4  # scores that differ by less do not differ
-LEAST_WON = 4  # of the queries, whose own text must have the best score
-REVERSED = 0.35  # share of comparisons that a scorer wins which is worse than chance
+SAME = 0.02  # most difference between two scores of one pair, in half precision and other batches
+FLAT = 1e-4  # smaller differences count as equal
+LEAST_WON = 4  # share of queries whose own text must have the best score
+REVERSED = 0.35  # a share of won comparisons that is worse than chance
 
 Score = Callable[[str, Sequence[str]], Awaitable[NDArray[np.float64]]]
 
@@ -38,17 +38,25 @@ class Unfit(ScorerFailed):
 
 
 class ScorerProbe:
-    """A small call of a scorer, which also tests each model that it finds there: once, or until it passes."""
+    """A small call of a scorer, which also tests each model there until the model passes."""
 
     def __init__(self, scorer: Scorer, *, tests: bool = True) -> None:
-        """scorer: without a cache, which would answer instead. tests: whether to test models."""
+        """Set the scorer.
+
+        Args:
+            scorer: A scorer without a cache, which would answer instead.
+            tests: Whether to test models.
+        """
         self._scorer, self._tests = scorer, tests
         self._model: str | None = None
         self._test: asyncio.Task[str | None] | None = None
         self._again = 0.0
 
     async def __call__(self, deadline: float) -> None:
-        """Score a short pair. Raises what `Scorer.score` raises, and Unfit once a test has found why."""
+        """Score a short pair.
+
+        Raises the errors of `Scorer.score`, and Unfit once a test has found the fault.
+        """
         answer = await self._scorer.score(PROBE, [PROBE], deadline=deadline)
         model = answer.model or self._scorer.name
         if self._tests and (self._test is None or model != self._model):
@@ -63,13 +71,15 @@ class ScorerProbe:
             self._test = None  # the next probe tests again
         elif (trouble := self._test.result()) is not None:
             if time.monotonic() >= self._again:
-                self._test = None  # its server may have been mended under the same name
+                self._test = None  # its server may have been repaired under the same name
             raise Unfit(f"{self._model}: {trouble} (scorer.self_test = false leaves the test out)")
 
 
 async def trouble_of(scorer: Scorer) -> str | None:
-    """Score some fifty short pairs and a long one, and return the scorer's fault; None if it has no fault. Raises the
-    errors of `Scorer.score`, except ScorerFailed and InvalidInput."""
+    """Score some fifty short pairs and a long one, and return the scorer's fault, if any.
+
+    Raises the errors of `Scorer.score`, except ScorerFailed and InvalidInput.
+    """
 
     async def score(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         return (await scorer.score(query, texts)).values
@@ -97,7 +107,7 @@ def _of_nothing_read(scores: NDArray[np.float64]) -> str | None:
 
 
 def _of_order(batch: NDArray[np.float64], again: NDArray[np.float64], alone: NDArray[np.float64]) -> str | None:
-    """Return the fault of the scores of one query's texts in a batch, in the same batch again, and one by one."""
+    """Return the fault of the scores of one query's texts in equal batches and one by one."""
     if np.abs(batch - again).max() > SAME:
         return "it gives the same pairs other scores each time: is a layer untrained, or dropout on?"
     if np.abs(batch - alone).max() <= SAME:
@@ -110,7 +120,7 @@ def _of_order(batch: NDArray[np.float64], again: NDArray[np.float64], alone: NDA
 
 
 def _of_relevance(scores: NDArray[np.float64]) -> str | None:
-    """scores: (n, n) of n queries with n texts, of which those on the diagonal belong together."""
+    """Return the fault of (n, n) scores of n queries with n texts, best on the diagonal."""
     own = np.diag(scores)
     others = scores[~np.eye(len(scores), dtype=np.bool_)].reshape(len(scores), -1)
     better = float(np.mean(own[:, np.newaxis] > others) + np.mean(own[:, np.newaxis] == others) / 2)

@@ -1,4 +1,4 @@
-"""Cross-encoders on PyTorch: sequence classification models, and causal ones that answer yes or no."""
+"""Run cross-encoders on PyTorch: sequence classifiers, and causal models that say yes or no."""
 
 from __future__ import annotations
 
@@ -32,9 +32,17 @@ _SIZES = {"padding", "truncation", "max_length", "return_tensors", "restore_suff
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The prompt of a chat model, and which of its answers are weighed. text: with {instruction}, {query} and
-    {document}, and a NUL between parts that are tokenized separately. yes, no: next tokens for and against, by text or
-    id, `no` if it is weighed; temperature: divides the logit; instruction: the default."""
+    """The prompt of a chat model, and which of its answers are weighed.
+
+    Attributes:
+        name: The name of the template.
+        text: The prompt with {instruction}, {query} and {document}, and a NUL between parts that are tokenized
+            separately.
+        yes: The next token for relevance, by text or id.
+        no: The next token against it, if it is weighed.
+        temperature: Divides the logit.
+        instruction: The default instruction.
+    """
 
     name: str
     text: str
@@ -88,8 +96,11 @@ def template_of_name(name: str) -> Template | None:
 
 
 class SequencePairs:
-    """A prompt: the query, the document, and the tokenizer's special tokens around them; those spelled out in a text
-    are plain text. types: whether the model distinguishes the two by type ids. Thread-safe."""
+    """A prompt of the query, the document, and the tokenizer's special tokens around them.
+
+    Special tokens that are spelled out in a text are plain text. `types` says whether the model distinguishes the two
+    by type ids. Thread-safe.
+    """
 
     takes_instruction = False
 
@@ -107,17 +118,27 @@ class SequencePairs:
 
 
 class ChatPrompt:
-    """A prompt: a filled template. Nothing in a query, a document or the instruction can end its part. Thread-safe.
+    """A prompt from a filled template. Thread-safe.
 
-    instruction: replaces the template's own. A pair that is too long loses the end of its document; its query is also
-    truncated if it would leave the document less than half of the room that the template leaves.
-
-    Raises InvalidConfiguration if the template does not suit the tokenizer, or fills max_length by itself.
+    Nothing in a query, a document or the instruction can end its part. A pair that is too long loses the end of its
+    document. Its query is also truncated if it would leave the document less than half of the tokens that the template
+    leaves.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, template: Template, *, max_length: int, instruction: str | None = None
     ) -> None:
+        """Parse the template.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            template: The prompt.
+            max_length: Most tokens of a pair.
+            instruction: Replaces the template's own.
+
+        Raises:
+            InvalidConfiguration: If the template does not suit the tokenizer, or fills max_length by itself.
+        """
         if instruction is not None and not template.instructed:
             raise InvalidConfiguration(f"the {template.name} prompt has no place for an instruction: leave it out")
         self.template = template
@@ -143,8 +164,13 @@ class ChatPrompt:
         return self.template.instructed
 
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
-        """Tokenize the pairs of n texts with one query. instruction: in place of the operator's; it is ignored without
-        a place. Raises InvalidInput if it leaves no room."""
+        """Tokenize the pairs of n texts with one query.
+
+        An instruction replaces the operator's; it is ignored without a place in the template.
+
+        Raises:
+            InvalidInput: If the instruction leaves no tokens for the pair.
+        """
         room = self._room
         if instruction is None or not self.takes_instruction:
             instruction = self.instruction
@@ -195,7 +221,7 @@ class ChatPrompt:
         return ids
 
     def _verify(self, tokenizer: Tokenizer) -> None:
-        """Check with ordinary texts that our tokens equal those of the model's own tokenizer for the whole prompt."""
+        """Check with ordinary texts that our tokens equal those of the model's own tokenizer."""
         values = "Which one do they want?", "Find it.", "It is 1 answer.\n\nNo more."
         parts = [*self._before, self._lead + "{document}", *self._after]
         alone = _fill(self.template.text, *values).split(_APART)
@@ -210,8 +236,11 @@ def _fill(text: str, query: str, instruction: str | None, document: str = "{docu
 
 
 def _parts(template: Template, fixed: Mapping[str, int]) -> tuple[list[int | str], str, list[int | str]]:
-    """Split the template: before the document's run of text, that run up to the document, and after the document. A run
-    has no special tokens, so that its tokens are the same as in the whole."""
+    """Split the template around the run of text that contains the document.
+
+    The parts are before that run, the run up to the document, and after the document. A run has no special tokens, so
+    that its tokens are the same as in the whole.
+    """
     for field in ("query", "document"):
         if template.text.count(f"{{{field}}}") != 1:
             raise InvalidConfiguration(f"the {template.name} prompt must have one place for the {field}")
@@ -231,9 +260,16 @@ def _array(*pieces: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def described_template(tokenizer: Any, read: ReadJson, *, instructed: bool) -> Template | None:
-    """Return the template from a repository's own chat template and LogitScore module; None if it has none. read:
-    returns a JSON file or None; instructed: whether the operator gives an instruction. Raises InvalidConfiguration if
-    the chat template has no place for a pair."""
+    """Return the template from a repository's chat template and LogitScore module, if any.
+
+    Args:
+        tokenizer: The model's tokenizer, with its chat template.
+        read: Returns a JSON file or None.
+        instructed: Whether the operator gives an instruction.
+
+    Raises:
+        InvalidConfiguration: If the chat template has no place for a pair.
+    """
     answers = _answers(read)
     if answers is None or not tokenizer.chat_template:
         return None
@@ -260,7 +296,10 @@ def _answers(read: ReadJson) -> tuple[int, int | None] | None:
 
 
 def _renderings(tokenizer: Any, read: ReadJson, roles: list[str]) -> Iterator[str]:
-    """Yield the chat template with fields for the texts: a message's content as a string, then as a list."""
+    """Yield the chat template with fields for the texts.
+
+    A message's content is first a string, then a list.
+    """
     processing = (read("sentence_bert_config.json") or {}).get("processing_kwargs") or {}
     options = {name: value for name, value in processing.get("chat_template", {}).items() if name not in _SIZES}
     for structured in (False, True):
@@ -281,8 +320,13 @@ def label_logits(labels: torch.Tensor) -> torch.Tensor:
 
 
 def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> transformer.Head:
-    """Return a head made of the rows of a causal model's output layer that belong to its answers, in float32. Raises
-    InvalidConfiguration for answers that are not tokens."""
+    """Return a head made of the rows of a causal model's output layer for its answers.
+
+    The head is in float32.
+
+    Raises:
+        InvalidConfiguration: If an answer is not a token.
+    """
     output = cast(nn.Linear | None, model.get_output_embeddings())  # type: ignore[no-untyped-call]
     answers = [yes] if no is None else [no, yes]
     if output is None or not all(0 <= answer < output.weight.shape[0] for answer in answers):
@@ -293,7 +337,10 @@ def answer_head(model: PreTrainedModel, yes: int, no: int | None) -> transformer
 
 
 class TransformerCrossEncoder(transformer.DeviceModel):
-    """A `CrossEncoder` on one device: the relevance is the sigmoid of the logit by the temperature of the prompt."""
+    """A `CrossEncoder` on one device.
+
+    The relevance is the sigmoid of the logit, divided by the temperature of the prompt.
+    """
 
     failed = ScorerFailed
 
@@ -321,10 +368,22 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         instruction: str | None = None,
         **options: Any,
     ) -> TransformerCrossEncoder:
-        """Load a model from a folder or from the hub. max_length: tokens per pair, by default what the model reads, of
-        a causal one at most 8192; prompt: a template's name or chat (the repository's own), by default by the model's
-        name and files. Raises ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory
-        and DeviceLost."""
+        """Load a model from a folder or from the hub.
+
+        Args:
+            name_or_path: The name on the hub, or the folder.
+            max_length: Tokens per pair; by default all that the model reads, and for a causal model at most 8192.
+            prompt: The name of a template, or `chat` for the repository's own; by default it depends on the model's
+                name and files.
+            instruction: Replaces the template's own.
+            options: The arguments of `transformer.located`.
+
+        Raises:
+            ModelUnavailable: If files are missing.
+            InvalidConfiguration: If the model or a setting is unsuitable.
+            OutOfMemory: If the device is too small.
+            DeviceLost: If the device does not work.
+        """
         repository, placement = transformer.located(name_or_path, **options)
         generates = _generates(repository)
         length = transformer.chosen_length(repository, max_length, transformer.CAUSAL_MAX_LENGTH if generates else None)
@@ -353,7 +412,10 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         return self._prompt.tokenize(query, texts, instruction)
 
     def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
-        """Return (n,) relevances. Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number."""
+        """Return (n,) relevances.
+
+        Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number.
+        """
         if not pairs:
             return np.empty(0)
         logits = self.compute(pairs).astype(np.float64)
@@ -363,7 +425,11 @@ class TransformerCrossEncoder(transformer.DeviceModel):
 
 
 def _generates(repository: transformer.Repository) -> bool:
-    """Whether it is a causal model, not one of sequence classification. Raises InvalidConfiguration for others."""
+    """Return whether a model is causal rather than a sequence classifier.
+
+    Raises:
+        InvalidConfiguration: If it is neither.
+    """
     names = repository.config.architectures or []
     if any(name.endswith("ForCausalLM") for name in names):
         return True
@@ -400,7 +466,7 @@ def _open(
 def _template(
     repository: transformer.Repository, prompt: str | None, instruction: str | None, *, generates: bool
 ) -> Template | None:
-    """Return the template for a chat model, or None if the query and the document are simply joined."""
+    """Return the template of a chat model; None if the query and the document are simply joined."""
     if prompt is not None and prompt not in (*TEMPLATES, _OWN_PROMPT):
         raise InvalidConfiguration(f"there is no --prompt {prompt}; there are {_prompts()}")
     template = TEMPLATES.get(prompt) if prompt is not None else template_of_name(repository.model)

@@ -1,4 +1,4 @@
-"""The application of each role: its routes, its start, readiness and end."""
+"""Create the application of each role: its routes, its start, readiness and end."""
 
 from __future__ import annotations
 
@@ -26,8 +26,15 @@ from boundarymorph.web import pages
 def create_app(
     settings: Settings, *, build: Build | None = None, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    """Create the service, which listens when `build` is done and is ready when each part has answered a probe. With a
-    remote retriever it is a gateway. on_failure: called if `build` fails or the service breaks for good."""
+    """Create the service, or with a remote retriever a gateway.
+
+    It listens when `build` is done and is ready when each part has answered a probe.
+
+    Args:
+        settings: The settings of the service.
+        build: Builds the parts.
+        on_failure: Called if `build` fails or the service breaks for good.
+    """
     description = "Budgeted reranking: spend B cross-encoder calls where they change which k documents are returned."
     if settings.retriever.url:
         indexes = forward.router
@@ -99,7 +106,7 @@ def _application(
         docs_url=None,  # FastAPI's pages load their scripts from another server; ours is in `pages.docs`
         redoc_url=None,
         openapi_url=None,  # ours is made once, in `openapi.install`
-        redirect_slashes=False,  # must not redirect a client that resolves /indexes/a/documents/.. to /indexes/a
+        redirect_slashes=False,  # a client that resolves /indexes/a/documents/.. must not be redirected to /indexes/a
     )
     app.state.access, app.state.lifecycle = access, lifecycle
     problems.install(app)

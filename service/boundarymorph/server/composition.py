@@ -1,4 +1,4 @@
-"""The parts of a process of each role; each part is built from its settings by its own package."""
+"""Build the parts of a process of each role, each with the builder of its own package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from boundarymorph.telemetry import metrics
 if TYPE_CHECKING:
     from boundarymorph.retrieval.interfaces import Catalog
 
-MEASURING_PAUSE = 50  # times the duration of measuring the indexes, before they are measured again
+MEASURING_PAUSE = 50  # pause before the indexes are measured again, as a multiple of the time that it took
 
 
 def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
@@ -37,21 +37,31 @@ def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None
 
 
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build all parts of a service in one process. Raises ModelUnavailable; blocks while the weights load. Limits BLAS
-    to one thread, as sessions run side by side, and in small products its threads would spin."""
+    """Build all parts of a service in one process; blocks while the weights load.
+
+    BLAS gets one thread, because sessions run side by side and its threads would spin in small products.
+
+    Raises:
+        ModelUnavailable: If the files of a model are missing.
+    """
     indexes = build_retrieval(settings, on_lost)
     return _selecting(settings, indexes, partial(identity_of, indexes.encoder), on_lost)
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the indexes and their retriever, as `build` does. Raises ModelUnavailable or InvalidConfiguration."""
+    """Build the indexes and their retriever, as `build` does.
+
+    Raises:
+        ModelUnavailable: If the files of the encoder are missing.
+        InvalidConfiguration: If the settings do not fit together.
+    """
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
     caches = build_caches(settings.cache)
     bare = build_encoder(settings, on_lost)
     encoder = caches.before_encoder(bare)
-    threadpool_limits(1, user_api="blas")  # affects only libraries that are loaded already
+    threadpool_limits(1, user_api="blas")  # this affects only libraries that are already loaded
     retriever = IndexRetriever(catalog, encoder, threads=settings.search_threads, share=settings.limits.key_share)
     probes: dict[str, Probe] = {"indexes": probe_of_indexes(catalog)}
     if not encoder_is_paid(settings.encoder):
@@ -60,8 +70,14 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 
 
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the parts of a service whose indexes are at `retriever.url`. Limits BLAS as `build` does. Raises
-    InvalidConfiguration, and ModelUnavailable if the cross-encoder is in this process."""
+    """Build the parts of a service whose indexes are at `retriever.url`.
+
+    BLAS gets one thread, as in `build`.
+
+    Raises:
+        InvalidConfiguration: If the settings do not fit together.
+        ModelUnavailable: If the cross-encoder is in this process and its files are missing.
+    """
     retriever = build_remote_retriever(settings)
     probes: dict[str, Probe] = {"retriever": lambda deadline: retriever.check()}
     parts = Parts(retriever=retriever, caches=build_caches(settings.cache), probes=probes)
@@ -71,9 +87,12 @@ def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None
 def _selecting(
     settings: Settings, parts: Parts, encoder: Callable[[], str | None], on_lost: Callable[[], None]
 ) -> Parts:
-    """Return the parts with a cross-encoder and a selector. encoder: returns the identity of the retriever's."""
+    """Return the parts with a cross-encoder and a selector.
+
+    `encoder` returns the identity of the retriever's encoder.
+    """
     scorer = build_scorer(settings, on_lost)
-    threadpool_limits(1, user_api="blas")  # of libraries that the scorer has loaded, too
+    threadpool_limits(1, user_api="blas")  # includes libraries that the scorer has loaded
     selector = Selector(
         parts.retriever,
         scorer,
@@ -90,8 +109,10 @@ def _selecting(
 
 
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:
-    """Return a probe that checks the indexes in a thread, or awaits a check that runs, and has them measured for the
-    metrics in another thread, for which nobody waits."""
+    """Return a probe that checks the indexes in a thread, or awaits a running check.
+
+    The probe also measures them for the metrics in another thread, without waiting for it.
+    """
     check: asyncio.Task[None] | None = None
     measuring: asyncio.Task[None] | None = None
     due = -math.inf

@@ -1,4 +1,4 @@
-"""Serving an application until a signal asks for a graceful shutdown."""
+"""Serve an application until a signal asks for a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -31,22 +31,30 @@ from boundarymorph.settings import Settings, TraceSettings
 from boundarymorph.telemetry import tracing
 
 log = logging.getLogger(__name__)
-Create = Callable[..., FastAPI]  # such as `create_app`, of settings and `on_failure`
+Create = Callable[..., FastAPI]  # such as `create_app`; takes settings and `on_failure`
 
-LAST_SECONDS = 10.0  # for a process to release its resources, after its grace time
-KILL_SECONDS = 5.0  # after that, for the interpreter to end
+LAST_SECONDS = 10.0  # seconds for a process to release its resources, after its grace time
+KILL_SECONDS = 5.0  # seconds after that for the interpreter to end
 PACKAGE = str(Path(__file__).parents[1])
 ARENAS = 2
-_M_ARENA_MAX = -8  # of glibc's malloc.h
+_M_ARENA_MAX = -8  # from glibc's malloc.h
 
 
 def serve(create: Create, settings: Settings, name: str) -> int:
-    """Run an application in this process, and return the exit code. name: of the service, in traces.
+    """Run an application in this process, and return the exit code.
 
     The first SIGTERM or SIGINT makes it unready. It accepts requests for drain_seconds, then gives running ones
     grace_seconds to finish. The code is 0 if all did, and 1 if some were aborted or the application called
-    `on_failure`. A second signal N ends it at once with 128 + N. Raises InvalidConfiguration for a public address
-    without keys, too many connections, traces without the extra, and as `create` does.
+    `on_failure`. A second signal N ends it at once with 128 + N.
+
+    Args:
+        create: Creates the application, such as `create_app`.
+        settings: The settings of the service.
+        name: The name of the service in traces.
+
+    Raises:
+        InvalidConfiguration: For a public address without keys, too many connections, or traces without the extra.
+            Errors of `create` pass through.
     """
     if not (settings.keys or settings.without_keys or is_loopback(settings.host)):
         raise InvalidConfiguration(
@@ -79,7 +87,7 @@ def _server(create: Create, settings: Settings, name: str) -> _DrainingServer:
 
 
 def _honest(app: FastAPI, failed: Callable[[], bool]) -> ASGIApp:
-    """Return the application, which tells uvicorn of a failed start instead of a complete one."""
+    """Return the application, which reports a failed start to uvicorn instead of a complete one."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         async def told(message: Message) -> None:
@@ -93,8 +101,10 @@ def _honest(app: FastAPI, failed: Callable[[], bool]) -> ASGIApp:
 
 
 def share_arenas() -> None:
-    """Limit glibc's malloc to two arenas for new threads, unless MALLOC_ARENA_MAX is set. By default there are up to
-    eight per core, and each keeps the most memory that its threads ever held at once."""
+    """Limit glibc's malloc to two arenas for new threads, unless MALLOC_ARENA_MAX is set.
+
+    By default there are up to eight per core, and each keeps the most memory that its threads ever held at once.
+    """
     if "MALLOC_ARENA_MAX" not in os.environ:
         with suppress(AttributeError, OSError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, ARENAS)
@@ -125,7 +135,7 @@ class _DrainingServer(uvicorn.Server):
 
     @property
     def code(self) -> int:
-        """The exit code: 0 if all requests could finish; STARTUP_FAILURE if it was never ready; else 1."""
+        """The exit code: 0 if all requests finished; STARTUP_FAILURE if it was never ready; else 1."""
         if self.failed and self._app.state.lifecycle.readiness is None:
             return STARTUP_FAILURE
         return int(self.failed or self._broken_off or not self.started)
@@ -139,7 +149,10 @@ class _DrainingServer(uvicorn.Server):
             log.error("the service has ended: %s", self._app.state.lifecycle.failure)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start draining at the first signal, exit at the second, or at once while nothing is served."""
+        """Start draining at the first signal.
+
+        Exit at the second, or at once while nothing is served.
+        """
         if self._exit_at is not None or not self.started:
             # A normal exit would wait for threads, for instance one blocked by its disk.
             os._exit(128 + sig if self.started else 0)
@@ -151,8 +164,12 @@ class _DrainingServer(uvicorn.Server):
             await super().startup(sockets)
         except SystemExit:
             if not self.failed:
+                if not self.lifespan.should_exit:  # uvicorn has said why it cannot listen
+                    log.error("choose another port with --port, or end the program that uses port %d", self.config.port)
                 raise
-            await self.lifespan.receive_queue.put({"type": "lifespan.shutdown"})  # releases what has been built
+            await self.lifespan.receive_queue.put(
+                {"type": "lifespan.shutdown"}
+            )  # releases the parts that have been built
             await self.lifespan.shutdown_event.wait()
         if not self.started:
             return
@@ -175,7 +192,10 @@ class _DrainingServer(uvicorn.Server):
 
 
 def _exit_within(seconds: float) -> None:
-    """End this process after `seconds`, even if threads still run: the interpreter would wait for all of them."""
+    """End this process after `seconds`, even if threads still run.
+
+    The interpreter would wait for all of them.
+    """
     timer = threading.Timer(seconds, _exit_although)
     timer.daemon = True
     timer.start()
@@ -190,7 +210,7 @@ def _exit_although() -> None:
         for thread in threading.enumerate()
         if not thread.daemon and thread.ident in frames and thread is not threading.main_thread()
         for stack in [traceback.extract_stack(frames[thread.ident])]
-        for found in stack[-1:]  # the innermost call of a thread that does some work of ours
+        for found in stack[-1:]  # the innermost call of a thread that does our work
         if any(PACKAGE in frame.filename for frame in stack)
     ]
     log.critical("exiting although this does not end: %s", "; ".join(running) or "unknown; no thread of ours")

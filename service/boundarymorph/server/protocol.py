@@ -1,4 +1,7 @@
-"""HTTP/1.1 on the connections of callers: how long they may take, how many stay open, and answers before a request."""
+"""Speak HTTP/1.1 with callers, within limits on time and connections.
+
+Some answers are sent before there is a request.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,16 @@ LARGEST = 10_000  # the default limit where a process may open far more descript
 
 
 class Connections:
-    """The open connections of a process: at most `most` with a request in progress, and `ROOM` more. One without a
-    request, idle or with an incomplete head, may have to make room, the longest first."""
+    """The open connections of a process: `most` with a request in progress, and `ROOM` more.
+
+    A connection without a request is idle or has an incomplete head. When there are too many, the one that has waited
+    longest is closed.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._open: set[ProblemProtocol] = set()
-        self._waiting: dict[ProblemProtocol, None] = {}  # without a request in progress, the longest first
+        self._waiting: dict[ProblemProtocol, None] = {}  # those without a request in progress, the longest first
 
     def __len__(self) -> int:
         return len(self._open)
@@ -62,11 +68,12 @@ class Connections:
 
 
 def most_connections(chosen: int | None) -> int:
+    """Return the chosen number of connections, or the default."""
     return chosen or max(1, min(LARGEST, descriptors() // 2 - ROOM))
 
 
 def check_connections(chosen: int | None) -> None:
-    """Raise InvalidConfiguration if the chosen number of connections leaves no descriptors for anything else."""
+    """Raise InvalidConfiguration if the chosen number leaves no descriptors for other files."""
     if chosen is not None and chosen + ROOM >= descriptors():
         raise InvalidConfiguration(
             f"limits.connections is {chosen:,}, and a process may open {descriptors():,} descriptors in all: "
@@ -74,13 +81,13 @@ def check_connections(chosen: int | None) -> None:
         )
 
 
-SLICE = 2**14  # bytes that are parsed between two looks at the size of a head or of trailers
+SLICE = 2**14  # bytes to parse between two checks of the size of a head or of trailers
 FREE_CHUNKS, LEAST_CHUNK = 1_000, 16  # chunks of a body, after which they need this mean size in bytes
 BLANK_LINES = re.compile(rb"[\r\n]+")
 
 
 class StrictParser(h11.Connection):
-    """h11's parser of requests. It also refuses what h11 accepts, and what only an attacker sends."""
+    """h11's parser of requests, which also refuses input that only an attacker sends."""
 
     refused: h11.RemoteProtocolError | None = None  # the error of the first message that is not accepted
     _blank = _chunks = _bytes = 0
@@ -112,7 +119,7 @@ class StrictParser(h11.Connection):
 
     @property
     def behind(self) -> bool:
-        """Whether requests that follow the current one have arrived, of more bytes than a head may have."""
+        """Return whether later requests have arrived with more bytes than a head may have."""
         return self.their_state is not h11.SEND_BODY and len(self._receive_buffer) > self._head_bytes
 
     def _check(self, event: Any) -> None:
@@ -140,7 +147,7 @@ class StrictParser(h11.Connection):
 
 
 class Flow(FlowControl):
-    """uvicorn's flow control, which leaves pipelined requests in the socket whenever the application reads a body."""
+    """uvicorn's flow control, which leaves pipelined requests in the socket during a body."""
 
     def __init__(self, transport: asyncio.Transport, parser: StrictParser) -> None:
         super().__init__(transport)
@@ -171,8 +178,11 @@ def configured(app: Any, settings: Settings, **options: Any) -> Config:
 
 
 class ProblemProtocol(H11Protocol):
-    """uvicorn's protocol over h11, with problem details. A connection is closed if a head does not arrive within
-    `head_seconds` or exceeds `head_bytes`, and if its client reads nothing of an answer for `event_seconds`."""
+    """uvicorn's protocol over h11, with problem details.
+
+    A connection is closed if a head does not arrive within `head_seconds` or exceeds `head_bytes`, and if its client
+    reads nothing of an answer for `event_seconds`.
+    """
 
     conn: StrictParser
     _head_timer: asyncio.TimerHandle | None = None
@@ -206,11 +216,14 @@ class ProblemProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), SLICE):
             if self.transport.is_closing() or self.conn.their_state in (h11.MUST_CLOSE, h11.CLOSED):
-                return  # RFC 9112, 9.6: what follows the last request is not read
+                return  # RFC 9112, 9.6: bytes after the last request are not read
             super().data_received(data[start : start + SLICE])
 
     def _should_upgrade(self) -> bool:
-        """Begin a request, whose scope has just been made. RFC 9110, 7.8: an upgrade that is not taken is ignored."""
+        """Begin a request whose scope has just been made.
+
+        An upgrade that is not taken is ignored (RFC 9110, 7.8).
+        """
         self._stop_awaiting_head()
         path = self.scope["raw_path"]
         if not path.startswith(b"/") and path != b"*":  # RFC 9112, 3.2.2: the absolute form
@@ -235,10 +248,10 @@ class ProblemProtocol(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unread = 2**63  # it has read
+        self._unread = 2**63  # the client has read
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that is refused with a problem, unless an answer has begun, and close the connection."""
+        """Answer a refused request with a problem, unless an answer has begun, and close."""
         self._end_request()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status, slug, detail = HTTPStatus.BAD_REQUEST, "malformed-http", f"{msg[:-1]}: {self.conn.refused}"[:200]
@@ -253,7 +266,7 @@ class ProblemProtocol(H11Protocol):
         self._watch_reader()
 
     def _end_request(self) -> None:
-        """Let the application see that nobody waits for the answer to a request in progress."""
+        """Let the application see that the client of a request in progress has gone."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

@@ -1,4 +1,7 @@
-"""The applications as deployments of Ray Serve (`[ray]` extra), which `deploy/ray/rayservice.yaml` names."""
+"""Provide the applications as deployments of Ray Serve (`[ray]` extra).
+
+`deploy/ray/rayservice.yaml` names them.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,22 @@ from ray.serve import Application
 
 from boundarymorph.settings import Settings
 
-Values = dict[str, Any]  # of settings, as Settings.load takes them
+Values = dict[str, Any]  # settings, as Settings.load takes them
 
 
 def gateway(values: Values) -> Application:
-    """Return the gateway. It can answer without its scorers, so it is replaced only if it has failed itself."""
+    """Return the gateway.
+
+    It can answer without its scorers, so it is replaced only if it has failed itself.
+    """
     return _application("gateway", values, {"failed"})
 
 
 def retriever(values: Values) -> Application:
-    """Return a retriever for the indexes of its node, or of a store; it is replaced if they do not answer."""
+    """Return a retriever for the indexes of its node or of a store.
+
+    It is replaced if they do not answer.
+    """
     return _application("retriever", values, {"failed", "unready"})
 
 

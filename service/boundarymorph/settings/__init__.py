@@ -1,4 +1,4 @@
-"""Configuration: read once, at the edge, from the environment and a TOML file that it names."""
+"""Read the configuration once, from the environment and from a TOML file that it names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PREFIX = "BOUNDARYMORPH_"
 CONFIG_VARIABLE = "BOUNDARYMORPH_CONFIG"
 CLIENT_VARIABLES = ("BOUNDARYMORPH_URL", "BOUNDARYMORPH_API_KEY")
-OTHER_VARIABLES = (CONFIG_VARIABLE, *CLIENT_VARIABLES)  # which are not settings
+OTHER_VARIABLES = (CONFIG_VARIABLE, *CLIENT_VARIABLES)  # variables that are not settings
 # Kubernetes sets these in every pod for a Service whose name begins with "boundarymorph".
 SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.IGNORECASE)
 SERVICE_LINK_URL = re.compile(r"(tcp|udp|sctp)://")
@@ -50,9 +50,11 @@ DEFAULT_CONFIG = Path("boundarymorph.toml")
 
 
 def unknown_variables(settings: type[BaseModel]) -> list[str]:
-    """Return an error message for each environment variable that has the prefix but is not a setting."""
+    """Return a message for each variable that has the prefix but is not a setting."""
     known = dict(_variables(settings))
-    mappings = tuple(f"{name}__" for name, kind in known.items() if get_origin(kind) is dict)  # with keys of the user's
+    mappings = tuple(
+        f"{name}__" for name, kind in known.items() if get_origin(kind) is dict
+    )  # mappings whose keys the user chooses
     found = []
     for variable, value in sorted(os.environ.items()):
         prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
@@ -75,8 +77,11 @@ def _variables(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
 
 
 def config_file() -> Path | None:
-    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists. Raises InvalidConfiguration if the
-    named file does not exist."""
+    """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
+
+    Raises:
+        InvalidConfiguration: If the named file does not exist.
+    """
     named = os.environ.get(CONFIG_VARIABLE)
     if named is None:
         return DEFAULT_CONFIG if DEFAULT_CONFIG.is_file() else None
@@ -87,7 +92,10 @@ def config_file() -> Path | None:
 
 
 class TomlFile(TomlConfigSettingsSource):
-    """A file of settings, with a byte order mark or without. Raises InvalidConfiguration if it is not UTF-8."""
+    """A file of settings, with or without a byte order mark.
+
+    Raises InvalidConfiguration if it is not UTF-8.
+    """
 
     def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
         try:
@@ -108,15 +116,18 @@ DEFAULTS_WITHIN = {  # setting: the limit that it must not exceed
     "deadline_seconds": "deadline_seconds",
 }
 MASKED = str(SecretStr("any"))  # as pydantic writes each secret
-_KEY = re.compile(r"[^:]+:[^:]+:[0-9a-f]{64}(:[^:]*)?")  # with a hash; anything else may be the secret itself
+_KEY = re.compile(r"[^:]+:[^:]+:[0-9a-f]{64}(:[^:]*)?")  # a key with a hash; anything else may be the secret itself
 _CREDENTIALS = re.compile(  # in a URL: before its host, or in its query
     r"[A-Za-z][A-Za-z0-9+.-]*:/.*@|://.*[?&][^=&]*(?i:pass|key|token|secret|auth|sig)[^=&]*="
 )
 
 
 class Settings(BaseSettings):
-    """Every setting of the service. Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override
-    the TOML file that BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory."""
+    """Every setting of the service.
+
+    Environment variables (BOUNDARYMORPH_PORT, BOUNDARYMORPH_LIMITS__BUDGET) override the TOML file that
+    BOUNDARYMORPH_CONFIG names, by default boundarymorph.toml in the working directory.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
@@ -254,7 +265,7 @@ class Settings(BaseSettings):
 
     @property
     def counters_url(self) -> str | None:
-        """URL of the Redis where processes count together; None if each counts for itself."""
+        """URL of the Redis where processes count together, or None if each counts for itself."""
         return secret(self.rate_limits.url or self.cache.url)
 
     @classmethod
@@ -270,8 +281,11 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Read the settings; overrides that are None are ignored. Raises InvalidConfiguration, naming each mistake,
-        including any BOUNDARYMORPH_* variable that is not a setting."""
+        """Read the settings; overrides that are None are ignored.
+
+        Raises:
+            InvalidConfiguration: With each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
+        """
         if unknown := unknown_variables(cls):
             raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
         try:
@@ -285,7 +299,12 @@ class Settings(BaseSettings):
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:
-    """Return plain data with MASKED in place of what may be a secret. name: of the setting."""
+    """Return plain data with MASKED in place of possible secrets.
+
+    Args:
+        value: The value of a setting or section.
+        name: The name of the setting.
+    """
     match value:
         case dict() if name == "body" and value:  # sent to a language model
             return MASKED

@@ -1,4 +1,4 @@
-"""The sections of the settings, one for each part of the service."""
+"""Define the sections of the settings, one for each part of the service."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ SERVICE = "service"  # stands for the name of the encoder that a service runs
 
 
 def secret(value: SecretStr | None) -> str | None:
-    """Return a secret in clear; None for an empty one, too."""
+    """Return a secret in clear, or None if it is absent or empty."""
     return value.get_secret_value() if value else None
 
 
 def header_key(text: str) -> str:
-    """Return a key without the white space around it, which files and pasted texts add. Raises ValueError for a key
-    that no header can carry. The message does not contain the key."""
+    """Return a key without surrounding white space, which files and pasted texts add.
+
+    Raises:
+        ValueError: If no header can carry the key. The message does not contain it.
+    """
     key = text.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ValueError("the key has characters that a header cannot carry; copy it again, without quotes or spaces")
@@ -38,7 +41,13 @@ def header_key(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    """Return a URL that may hold a password, without the white space around it. Raises ValueError without the URL."""
+    """Return a URL without surrounding white space.
+
+    The URL may hold a password, so the message of an error does not contain it.
+
+    Raises:
+        ValueError: If the URL is malformed.
+    """
     url = text.strip()
     if not url.isprintable():
         raise ValueError("the URL has control characters; remove them")
@@ -52,7 +61,7 @@ def _address(text: str) -> str:
 Key = Annotated[SecretStr, AfterValidator(lambda value: SecretStr(header_key(value.get_secret_value())))]
 Address = Annotated[SecretStr, AfterValidator(lambda value: SecretStr(_address(value.get_secret_value())))]
 
-# "human" had the name "people" in earlier releases, which is accepted until the next one.
+# Earlier releases called "human" "people"; the old name is accepted until the next release.
 RelevanceKind = Annotated[
     KindOfMap,
     BeforeValidator(lambda value: "human" if value == "people" else value, json_schema_input_type=KindOfMap),
@@ -88,7 +97,7 @@ class Attached(BaseModel):
 
 
 class StoreSettings(BaseModel, extra="forbid"):
-    """A store of indexes: those that this service makes there, and tables of others, which are searched and read."""
+    """A store of indexes, in which this service makes indexes and searches existing tables."""
 
     url: Address = Field(
         SecretStr(""), description="pgvector://, lancedb://, qdrant://, elasticsearch://, opensearch:// or milvus://"
@@ -184,7 +193,7 @@ _BETWEEN_KEYS = re.compile(r"\s*,\s*(?=[A-Za-z0-9][A-Za-z0-9._-]*:[a-z,]+:[0-9a-
 
 
 def _listed_keys(value: object) -> object:
-    """Accept keys separated by spaces, line breaks or commas, or a JSON list of them."""
+    """Accept keys separated by spaces, line breaks or commas, or a JSON list of keys."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -197,7 +206,7 @@ Keys = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed_keys)]
 
 
 class ModelSettings(BaseModel, extra="forbid"):
-    """A model: on other servers if there is a url, else in this process, a named one or the embedded one."""
+    """A model: on other servers if there is a url, else in this process."""
 
     named: ClassVar[tuple[str, ...]] = ("precision", "device", "instruction", "trust_remote_code", "batch_tokens")
     chosen: ClassVar[tuple[str, ...]] = ("revision",)  # also allowed with a url
@@ -238,7 +247,7 @@ class ModelSettings(BaseModel, extra="forbid"):
 
 
 class JudgeSettings(BaseModel, extra="forbid", frozen=True):
-    """A chat model as the scorer, at an openai:// url: how it is asked for grades."""
+    """A chat model as the scorer, at an openai:// url, and how it is asked for grades."""
 
     prompt: str | None = Field(None, min_length=1, description="replaces the instructions for grading from 0 to 3")
     documents_per_request: Literal[1, 20] = Field(1, description="documents that it grades in one request")
@@ -286,7 +295,7 @@ class EncoderSettings(ModelSettings):
 
 
 def _calls(value: object) -> object:
-    """Tell 1 call from all documents: a number with a point is a share."""
+    """Read a number with a point as a share, so that 1 call differs from all documents."""
     if isinstance(value, str) and value != "auto":
         value = float(value) if "." in value else int(value)
     if isinstance(value, float) and not 0 < value < 1:
@@ -310,7 +319,7 @@ class RerankSettings(BaseModel, extra="forbid"):
 
 
 class PolicySettings(BaseModel, extra="forbid"):
-    """Defaults of requests that choose a policy, by `model`, path or key, and name none of their own."""
+    """Defaults of the requests that choose a policy by `model`, path or key."""
 
     for_keys: tuple[str, ...] = Field((), description="names of keys whose requests have it, unless they name another")
     budget: Calls | None = Field(None, description="as of rerank; a share counts for documents in a request only")
@@ -324,7 +333,7 @@ class PolicySettings(BaseModel, extra="forbid"):
 
 
 class CacheSettings(BaseModel, extra="forbid"):
-    """Known scores, in Redis if there is a url, else in this process; embeddings of queries, in this process."""
+    """Cached scores, in Redis or in this process, and embeddings of queries, in this process."""
 
     enabled: bool = Field(True, description="keep scores and the embeddings of queries")
     url: Address | None = Field(None, description="redis://, rediss:// or unix://")
@@ -340,7 +349,10 @@ UNLIMITED = "unlimited"
 
 
 class RateLimitSettings(BaseModel, extra="forbid"):
-    """Requests that a key may make, as "100/minute" or "10/second; 5000/hour"; counted in Redis if there is a url."""
+    """Requests that a key may make, as "100/minute" or "10/second; 5000/hour".
+
+    They are counted in Redis if there is a url.
+    """
 
     default: str | None = Field(None, description="for every key without a limit of its own; unlimited if unset")
     keys: dict[str, str] = Field(default_factory=dict, description='by the name of a key; "unlimited" for none')
@@ -352,7 +364,7 @@ class RateLimitSettings(BaseModel, extra="forbid"):
         for name, text in (("default", self.default), *((f"keys.{name}", text) for name, text in self.keys.items())):
             if text in (None, UNLIMITED):
                 continue
-            from limits import parse_many  # which the library is without
+            from limits import parse_many  # the library does not have it
 
             try:
                 usable = all(item.amount > 0 for item in parse_many(text))
@@ -364,7 +376,7 @@ class RateLimitSettings(BaseModel, extra="forbid"):
 
 
 class AgentSettings(BaseModel, extra="forbid"):
-    """What language models call: /mcp."""
+    """The tools for language models at /mcp."""
 
     answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, at four bytes each")
     index: str | None = Field(None, description="index that the tools use by default; if unset the only one")
@@ -375,7 +387,10 @@ class AgentSettings(BaseModel, extra="forbid"):
 
 
 class TraceSettings(BaseModel, extra="forbid"):
-    """OpenTelemetry traces, exported only if there is a url. The standard OTEL_* variables set the rest."""
+    """OpenTelemetry traces, exported only if there is a url.
+
+    The standard OTEL_* variables set the rest.
+    """
 
     url: str | None = Field(None, pattern=r"^https?://", description="of an OTLP/HTTP collector: .../v1/traces")
     texts: bool = Field(

@@ -1,4 +1,7 @@
-"""Prometheus metrics of the service, in seconds and counts. Callers cannot create label values."""
+"""Define the Prometheus metrics of the service, in seconds and counts.
+
+Callers cannot create label values.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ cache_circuit = _gauge("cache_circuit_state", "Circuit breaker to Redis: 0 close
 
 
 class BatchMetrics:
-    """The metrics of all batchers of one role, the scorer's pairs or the encoder's texts, or of one model of these."""
+    """The metrics of the batchers of one role, or of one model of that role.
+
+    The scorer's batchers have pairs, and the encoder's have texts.
+    """
 
     def __init__(self, role: str, item: str, done: str) -> None:
         items, title, model = f"{item}s", item.capitalize(), ("model", "backend")
@@ -106,7 +112,13 @@ class BatchMetrics:
         self._labels: tuple[str, ...] = ()
 
     def of_model(self, model: str, backend: str, waiting: Callable[[], tuple[int, int]]) -> BatchMetrics:
-        """Return those of one model in this process. waiting: returns the items and tokens in its queue."""
+        """Return the metrics of one model in this process.
+
+        Args:
+            model: The name of the model.
+            backend: The program that runs it.
+            waiting: Returns the items and tokens in its queue.
+        """
         bound = copy(self)
         bound._labels = (model, backend)
         for name, metric in vars(self).items():
@@ -151,7 +163,10 @@ def counted(cache: Cache, found: list[Value | None]) -> list[Value | None]:
 
 
 def exposition(*, named: bool) -> bytes:
-    """Return the scrape. named: whether it says which key did what; else those samples are added up, as key "all"."""
+    """Return the text that Prometheus scrapes.
+
+    With `named`, it shows which key did what; otherwise those samples are added up, as key "all".
+    """
     if named:
         return generate_latest(REGISTRY)
     nameless = CollectorRegistry()
@@ -160,13 +175,13 @@ def exposition(*, named: bool) -> bytes:
 
 
 class _Nameless(Collector):
-    """The families of a registry, with what has a label "key" added up."""
+    """The families of a registry, with samples added up over the label "key"."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def describe(self) -> Sequence[Metric]:
-        return ()  # which spares the registry the first collection
+        return ()  # so that the registry skips the first collection
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():

@@ -1,4 +1,4 @@
-"""What happens to a request: its time by stage, OpenTelemetry spans, and logs with its id.
+"""Record a request's time by stage and OpenTelemetry spans, and log with its id.
 
 Trace contexts are received and passed on in the W3C header traceparent. Spans have no query, text or document id unless
 that is configured. The SDK follows the OTEL_* variables; without a configured export, the API does nothing.
@@ -27,7 +27,7 @@ _stages: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None
 
 @contextmanager
 def collecting() -> Iterator[dict[str, float]]:
-    """Yield a dictionary that collects the seconds by stage recorded within the block and its tasks."""
+    """Yield a dictionary that collects the seconds by stage within the block and its tasks."""
     stages: dict[str, float] = {}
     token = _stages.set(stages)
     try:
@@ -81,8 +81,16 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], None]:
-    """Send spans to an OTLP/HTTP collector, by this service name unless OTEL_SERVICE_NAME is set. texts: whether they
-    may have texts and ids. Returns a function that sends the rest and stops. Raises ModuleNotFoundError."""
+    """Send spans to an OTLP/HTTP collector, and return a function that sends the rest and stops.
+
+    Args:
+        url: The address of the collector.
+        service: The service name unless OTEL_SERVICE_NAME is set.
+        texts: Whether spans may contain texts and ids.
+
+    Raises:
+        ModuleNotFoundError: If the SDK is not installed.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -104,7 +112,10 @@ def configure(url: str, service: str, *, texts: bool = False) -> Callable[[], No
 
 
 def describe(attributes: Callable[[bool], Mapping[str, Any]]) -> None:
-    """Add attributes to the current span. attributes: returns them; its argument allows texts and ids among them."""
+    """Add attributes to the current span.
+
+    `attributes` returns them; its argument allows texts and ids among them.
+    """
     current = trace.get_current_span()
     if current.is_recording():
         current.set_attributes(attributes(_texts))
@@ -123,7 +134,7 @@ def headers() -> dict[str, str]:
 
 @contextmanager
 def span(name: str, **options: Any) -> Iterator[trace.Span]:
-    """Run the block in a span within the current one, marked as failed, without a message, if the block raises."""
+    """Run the block in a child span, marked as failed, without a message, if the block raises."""
     if _tracer is NONE:
         yield trace.INVALID_SPAN
         return
@@ -139,16 +150,21 @@ def span(name: str, **options: Any) -> Iterator[trace.Span]:
 
 @contextmanager
 def calling(method: str, url: str) -> Iterator[Mapping[str, str]]:
-    """Run the block in the span of an outgoing request. Yields the headers by which the server continues the trace."""
+    """Run the block in the span of an outgoing request.
+
+    Yields the headers with which the server continues the trace.
+    """
     with span(method, kind=SpanKind.CLIENT, attributes={"http.request.method": method, "url.full": url}):
         yield headers()
 
 
 @contextmanager
 def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterator[Callable[[str, int], None]]:
-    """Run the block in the span of an incoming request, within any trace of the caller's headers. Yields a function of
-    the route and the status of the response."""
-    if _tracer is NONE:  # whose spans would pass on the caller's trace
+    """Run the block in the span of an incoming request, within any trace of its headers.
+
+    Yields a function that takes the route and the status of the response.
+    """
+    if _tracer is NONE:  # their spans would pass on the caller's trace
         yield lambda route, status: None
         return
     attributes = {"http.request.method": method, "boundarymorph.request_id": request_id}
@@ -177,7 +193,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class JsonLines(logging.Formatter):
-    """One object per line, with the fields of `extra={"fields": {...}}`."""
+    """A formatter that writes one JSON object per line.
+
+    The object has the fields of `extra={"fields": {...}}`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -198,7 +217,10 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """Time in UTC, level, message, and the request's id. Control characters are escaped, so a message is one line."""
+    """A formatter that writes the time in UTC, level, message and request id.
+
+    Control characters are escaped, so a message is one line.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage())

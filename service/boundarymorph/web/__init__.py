@@ -1,1 +1,1 @@
-"""The pages of the service, the playground and the API description, which load nothing from other servers."""
+"""Serve the playground and the API description, which load nothing from other servers."""

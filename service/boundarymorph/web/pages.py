@@ -1,4 +1,4 @@
-"""The pages /playground and /docs, with headers that let the browser load nothing else."""
+"""Serve /playground and /docs, with headers that let the browser load nothing else."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SECURITY = {
 
 
 class StaticFile:
-    """A file that is read once. A browser that has it already gets 304."""
+    """A file that is read once; a browser that has it already receives 304."""
 
     def __init__(self, source: Traversable) -> None:
-        """Raises KeyError for a type that is not in TYPES, and OSError."""
+        """Read the file. Raises OSError, and KeyError for a type that is not in TYPES."""
         self._content = source.read_bytes()
         self._type = TYPES[PurePosixPath(source.name).suffix]
-        self._tag = f'W/"{hashlib.sha256(self._content).hexdigest()[:32]}"'  # weak: the same for each encoding
+        self._tag = f'W/"{hashlib.sha256(self._content).hexdigest()[:32]}"'  # weak: equal for each encoding
 
     def answer(self, request: Request) -> Response:
         headers = {**SECURITY, "ETag": self._tag, "Cache-Control": "no-cache"}
@@ -49,11 +49,11 @@ class StaticFile:
 
 PAGE = "index.html"
 SWAGGER_CARRIER = "fastapi-swagger"
-SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")  # in a package that follows each release of it
+SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")  # from a package that follows each release of Swagger UI
 
 
 def playground(settings: Settings) -> APIRouter:
-    """Return the routes of the playground, to which / leads; none if the settings turn it off."""
+    """Return the routes of the playground, to which / leads, or none if it is turned off."""
     if not settings.playground:
         return APIRouter()
     routes = APIRouter(include_in_schema=False)
@@ -67,8 +67,10 @@ def playground(settings: Settings) -> APIRouter:
 
 
 def docs() -> APIRouter:
-    """Return the routes of the page with the API description. Without Swagger UI's files, the page names the missing
-    package."""
+    """Return the routes of the page with the API description.
+
+    Without Swagger UI's files, the page names the missing package.
+    """
     try:
         carrier = distribution(SWAGGER_CARRIER)
         files = tuple(Path(str(carrier.locate_file(f"fastapi_swagger/resources/{name}"))) for name in SWAGGER_UI)
@@ -85,7 +87,7 @@ def docs() -> APIRouter:
 
 @cache
 def _page(name: str, others: tuple[Traversable, ...] = ()) -> APIRouter:
-    """Return the routes of a page at /NAME, with the files of its folder and others below it."""
+    """Return the routes of a page at /NAME, and below it its folder's and other files."""
     files = {source.name: StaticFile(source) for source in (*(STATIC / name).iterdir(), *others)}
     page = files.pop(PAGE)
     routes = APIRouter(include_in_schema=False)
