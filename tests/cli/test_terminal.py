@@ -18,7 +18,7 @@ def screen() -> StringIO:
 
 
 @pytest.mark.strangers
-def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: StringIO) -> None:
+def test_log_has_a_line_per_stage_and_every_ten_seconds(screen: StringIO) -> None:
     clock = Clock()
     with terminal.Stages(new_console(file=screen, width=40), clock) as stages:
         for stage in ("mine: encoding documents", "mine: scoring pairs"):
@@ -34,7 +34,7 @@ def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: Stri
     ]
 
 
-def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
+def test_ingestion_summary_shows_rate_and_skipped_lines(screen: StringIO) -> None:
     report = IngestReport(added=1_000, unchanged=500, skipped=102, problems=[BadLine(n, "bad") for n in range(1, 101)])
     terminal.print_ingestion(new_console(file=screen), "few", report, 4.0)
     lines = screen.getvalue().splitlines()
@@ -74,7 +74,7 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def test_a_selection() -> None:
+def test_selection_is_printed_as_a_table() -> None:
     screen = shown(ANSWER)
     lines = screen.splitlines()
     assert "what [is] asked" in lines[0]
