@@ -3612,7 +3612,9 @@ export interface components {
         };
         /**
          * UploadedDocument
-         * @description A document of an upload. Other fields are counted in the report, and refused by a strict upload.
+         * @description A document of an upload.
+         *
+         *     Other fields are counted in the report, and refused by a strict upload.
          */
         UploadedDocument: {
             /**

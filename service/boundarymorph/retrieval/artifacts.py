@@ -1,4 +1,7 @@
-"""The artifacts of an index, in one JSON file: its description, default `distinct` and calibration."""
+"""Keep the artifacts of an index in one JSON file.
+
+They are its description, default `distinct` and calibration.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Data that belong to an index and are not documents. description: of its documents, for those who choose among
-    indexes. distinct: the field of the metadata by which selections are distinct, unless a request says otherwise.
-    calibration: turns relevance into a probability."""
+    """Data that belong to an index and are not documents.
+
+    Attributes:
+        description: Describes its documents for people and models that choose an index.
+        distinct: The field of the metadata by which selections are distinct, unless a request says otherwise.
+        calibration: Turns relevance into a probability.
+    """
 
     description: str | None = None
     distinct: str | None = None
@@ -43,10 +50,19 @@ class Artifacts:
 
 
 class ArtifactFile:
-    """The file of the artifacts of one index. Methods block, and raise StorageUnavailable or StorageFull."""
+    """The file of the artifacts of one index.
+
+    Methods block, and raise StorageUnavailable or StorageFull.
+    """
 
     def __init__(self, folder: Path, index: str, *, create: bool = False) -> None:
-        """index: for messages. create: whether the first write makes the folder; else it belongs to the index."""
+        """Open nothing yet.
+
+        Args:
+            folder: The folder of the file.
+            index: The name of the index, for messages.
+            create: Whether the first write makes the folder; otherwise it belongs to the index.
+        """
         self.index = index
         self._folder, self._path, self._create = folder, folder / FILE, create
 
@@ -71,7 +87,12 @@ class ArtifactFile:
             return None
 
     def change(self, **changes: object) -> None:
-        """Replace some of the artifacts on the disk. Raises CorruptIndex, and UnknownIndex for a deleted index."""
+        """Replace some of the artifacts on the disk.
+
+        Raises:
+            CorruptIndex: If the file is damaged.
+            UnknownIndex: If the index is deleted.
+        """
         with storage_errors(str(self._path)), self._alone():
             _write(self._path, replace(self.read(), **changes))  # type: ignore[arg-type]
 

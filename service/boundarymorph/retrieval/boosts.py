@@ -1,7 +1,8 @@
-"""Boosts by metadata: rules named and shaped as in Elasticsearch's function_score and Milvus's decay ranker.
+"""Multiply relevance by rules over metadata.
 
-The boost of a document is the product of what its rules give. Every factor, and the product, is held between LEAST and
-MOST. A rule whose filter the document does not match, and a function of a field that it does not have, give 1.
+The rules are named and shaped as in Elasticsearch's function_score and Milvus's decay ranker. The boost of a document
+is the product of its rules. Every factor, and the product, is held between LEAST and MOST. A rule whose filter the
+document does not match, and a function of a field that it does not have, give 1.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from boundarymorph.retrieval.filters import Filter, reach, read_path
 
 LEAST, MOST = 1e-3, 1e3
 MAX_RULES = 16
-LARGEST = 1e300  # of a field, beyond which a number is not read
+LARGEST = 1e300  # elements of a field's list; later ones are not read
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
 
@@ -44,14 +45,16 @@ _MODIFIERS: Mapping[Modifier, Callable[[np.float64], np.float64]] = {
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """1 within `offset` of the origin, `decay` at a distance of `scale` beyond that, and less farther away.
+    """A factor that falls with the distance from an origin.
+
+    It is 1 within `offset` of the origin, `decay` at a distance of `scale` beyond that, and less farther away.
 
     Attributes:
         shape: How it falls.
-        path: To the field of the metadata. Of a list the element nearest to the origin counts.
+        path: The field of the metadata. Of a list the element nearest to the origin counts.
         dates: Whether the field is a date: a string in ISO 8601, or a number of seconds since 1970.
         origin: A number, or a date in seconds since 1970.
-        scale: Above 0; of dates in seconds, as `offset` is.
+        scale: Above 0; for dates in seconds, as `offset` is.
         offset: 0 or more.
         decay: Above 0 and below 1.
     """
@@ -76,7 +79,11 @@ class Decay:
         decay: float,
         now: float,
     ) -> Decay:
-        """Read the fields of a rule. now: in seconds since 1970. Raises InvalidInput, naming the place."""
+        """Read the fields of a rule at a place of the request; `now` is in seconds since 1970.
+
+        Raises:
+            InvalidInput: With the place, if a field is wrong.
+        """
         dates = isinstance(origin, str)
         start = now if origin == "now" else seconds_of(origin) if isinstance(origin, str) else origin
         if start is None:
@@ -87,7 +94,7 @@ class Decay:
         return cls(shape, read_path(field, f"{place}.field"), dates, start, lengths[0], lengths[1], decay)
 
     def __call__(self, metadata: Mapping[str, Any]) -> float | None:
-        """Return None for a document without the field."""
+        """Return the factor, or None for a document without the field."""
         distances = [abs(value - self.origin) - self.offset for value in numbers(metadata, self.path, self.dates)]
         if not distances:
             return None
@@ -106,10 +113,10 @@ class FieldValueFactor:
     """A number of the metadata, times a factor, modified.
 
     Attributes:
-        path: To the field. Of a list the first number counts.
+        path: The field. Of a list the first number counts.
         factor: Above 0.
         modifier: The function.
-        missing: In place of a field that a document does not have.
+        missing: Replaces a missing field.
     """
 
     path: tuple[str, ...]
@@ -119,7 +126,7 @@ class FieldValueFactor:
     dates = False
 
     def __call__(self, metadata: Mapping[str, Any]) -> float | None:
-        """Return None for a document without the field."""
+        """Return the factor, or None for a document without the field."""
         value = next(iter(numbers(metadata, self.path)), self.missing)
         if value is None:
             return None
@@ -129,7 +136,10 @@ class FieldValueFactor:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A weight, times a function if there is one, for the documents that match a filter if there is one."""
+    """A weight, times a function if there is one.
+
+    It applies to the documents that match its filter, or to all.
+    """
 
     weight: float = 1.0
     function: Decay | FieldValueFactor | None = None
@@ -144,13 +154,21 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Boosts:
-    """What relevance is multiplied by. weights: by id, of single documents, in addition to the rules."""
+    """The factors of relevance.
+
+    Attributes:
+        rules: Rules over the metadata.
+        weights: Further factors of single documents, by id.
+    """
 
     rules: Sequence[Rule] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.float64]:
-        """Return (N,) boosts of the documents with these ids. Without rules the documents are not needed."""
+        """Return (N,) boosts of the documents with these ids.
+
+        Without rules the documents are not needed.
+        """
         boosts = []
         for id in ids:
             boost, metadata = self.weights.get(id, 1.0), documents[id].metadata if id in documents else {}
@@ -160,7 +178,7 @@ class Boosts:
         return np.array(boosts, dtype=np.float64)
 
     def unread(self, documents: Iterable[Document]) -> list[str]:
-        """Return the names of the fields of which no document has a value that can be read."""
+        """Return the names of the fields that have no readable value in any document."""
         functions = [rule.function for rule in self.rules if rule.function is not None]
         there = list(documents)
         return [
@@ -171,12 +189,18 @@ class Boosts:
 
 
 def held(boost: float) -> float:
-    """Return the nearest number from LEAST to MOST; LEAST for NaN, such as the logarithm of a negative number."""
+    """Return the nearest number from LEAST to MOST.
+
+    It is LEAST for NaN, such as the logarithm of a negative number.
+    """
     return min(max(LEAST, boost), MOST)
 
 
 def numbers(metadata: Mapping[str, Any], path: tuple[str, ...], dates: bool = False) -> list[float]:
-    """Return the numbers of a field, or of the elements of its list. dates: whether strings are dates."""
+    """Return the numbers of a field, or of the elements of its list.
+
+    With `dates`, strings are dates.
+    """
     found: list[float] = []
     for value in reach(metadata, path):
         for each in value if isinstance(value, list) else [value]:
@@ -187,7 +211,10 @@ def numbers(metadata: Mapping[str, Any], path: tuple[str, ...], dates: bool = Fa
 
 
 def seconds_of(date: str) -> float | None:
-    """Return the seconds from 1970 to a date in ISO 8601, which is UTC if it does not say; None if it is no date."""
+    """Return the seconds from 1970 to a date in ISO 8601, or None if it is not a date.
+
+    A date without a time zone is in UTC.
+    """
     try:
         read = datetime.fromisoformat(date)
     except ValueError:

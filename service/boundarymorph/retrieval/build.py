@@ -1,4 +1,4 @@
-"""Builds the parts of retrieval that the settings ask for, and imports no others."""
+"""Build the parts of retrieval that the settings ask for, and import no others."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.stores.table import Store
 
 _log = logging.getLogger(__name__)
-OF_PROCESS, OF_INDEX = 40, 4  # descriptors of a process without indexes, and of an open index that nobody searches
-ARTIFACTS = ".artifacts"  # in the data directory, of indexes in stores
+OF_PROCESS, OF_INDEX = 40, 4  # descriptors of a process without indexes, and of an open idle index
+ARTIFACTS = ".artifacts"  # folder in the data directory for indexes in stores
 STORES = "boundarymorph.stores"  # the entry points of stores, named by the scheme of their URLs
 
 
 def build_encoder(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Encoder:
-    """Load the dual encoder, whose `name` is valid after `check`. Raises ModelUnavailable or InvalidConfiguration."""
+    """Load the dual encoder, whose `name` is valid after `check`.
+
+    Raises:
+        ModelUnavailable: If its files are missing.
+        InvalidConfiguration: If the settings do not fit the model.
+    """
     chosen = settings.encoder
     if chosen.url:
         from boundarymorph.remote.model import remote_options
@@ -84,8 +89,13 @@ def build_catalog(
 
 
 def build_indexes(settings: Settings) -> Catalog:
-    """Return the indexes of a service: those on this machine, or of `index_store`, and those of other stores. Raises
-    InvalidConfiguration. An unreachable store raises only at the first call."""
+    """Return the indexes of a service: on this machine or in `index_store`, and in other stores.
+
+    An unreachable store raises only at the first call.
+
+    Raises:
+        InvalidConfiguration: If the settings of a store are wrong.
+    """
     if not settings.stores:
         return _searched_catalog(settings)
     from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
@@ -105,7 +115,10 @@ def build_indexes(settings: Settings) -> Catalog:
 
 
 def _searched_catalog(settings: Settings) -> LocalCatalog:
-    """Return the indexes on this machine, searched on `search_device` or, with a warning in each answer, on the CPU."""
+    """Return the indexes on this machine, searched on `search_device`.
+
+    If it cannot be used, they are searched on the CPU, with a warning in each answer.
+    """
     device = settings.search_device
     if device == "cpu":
         return build_catalog(settings)

@@ -1,4 +1,4 @@
-"""Candidates of a request: where they come from, and how their vectors, texts and lengths are read."""
+"""Find the candidates of a request, and read their vectors, texts and lengths."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool
 
 RANK_CONSTANT = 60.0
-NO_TEXT = "."  # encoded in place of a text without content, which some servers refuse
-CHARACTERS_PER_TOKEN = 4.0  # for English text with the tokenizers of current language models
+NO_TEXT = "."  # replaces a text without content, which some servers refuse to encode
+CHARACTERS_PER_TOKEN = 4.0  # characters per token of English text with the tokenizers of current language models
 
 
 def scores_by_rank(count: int) -> NDArray[np.float64]:
-    """Return (count,) scores for a ranking of which only the order is known, as if it were fused with no other."""
+    """Return (count,) scores for a ranking without scores, as if it were fused with no other."""
     return np.asarray(1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64)))
 
 
 class Ordered(NamedTuple):
-    """Candidates in an order, and what determines it, in words."""
+    """Candidates in an order, and the reason for it, in words."""
 
     pool: Pool
     by: str
@@ -67,14 +67,14 @@ class PoolSource:
     """Documents that came with the request.
 
     Attributes:
-        query: What they should answer.
+        query: The query that they should answer.
         given: The N documents.
         embeddings: (N, d), or one (d,) or None per document; missing ones are encoded, and so is the query. If there
             are none at all and `vectors` is "lexical", the vectors are made from the words.
         query_embedding: (d,).
         scores: (N,) retrieval scores. Without them, `ranked` documents get the scores of a fused ranking, since these
-            say more than ranks (docs/results.md). Other documents are ordered by BM25 if their vectors are lexical,
-            and by inner product with the query if not.
+            say more than ranks (docs/results.md). Other documents are ordered by BM25 if their vectors are lexical, and
+            by inner product with the query if not.
         features: Additional (N,) signals.
         tokens: (N,) lengths, None where unknown.
         words: Whether to compute which documents have which words of the query, and BM25 if it is not given.
@@ -98,7 +98,10 @@ class PoolSource:
     cut: Cut | None = None
 
     def candidates(self, retriever: Retriever, caller: str = "", window: int | None = None) -> Candidates:
-        """Return its candidates. The retriever embeds what has no vector. window: the tokens that the scorer reads."""
+        """Return its candidates; the retriever embeds documents without a vector.
+
+        `window` is the number of tokens that the scorer reads.
+        """
         return GivenCandidates(retriever, self, caller, window)
 
 
@@ -107,8 +110,12 @@ Source = IndexSource | PoolSource
 
 @dataclass(frozen=True, slots=True)
 class IndexedCandidates:
-    """Candidates found by searching an index, whose texts are read when they are needed. texts_at_hand: whether they
-    came with the request, so that ids have no meaning beyond it. passages: the passages of long documents."""
+    """Candidates found by searching an index, whose texts are read when they are needed.
+
+    Attributes:
+        texts_at_hand: Whether the texts came with the request, so that ids have no meaning beyond it.
+        passages: The passages of long documents.
+    """
 
     texts_at_hand: ClassVar[bool] = False
     passages: ClassVar[Passages] = Passages()
@@ -122,7 +129,10 @@ class IndexedCandidates:
         return self.source.distant
 
     async def retrieve(self, run: Run) -> Retrieved:
-        """Return all candidates with embeddings and scores, in retrieval order. run: runs slow functions in threads."""
+        """Return all candidates with embeddings and scores, in retrieval order.
+
+        `run` runs slow functions in threads.
+        """
         return await self.retriever.retrieve(self.source.index, self.source.search, caller=self.caller)
 
     async def documents(self, ids: Sequence[str]) -> Mapping[str, Document]:
@@ -130,17 +140,20 @@ class IndexedCandidates:
         return await self.retriever.documents(self.source.index, ids, caller=self.caller)
 
     async def outlines(self, ids: Sequence[str]) -> Mapping[str, Document]:
-        """Do the same, for metadata alone."""
+        """Return the candidates as `documents` does, for metadata alone."""
         found = await self.retriever.documents(self.source.index, ids, texts=False, caller=self.caller)
         return {id: Document(id, "", None, document.metadata) for id, document in found.items()}
 
     async def lengths(self, ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return (n,) lengths of n candidates in tokens, given or estimated, at least 1; NaN for those deleted."""
+        """Return (n,) lengths of n candidates in tokens, at least 1; NaN for deleted ones.
+
+        They are given or estimated.
+        """
         characters = await self.retriever.characters(self.source.index, ids, caller=self.caller)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
     def ordered(self) -> Ordered | None:
-        """Return the candidates in the order known so far, without vectors; None if no order is known."""
+        """Return the candidates in the known order, without vectors, or None without an order."""
         return None
 
 
@@ -173,7 +186,9 @@ class GivenCandidates:
         if lexical or self.source.words:
             words = await run(PoolWords.of, [document.content for document in self.source.given])
             if (by_words or self.source.words) and "bm25" not in features:
-                features["bm25"] = await run(words.bm25, self.source.query)  # an answer if there is no time for more
+                features["bm25"] = await run(
+                    words.bm25, self.source.query
+                )  # an answer in case there is no time for more
             if self.source.words:
                 terms = await run(words.terms, self.source.query)
         if lexical and words is not None:
@@ -189,7 +204,7 @@ class GivenCandidates:
         return Retrieved(pool, warnings + of_vectors, source)
 
     def _divide(self, cut: Cut) -> list[Notice]:
-        """Replace long documents by their passages. Returns warnings."""
+        """Replace long documents by their passages, and return warnings."""
         source = self.source
         found = divided(source.given, source.query, cut.room(source.query, self.window), cut)
         if found is None:
@@ -235,7 +250,7 @@ class GivenCandidates:
 
     @cached_property
     def _order(self) -> ArrayLike | None:
-        """(N,) scores that express the caller's order; None if the caller gave no order."""
+        """Return (N,) scores that express the caller's order, or None if the caller gave no order."""
         if self.source.scores is None and self.source.ranked:
             return scores_by_rank(len(self.source.given))
         return self.source.scores
@@ -245,7 +260,10 @@ class GivenCandidates:
         return {document.id: document for document in self.source.given}
 
     async def _embedded(self, run: Run) -> tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]:
-        """Return the given vectors of documents and query, completed by the encoder, their source, and warnings."""
+        """Return the given vectors of documents and query, completed by the encoder.
+
+        Also return their source, and warnings.
+        """
         source: VectorSource = "given"
         warnings = []
         if isinstance(self.source.embeddings, np.ndarray):
@@ -283,6 +301,9 @@ def _tokens(characters: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[n
 
 
 def _rows(partial: Sequence[ArrayLike | None]) -> dict[int, NDArray[np.float32]]:
-    """Return the given vectors by position. Values too large for float32 become infinite, and the pool rejects them."""
+    """Return the given vectors by position.
+
+    Values that are too large for float32 become infinite, and the pool rejects them.
+    """
     with np.errstate(over="ignore"):
         return {row: np.asarray(vector, np.float32) for row, vector in enumerate(partial) if vector is not None}

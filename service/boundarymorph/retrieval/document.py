@@ -1,4 +1,4 @@
-"""Documents, as they are stored, encoded, scored and returned, and their retrieval."""
+"""Define documents as they are stored, encoded, scored and returned, and their retrieval."""
 
 from __future__ import annotations
 
@@ -23,14 +23,21 @@ from boundarymorph.selection.pool import Pool, unit_rows
 VectorSource = Literal["given", "encoder", "lexical", "index", "none"]
 NO_ARTIFACTS = Artifacts()
 STOP = 2**24  # bytes of documents after which a read stops
-FULL = STOP // 2  # bytes from which a read may have stopped: less, as two sides may measure differently
-FEW, MANY = 4, 16  # documents that are read at once, before they are measured: large ones, small ones
+FULL = STOP // 2  # bytes from which a read may have stopped: fewer, because two sides may measure differently
+FEW, MANY = 4, 16  # documents to read at once before their sizes are measured: large ones, small ones
 WIDEST = 4  # bytes of a character in memory, unless all are ASCII
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One retrievable unit of text. `id` is unique within an index or a pool; `metadata` is any JSON object."""
+    """One retrievable unit of text.
+
+    Attributes:
+        id: Unique within an index or a pool.
+        text: The text.
+        title: The title, if any.
+        metadata: Any JSON object.
+    """
 
     id: str
     text: str
@@ -44,7 +51,11 @@ class Document:
 
 
 def fingerprint(document: Document, embedding: NDArray[np.floating] | None = None) -> bytes:
-    """Return 16 bytes that identify a document and any embedding given with it. Raises InvalidInput."""
+    """Return 16 bytes that identify a document and any embedding given with it.
+
+    Raises:
+        InvalidInput: If it cannot be encoded.
+    """
     content = [document.title, document.text, dict(document.metadata)]
     state = hashlib.blake2b(canonical(document, content), digest_size=16)
     if embedding is not None:
@@ -53,7 +64,11 @@ def fingerprint(document: Document, embedding: NDArray[np.floating] | None = Non
 
 
 def canonical(document: Document, value: object) -> bytes:
-    """Encode part of a document as JSON with sorted keys. Raises InvalidInput if that is not possible."""
+    """Encode part of a document as JSON with sorted keys.
+
+    Raises:
+        InvalidInput: If that is not possible.
+    """
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
@@ -64,7 +79,7 @@ Read = Callable[[Sequence[str]], Mapping[str, Document]]
 
 
 def size_of(document: Document) -> int:
-    """Return about how many bytes a document takes in memory, rather too many than too few."""
+    """Return an estimate, rather too high than too low, of a document's bytes in memory."""
     text, title = document.text, document.title or ""
     size = len(text) * (1 if text.isascii() else WIDEST) + len(title) * (1 if title.isascii() else WIDEST)
     if not document.metadata:
@@ -80,8 +95,10 @@ def size_of_all(documents: Iterable[Document]) -> int:
 
 
 def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY) -> dict[str, Document]:
-    """Return the first of these documents, in order, until they take STOP bytes. They are read few at once, or many if
-    those before were small."""
+    """Return the first of these documents, in order, until they take STOP bytes.
+
+    They are read `few` at once, or `many` if the documents before were small.
+    """
     found: dict[str, Document] = {}
     left, size, together = iter(dict.fromkeys(ids)), 0, few
     while size < STOP and (part := list(islice(left, together))):
@@ -93,7 +110,10 @@ def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY
 
 
 def left_of(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
-    """Return the ids that a read may have left out: those after the last one that it found, if these are large."""
+    """Return the ids that a read may have left out.
+
+    They are those after the last one that it found, if the documents are large.
+    """
     if not found or size_of_all(found.values()) < FULL:
         return []
     last = max(place for place, id in enumerate(ids) if id in found)
@@ -101,7 +121,10 @@ def left_of(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
 
 
 def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]]:
-    """Yield the documents with these ids, in their order, a piece at a time, as `Index.documents` reads them."""
+    """Yield the documents with these ids, in order, a piece at a time.
+
+    Each piece is read as by `Index.documents`.
+    """
     left = list(ids)
     while left:
         found = read(left)
@@ -112,7 +135,7 @@ def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]
 async def in_awaited_pieces(
     read: Callable[[Sequence[str]], Awaitable[Mapping[str, Document]]], ids: Sequence[str]
 ) -> AsyncIterator[Mapping[str, Document]]:
-    """Do the same with `Retriever.documents`."""
+    """Yield pieces as `in_pieces` does, with `Retriever.documents`."""
     left = list(ids)
     while left:
         found = await read(left)
@@ -122,10 +145,18 @@ async def in_awaited_pieces(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A search for the `depth` documents nearest to a query, or all if there are fewer. embedding: (d,), in place of
-    encoding the query. filter: of the metadata (`filters`). hybrid: fuse the nearest with the best by words. documents:
-    how many of those likely to be read come with the pool. directions: whether the main directions of the vectors are
-    enough, if the index has them and words; scores are those of the whole vectors."""
+    """A search for the `depth` documents nearest to a query, or all if there are fewer.
+
+    Attributes:
+        query: The text.
+        depth: The number of documents.
+        embedding: (d,), instead of encoding the query.
+        filter: A filter of the metadata (`filters`).
+        hybrid: Whether to fuse the nearest with the best by words.
+        documents: How many documents that are likely to be read come with the pool.
+        directions: Whether the main directions of the vectors suffice, if the index has them and words. Scores are
+            those of the whole vectors.
+    """
 
     query: str
     depth: int
@@ -137,7 +168,10 @@ class Search:
 
     @cached_property
     def condition(self) -> Filter | None:
-        """The parsed filter. Raises InvalidInput, or LimitExceeded if it is too large."""
+        """The parsed filter.
+
+        Raises InvalidInput, or LimitExceeded if it is too large.
+        """
         return None if self.filter is None else Filter(self.filter)
 
     @cached_property
@@ -150,8 +184,16 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A pool, and warnings about how it was found. vectors: their source. documents: those that came with it, by id.
-    halves: of which `unit_from_halves` made the vectors, None if not known."""
+    """A pool, and warnings about its retrieval.
+
+    Attributes:
+        pool: The candidates.
+        warnings: The warnings.
+        vectors: The source of the vectors.
+        documents: The documents that came with it, by id.
+        artifacts: The artifacts of the index.
+        halves: The rows from which `unit_from_halves` made the vectors; None if not known.
+    """
 
     pool: Pool
     warnings: Sequence[Notice] = ()
@@ -162,21 +204,30 @@ class Retrieved:
 
 
 class Retriever(Protocol):
-    """First-stage retrieval over named indexes. caller: on whose behalf; "" is the service itself."""
+    """First-stage retrieval over named indexes.
+
+    `caller` names the caller that the work is for; "" is the service itself.
+    """
 
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
-        """Return what a search finds, with BM25 as a feature if the index has words; with a warning if that is nothing.
+        """Return the candidates of a search, with a warning if there are none.
 
-        Raises UnknownIndex, EmptyIndex, InvalidEmbeddings, or InvalidInput for what the index does not support.
+        BM25 is a feature if the index has words.
+
+        Raises:
+            UnknownIndex: If there is no such index.
+            EmptyIndex: If it has no documents.
+            InvalidEmbeddings: If the query's vector does not fit.
+            InvalidInput: If the index does not support the search.
         """
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
     ) -> Mapping[str, Document]:
-        """See `Index.documents`. Raises UnknownIndex."""
+        """Return documents as `Index.documents` does. Raises UnknownIndex."""
 
     async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
-        """See `Index.characters`. Raises UnknownIndex."""
+        """Return lengths as `Index.characters` does. Raises UnknownIndex."""
 
     async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
         """Return a (d,) unit vector. Raises InvalidInput if there is no encoder."""

@@ -1,4 +1,4 @@
-"""Filters over the metadata of documents: a small JSON language.
+"""Filter documents by their metadata, with a small JSON language.
 
     {"language": "en"}                                        a field equals a value
     {"year": {"gte": 1990, "lt": 2000}}                       all of several comparisons of one field
@@ -29,7 +29,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 from boundarymorph.errors import InvalidInput, LimitExceeded
 
 MAX_DEPTH = 8  # nesting of and, or and not
-MAX_VALUES = 1_000  # in all comparisons and lists together
+MAX_VALUES = 1_000  # values in all comparisons and lists together
 MAX_STRING = 1_024
 MOST_SPELLED = 4
 
@@ -53,7 +53,12 @@ class Filter:
     condition: Condition
 
     def __init__(self, filter: object, place: str = "filter") -> None:
-        """Parse a decoded JSON value. Raises InvalidInput, or LimitExceeded if it is too large, naming the place."""
+        """Parse a decoded JSON value at a place of the request.
+
+        Raises:
+            InvalidInput: With the place, if it is malformed.
+            LimitExceeded: With the place, if it is too large.
+        """
         self.condition = _read(filter, place, 1, _Count())
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
@@ -99,7 +104,10 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Whether a field, or an element of it, is of one `type_of` and compares to a value ("in": several)."""
+    """Compare a field, or an element of its list, with a value of one `type_of`.
+
+    "in" has several values.
+    """
 
     path: tuple[str, ...]
     type: str
@@ -125,7 +133,7 @@ Condition = AllOf | AnyOf | Not | Exists | Compare
 
 
 def _always(condition: Condition) -> bool | None:
-    """Return True for a condition that any metadata meet, False if none do, and None if it depends."""
+    """Return True for a condition that all metadata meet, False if none do, else None."""
     match condition:
         case Not(part):
             inner = _always(part)
@@ -253,7 +261,7 @@ def _encodable(text: str, place: str) -> None:
 
 
 def type_of(value: object) -> str:
-    """Return one of text, number, true, false and null for a value that is neither a list nor an object."""
+    """Return text, number, true, false or null for a value that is not a list or an object."""
     match value:
         case None:
             return "null"
@@ -271,7 +279,7 @@ def _shown(value: object) -> str:
 
 
 def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
-    """Return a list of the value at a path, or an empty list if there is no value. See `spellings`."""
+    """Return a list of the value at a path; it is empty if there is no value. See `spellings`."""
     for names in spellings(path):
         value: Any = metadata
         for name in names:
@@ -284,8 +292,11 @@ def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
 
 
 def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the paths that a field may have: through objects or, if that leads nowhere, with dots in names, as in
-    metadata that were flattened. Of a path of more than MOST_SPELLED names only the whole as one name."""
+    """Return the paths that a field may have.
+
+    They lead through objects or, if that leads nowhere, have dots in names, as in metadata that were flattened. A path
+    of more than MOST_SPELLED names gives only the whole as one name.
+    """
     whole = (".".join(path),)
     if len(path) > MOST_SPELLED:
         return [path, whole]
@@ -294,18 +305,23 @@ def spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def by_spelling(leaf: Exists | Compare) -> Condition:
-    """Return the condition of a field whose name has dots as one of leaves that name a single path each."""
+    """Return the condition of a field with dots as one of leaves that name a single path each."""
     *others, last = spellings(leaf.path)
     condition: Condition = replace(leaf, path=last)
     for path in reversed(others):
-        if isinstance(leaf, Compare):  # the first path that leads somewhere counts
+        if isinstance(leaf, Compare):  # the first path with a value counts
             condition = AllOf(frozenset({Not(Exists(path)), condition}))
         condition = AnyOf(frozenset({replace(leaf, path=path), condition}))
     return condition
 
 
 class Bounds(NamedTuple, Generic[E]):
-    """possible: matches what the condition matches, and perhaps more; certain: only that. True: all, False: none."""
+    """Expressions of a store; True matches all documents, False none.
+
+    Attributes:
+        possible: Matches what the condition matches, and perhaps more.
+        certain: Matches only documents that the condition matches.
+    """
 
     possible: E | bool
     certain: E | bool
@@ -320,7 +336,7 @@ NEVER: Bounds[Any] = Bounds(False, False)
 
 
 def whole(comparison: str, values: Sequence[Scalar]) -> tuple[Literal["in", "gte", "lte"], list[int]]:
-    """Return a comparison with numbers as one with integers, by which the same integers pass."""
+    """Return a comparison with numbers as one with integers that lets the same integers pass."""
     numbers = [value for value in values if isinstance(value, int | float)]
     match comparison:
         case "in":

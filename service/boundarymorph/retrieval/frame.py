@@ -1,8 +1,8 @@
-"""The binary form of pools and embeddings between retriever and gateway, in the safetensors format.
+"""Encode pools and embeddings between retriever and gateway, in the safetensors format.
 
 Indexes store float16 and normalize vectors when reading them, so a pool's float32 rows contain no more information than
 float16. A frame therefore carries them as float16, and its reader normalizes them again, with the same result bit for
-bit (`halves`). The writer verifies that, and sends rows of which one would come out differently as they are.
+bit (`halves`). The writer verifies that. If one row would come out differently, it sends float32 rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and what comes with it for `decode_pool`. Raises InvalidInput for ids that are not Unicode."""
+    """Encode a pool and its attachments for `decode_pool`.
+
+    Raises:
+        InvalidInput: If an id is not valid Unicode.
+    """
     pool = retrieved.pool
     tensors = {
         "vectors": _rows(pool.embeddings) if retrieved.halves is None else retrieved.halves,
@@ -75,7 +79,7 @@ def decode_pool(frame: bytes) -> Retrieved:
             raise MalformedFrame(f"its terms are of {terms.shape} for {count} documents, or not all 0 or 1")
         terms = terms.view(np.bool_)
     documents = documents_of(_list(_bytes(tensors, "documents"), "documents")) if "documents" in tensors else {}
-    try:  # retrievers that users wrote need not send any
+    try:  # users' own retrievers need not send any
         artifacts = (
             Artifacts.of_json(orjson.loads(_bytes(tensors, "artifacts"))) if "artifacts" in tensors else Artifacts()
         )
@@ -113,13 +117,17 @@ def _warnings(encoded: str) -> list[Notice]:
 
 
 def encode_embeddings(embeddings: Embeddings) -> bytes:
-    """Encode (n, d) vectors unchanged, the number of truncated texts, and the name of the encoder, if known."""
+    """Encode (n, d) vectors unchanged, the number of truncated texts, and any encoder's name."""
     named = {} if embeddings.encoder is None else {"encoder": embeddings.encoder}
     return _frame({"vectors": embeddings.vectors}, EMBEDDINGS_TYPE, truncated=str(embeddings.truncated), **named)
 
 
 def decode_embeddings(frame: bytes, count: int) -> Embeddings:
-    """Reverse `encode_embeddings`. Raises MalformedFrame, also if it is not for `count` texts."""
+    """Reverse `encode_embeddings`.
+
+    Raises:
+        MalformedFrame: If the frame is malformed or has not `count` vectors.
+    """
     tensors, metadata = _opened(frame, EMBEDDINGS_TYPE)
     vectors = _taken(tensors, "vectors", np.dtype("<f4"), None)
     _check_used_up(tensors)
@@ -195,7 +203,7 @@ def _opened(frame: bytes, kind: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _taken(tensors: Tensors, name: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> NDArray[Any]:
-    """Remove and return a tensor; dtype and shape: its required type, None for any."""
+    """Remove and return a tensor of this type and shape; None accepts any."""
     if name not in tensors:
         raise MalformedFrame(f"it has no {name!r}")
     tensor = tensors.pop(name)

@@ -1,4 +1,4 @@
-"""Retrieval from the indexes of a catalog."""
+"""Retrieve from the indexes of a catalog."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.settings import SERVICE
 
-ALIKE = 0.6  # cosine of vectors of one text by one model, whatever metadata went before it; of others it is about 0
+ALIKE = 0.6  # cosine of one text's vectors by one model, with any metadata before it; of others it is about 0
 BLOCK = 64  # documents read at a time
 MOST_CHECKS = 5  # searches for a document with the type, each for a single result
 ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
-LISTED = 3 / 4  # of the documents that come with a pool, the first of it; the others are the best by words
-CHARACTERS = 2**19  # of documents that come with a pool; a single block may have more
+LISTED = 3 / 4  # documents with a pool that are its first; the others are the best by words
+CHARACTERS = 2**19  # bytes of documents that come with a pool; a single block may have more
 UNREADABLE_ARTIFACTS = Notice(
     "unreadable-artifacts", "the calibration and the default 'distinct' of the index cannot be read, and were not used"
 )
@@ -34,10 +34,20 @@ OWN_VECTOR = "send a query_embedding, with each of several queries alone"
 
 
 class IndexRetriever:
-    """A `Retriever` over the indexes of a catalog, with threads of its own. The caller closes catalog and encoder."""
+    """A `Retriever` over the indexes of a catalog, with threads of its own.
+
+    The caller closes catalog and encoder.
+    """
 
     def __init__(self, catalog: Catalog, encoder: Encoder | None, *, threads: int = 4, share: float = 1.0) -> None:
-        """encoder: None if every index has its users' own vectors. share: of the threads, for one caller (`Shares`)."""
+        """Start the threads.
+
+        Args:
+            catalog: The indexes.
+            encoder: None if every index has its users' own vectors.
+            threads: The number of threads.
+            share: The part of them that one caller may use (`Shares`).
+        """
         self._catalog = catalog
         self._encoder = encoder
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
@@ -52,7 +62,7 @@ class IndexRetriever:
             if found.info.kind != WORDS:
                 self._refuse_other_encoder(found)
                 search = replace(search, embedding=await self._required_encoder().encode_query(search.query, caller))
-                self._refuse_other_encoder(found)  # its servers may have changed their model in the meantime
+                self._refuse_other_encoder(found)  # its servers may have changed their model meanwhile
                 if isinstance(found, StoreIndex):
                     await self._probe(found, caller)
         return await self._executor.run(self._searched, found, index, search, caller, caller=caller)
@@ -81,7 +91,10 @@ class IndexRetriever:
         await self._executor.close()
 
     def _searched(self, found: Index | None, name: str, search: Search, caller: str) -> Retrieved:
-        """Return what a search finds, and why that is nothing. found: the index, if it was looked up before."""
+        """Return the candidates of a search, with a warning if there are none.
+
+        `found` is the index, if it was looked up before.
+        """
         found = self._catalog.get(name, caller) if found is None else found
         artifacts = self._catalog.artifacts(name).read_if_sound()
         retrieved = _found(found, search)
@@ -91,7 +104,11 @@ class IndexRetriever:
         return replace(retrieved, artifacts=artifacts or NO_ARTIFACTS, warnings=warnings)
 
     async def _probe(self, index: StoreIndex, caller: str) -> None:
-        """Raise InvalidInput unless the encoder makes the vector that the store has of a document; once an index."""
+        """Check once per index that the encoder makes the vector that the store has of a document.
+
+        Raises:
+            InvalidInput: If it makes another.
+        """
         encoder = self._required_encoder()
         probed = (index.name, index.info, encoder.name)
         if probed in self._probed or (sample := await self._executor.run(index.sample, caller=caller)) is None:
@@ -144,7 +161,7 @@ def _found(index: Index, search: Search) -> Retrieved:
 
 
 def _likely(pool: Pool, count: int) -> list[str]:
-    """Return the ids of the first of a pool and, where BM25 is known, of the best by it of the others."""
+    """Return the ids of the first of a pool and, with BM25, of the best by it among the others."""
     words = pool.features.get("bm25")
     if words is None:
         return list(pool.ids[:count])
@@ -154,7 +171,10 @@ def _likely(pool: Pool, count: int) -> list[str]:
 
 
 def _mismatches(index: Index, search: Search, filter: Filter) -> list[Notice]:
-    """Return warnings for fields that a filter compares with a string or number, where no document has one."""
+    """Return warnings for filtered fields that have no value of the compared type.
+
+    The types are string and number.
+    """
     compared = sorted({(".".join(part.path), part.type) for part in _comparisons(filter.condition)})
     warnings = []
     for field, type in [pair for pair in compared if pair[1] in ANY_VALUE][:MOST_CHECKS]:

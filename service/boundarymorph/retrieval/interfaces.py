@@ -1,4 +1,4 @@
-"""The interfaces of retrieval: indexes, wherever they are stored, and their catalogs."""
+"""Define the interfaces of retrieval: indexes, wherever they are stored, and their catalogs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _log = logging.getLogger(__name__)
 WORDS = "words"  # the kind of an index without vectors
-UNREADABLE = "unreadable"  # in place of a kind that cannot be read
+UNREADABLE = "unreadable"  # replaces a kind that cannot be read
 
 
 def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
@@ -53,8 +53,15 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
 
 @dataclass(frozen=True, slots=True)
 class IndexConfiguration:
-    """What an index was created with. encoder: None for vectors of the users' own, or none; dimension: 0 without
-    vectors; created: UTC, ISO 8601; kind: of its search structure; lexical: whether it had words when opened."""
+    """The configuration with which an index was created.
+
+    Attributes:
+        encoder: None for the users' own vectors, or none.
+        dimension: The length of the vectors; 0 without vectors.
+        created: UTC, ISO 8601.
+        kind: The kind of its search structure.
+        lexical: Whether it had words when it was opened.
+    """
 
     encoder: str | None
     dimension: int
@@ -63,7 +70,7 @@ class IndexConfiguration:
     lexical: bool = True
 
     def described(self, name: str, count: int, file: ArtifactFile, **others: Any) -> IndexDescription:
-        """Return the description of an index with what its artifacts say. others: further fields."""
+        """Return the description of an index, with its artifacts and further fields (`others`)."""
         artifacts = file.read_if_sound() or Artifacts()
         given = asdict(self) | {"created": self.created or None, "bytes": None} | others
         measured = None if artifacts.calibration is None else artifacts.calibration.trust
@@ -79,7 +86,7 @@ def check_name(name: str) -> None:
 
 
 def check_same(name: str, info: IndexConfiguration, *, encoder: str | None, dimension: int, kind: str | None) -> None:
-    """Raise IndexConflict unless an index has the configuration that `Catalog.ensure` is asked for."""
+    """Raise IndexConflict unless an index has the configuration of a call of `Catalog.ensure`."""
     wanted = kind or info.kind
     if (info.encoder, info.dimension, info.kind) != (encoder, dimension, wanted):
         raise IndexConflict(
@@ -135,7 +142,7 @@ def every(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexTotals:
-    """The indexes of one kind on this machine's disk. bytes: size of their files."""
+    """The number of indexes of one kind on this machine's disk, their documents and bytes."""
 
     indexes: int = 0
     documents: int = 0
@@ -154,7 +161,10 @@ Listed = Sequence[IndexDescription | UnreadableIndex]
 
 
 def listed(names: Iterable[str], describe: Callable[[str], IndexDescription], *, named: bool = False) -> Listed:
-    """Describe indexes. One that cannot be read is logged. named: whether to list those that are gone."""
+    """Describe indexes, and log those that cannot be read.
+
+    With `named`, indexes that are gone are listed as well.
+    """
     found: list[IndexDescription | UnreadableIndex] = []
     for name in names:
         try:
@@ -169,7 +179,10 @@ def listed(names: Iterable[str], describe: Callable[[str], IndexDescription], *,
 
 
 class Index(Protocol):
-    """One index. All methods block, are thread-safe, and raise UnknownIndex once the index is deleted."""
+    """One index.
+
+    All methods block, are thread-safe, and raise UnknownIndex once the index is deleted.
+    """
 
     @property
     def name(self) -> str: ...
@@ -189,18 +202,33 @@ class Index(Protocol):
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
-        """Write n documents with (n, d) embeddings, durably and visibly to later searches; the last one of an id wins.
-        digests: fingerprints of both by default. Raises InvalidEmbeddings or InvalidInput before any write."""
+        """Write n documents, durably and visibly to later searches; the last one of an id wins.
+
+        Args:
+            documents: The n documents.
+            embeddings: (n, d) vectors.
+            digests: By default the fingerprints of documents and embeddings.
+
+        Raises:
+            InvalidEmbeddings: Before any write, if a vector does not fit.
+            InvalidInput: Before any write, if a document does not fit.
+        """
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents, durably and at once; return how many of the ids existed."""
+        """Remove documents, durably and at once, and return how many of the ids existed."""
 
     def delete_matching(self, filter: Filter) -> int:
-        """Remove the documents whose metadata match a filter, durably and at once; return how many there were."""
+        """Remove the documents that match a filter, durably and at once, and return their number."""
 
     def documents(self, ids: Sequence[str], *, texts: bool = True) -> Mapping[str, Document]:
-        """Return the first of these documents, in order, without unknown ones, until they take much memory (`in_pieces`
-        reads all). texts: whether text and title are wanted; else they may be empty."""
+        """Return the first of these documents, in order, until they take much memory.
+
+        Unknown ids are skipped. `in_pieces` reads all documents.
+
+        Args:
+            ids: The ids.
+            texts: Whether to read text and title; otherwise they may be empty.
+        """
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the length in characters of title and text together, by id, without unknown ids."""
@@ -209,10 +237,14 @@ class Index(Protocol):
         """Return fingerprints of the documents with these ids, without unknown ids."""
 
     def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
-        """Return the characters and the metadata of at most `most` documents, fewer if they are large."""
+        """Return the characters and metadata of at most `most` documents, fewer if they are large."""
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
-        """Return documents after an id, by id, until they take `size` bytes. Raises InvalidInput without an order."""
+        """Return documents after an id, in order of ids, until they take `size` bytes.
+
+        Raises:
+            InvalidInput: If the index has no order.
+        """
 
 
 class Catalog(Protocol):
@@ -222,35 +254,57 @@ class Catalog(Protocol):
         """Raise an error if there are indexes and none can be read."""
 
     def exists(self, name: str) -> bool:
-        """Whether an index of this name exists. Raises InvalidIndexName."""
+        """Return whether an index of this name exists. Raises InvalidIndexName."""
 
     def ensure(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> bool:
-        """Create an index unless one with the same configuration exists; return whether it was created. encoder: None
-        for the users' own vectors, and for kind "words", whose dimension is 0. kind: None accepts that of an existing
-        index, and means "flat" for a new one. lexical: whether a new one indexes its words, if possible. Raises
-        InvalidIndexName, InvalidInput, or IndexConflict if the index has another configuration."""
+        """Create an index unless one with the same configuration exists.
+
+        Args:
+            name: The name of the index.
+            encoder: None for the users' own vectors, and for kind "words", whose dimension is 0.
+            dimension: The length of the vectors.
+            kind: The kind of search structure. None accepts that of an existing index, and means "flat" for a new one.
+            lexical: Whether a new index indexes its words, if possible.
+
+        Returns:
+            Whether the index was created.
+
+        Raises:
+            InvalidIndexName: If the name is malformed.
+            InvalidInput: If the configuration is impossible.
+            IndexConflict: If the index has another configuration.
+        """
 
     def create(
         self, name: str, *, encoder: str | None, dimension: int, kind: str | None = None, lexical: bool = True
     ) -> Index:
-        """Do the same as `ensure`, and return the index."""
+        """Create or find an index as `ensure` does, and return it."""
         self.ensure(name, encoder=encoder, dimension=dimension, kind=kind, lexical=lexical)
         return self.get(name)
 
     def get(self, name: str, caller: str = "") -> Index:
-        """Return the index of this name. caller: on whose behalf; the files of one who uses many are closed first.
-        Raises InvalidIndexName or UnknownIndex."""
+        """Return the index of this name for a caller.
+
+        The files of the caller that uses most indexes are closed first.
+
+        Raises:
+            InvalidIndexName: If the name is malformed.
+            UnknownIndex: If there is no such index.
+        """
 
     def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
     def list(self, wanted: Callable[[str], bool] = every) -> Listed:
-        """Return summaries of the indexes whose names are wanted, by name."""
+        """Return summaries of the indexes with wanted names, by name."""
 
     def totals(self) -> Mapping[str, IndexTotals]:
-        """Return the totals of the indexes on this machine's disk by their kind, or `UNREADABLE`. Not thread-safe."""
+        """Return the totals of the indexes on this machine's disk by kind, or `UNREADABLE`.
+
+        Not thread-safe.
+        """
         return {}
 
     def delete(self, name: str) -> None:

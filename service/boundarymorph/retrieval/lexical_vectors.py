@@ -1,7 +1,8 @@
-"""Vectors of texts without an encoder: latent semantic analysis (Deerwester et al. 1990) of one pool.
+"""Make vectors of a pool without an encoder, by latent semantic analysis.
 
-TF-IDF of the pool's own words, and its truncated singular value decomposition by numpy alone: one pass of the method of
-Lanczos with full reorthogonalization (Golub and Van Loan, *Matrix Computations*, 10.3).
+The TF-IDF of the pool's own words (Deerwester et al. 1990) is reduced by a truncated singular value decomposition with
+numpy alone: one pass of the method of Lanczos with full reorthogonalization (Golub and Van Loan, *Matrix Computations*,
+10.3).
 """
 
 from __future__ import annotations
@@ -15,22 +16,30 @@ from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.retrieval.words import PoolWords
 
 DIMENSIONS = 128
-STEPS = 2 * DIMENSIONS - 1  # of the decomposition; more of them did not improve selections
+STEPS = 2 * DIMENSIONS - 1  # steps of the decomposition; more did not improve selections
 NEGLIGIBLE = 1e-4  # fraction of the largest singular value below which others are rounding errors
-ROUNDING = 1e-6  # of float32, relative to the largest number
+ROUNDING = 1e-6  # rounding of float32, relative to the largest number
 SEED = 0
 
 
 class LexicalVectors(NamedTuple):
-    """documents: (N, d) unit rows; query: (d,) unit vector; float32, d at most DIMENSIONS."""
+    """Unit vectors in float32, with d at most DIMENSIONS.
+
+    Attributes:
+        documents: (N, d) rows.
+        query: (d,).
+    """
 
     documents: NDArray[np.float32]
     query: NDArray[np.float32]
 
 
 def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
-    """Return the vectors of a pool's texts and of a query; deterministic. Texts without a word are equal and orthogonal
-    to all others; a query without a word of the pool is orthogonal to all texts with words."""
+    """Return the vectors of a pool's texts and of a query; deterministic.
+
+    Texts without a word are equal and orthogonal to all others. A query without a word of the pool is orthogonal to all
+    texts with words.
+    """
     vocabulary, numbers = np.unique(words.hashes, return_inverse=True)
     counts = _Sparse.counted(numbers, words.lengths, len(vocabulary))
     asked = PoolWords.of([query], query=True).hashes
@@ -44,7 +53,10 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
 
 
 class _Sparse(NamedTuple):
-    """An (n, m) matrix by its entries, row by row. starts: (n + 1,) where each row begins, and the end."""
+    """An (n, m) matrix by its entries, row by row.
+
+    `starts` has (n + 1,) starts of rows, and the end.
+    """
 
     values: NDArray[np.float32]
     columns: NDArray[np.intp]
@@ -73,7 +85,7 @@ class _Sparse(NamedTuple):
         return _Sparse(self.values[order], self.rows[order], _starts(self.columns, self.shape[1]), self.shape[::-1])
 
     def times(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n,) the product with (m,). Raises Abandoned."""
+        """Return (n,) the product with a (m,) vector. Raises Abandoned."""
         check_awaited()
         product = np.zeros(self.shape[0], dtype=np.float32)
         filled = np.flatnonzero(np.diff(self.starts))
@@ -83,7 +95,7 @@ class _Sparse(NamedTuple):
 
 
 def _starts(numbers: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """Return (count + 1,) where each of `count` numbers begins when they are sorted, and the end."""
+    """Return (count + 1,) where each of `count` numbers begins in sorted order, and the end."""
     return np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=count))])
 
 
@@ -95,7 +107,10 @@ def _weighted(counts: _Sparse, weights: NDArray[np.float32]) -> _Sparse:
 
 
 def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return (N, d) and (d,) coordinates along the leading right singular vectors, with the query folded in."""
+    """Return (N, d) and (d,) coordinates along the leading right singular vectors.
+
+    The query is folded in.
+    """
     count, vocabulary = documents.shape
     components = DIMENSIONS - 1
     if vocabulary <= components:
@@ -116,7 +131,10 @@ def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray
 
 
 def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Return up to (steps, n) orthonormal rows, and the matrix times its transpose among them, which is tridiagonal."""
+    """Return up to (steps, n) orthonormal rows.
+
+    Also return the matrix times its transpose in that basis, which is tridiagonal.
+    """
     transposed, rng = matrix.transposed(), np.random.default_rng(SEED)
     basis = np.zeros((steps, matrix.shape[0]), dtype=np.float32)
     projected = np.zeros((steps, steps))
@@ -124,7 +142,7 @@ def _lanczos(matrix: _Sparse, steps: int) -> tuple[NDArray[np.float32], NDArray[
     for step in range(steps):
         if length > ROUNDING * projected.max():
             projected[step, step - 1] = projected[step - 1, step] = length
-        else:  # at first, and where nothing else can be reached from there
+        else:  # at first, and if no other direction can be reached from there
             anywhere = matrix.times(transposed.times(rng.standard_normal(matrix.shape[0]).astype(np.float32)))
             following = _without(basis[:step], anywhere)
             length = float(np.linalg.norm(following))
@@ -148,7 +166,10 @@ def _without(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray
 def _directions(
     documents: NDArray[np.floating], query: NDArray[np.floating]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Normalize to unit length. Rows without a direction get one in an extra dimension, opposite for the query."""
+    """Normalize to unit length.
+
+    Rows without a direction get one in an extra dimension, opposite for the query.
+    """
     rows = np.pad(np.vstack([documents, query]), ((0, 0), (0, 1))).astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))
     without = lengths <= NEGLIGIBLE**2
@@ -163,7 +184,10 @@ def _directions(
 
 
 def _warm_up() -> None:
-    """Let BLAS allocate its memory: later OpenBLAS might try that for ever, with the interpreter held."""
+    """Let BLAS allocate its memory now.
+
+    Later, OpenBLAS might try that for ever while it holds the interpreter.
+    """
     lexical_vectors(PoolWords.of(f"{number} {number % 7}" for number in range(2 * DIMENSIONS)), "1")
 
 

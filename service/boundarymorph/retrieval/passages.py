@@ -1,4 +1,4 @@
-"""Long documents in passages, of which a selection scores the ones that matter."""
+"""Cut long documents into passages, so that a selection scores the ones that matter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection import Distinct, Limit, Selection
 
-BYTES_PER_TOKEN = 4  # of UTF-8, about, under the tokenizers of current models
-MARGIN = 0.75  # share of the room that a passage fills, as a text may have more tokens than that
+BYTES_PER_TOKEN = 4  # bytes of UTF-8 per token, about, with the tokenizers of current models
+MARGIN = 0.75  # share of the window that a passage fills, because a text may have more tokens than estimated
 LEAST_ROOM = 64  # tokens for a passage beside a query and a title
 SPECIAL_TOKENS = 4
 OVERLAP = 1 / 8  # share of a passage that the next one repeats
@@ -40,7 +40,10 @@ class Cut:
     window: int | None = None
 
     def room(self, query: str, window: int | None) -> float:
-        """Return the bytes of UTF-8 that fit into the window beside a query. window: the scorer's, in tokens."""
+        """Return the bytes of UTF-8 that fit into the window beside a query.
+
+        `window` is the scorer's, in tokens.
+        """
         window = self.window if window is None else window
         if window is None:
             return math.inf
@@ -50,7 +53,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A part of a document. start, end: its place in the document's text, in characters."""
+    """A part of a document, at the characters [start, end) of its text."""
 
     document: Document
     start: int
@@ -63,21 +66,27 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passages:
-    """The passages among the candidates of a selection, by the id of the candidate. Other candidates are whole."""
+    """The passages among the candidates of a selection, by the id of the candidate.
+
+    Other candidates are whole documents.
+    """
 
     by_id: Mapping[str, Passage] = field(default_factory=dict)
 
     def document_id(self, candidate: str) -> str:
-        """Return the id of the document that a candidate is, or is a passage of."""
+        """Return the id of a candidate's document."""
         passage = self.by_id.get(candidate)
         return candidate if passage is None else passage.document.id
 
     def limited(self, limit: Limit, ids: Sequence[str]) -> Limit:
-        """Return a limit by which at most one passage of each document counts. ids: of all candidates."""
+        """Return a limit by which at most one passage of each document counts.
+
+        `ids` are the ids of all candidates.
+        """
         return Distinct(limit, self._parents(ids)) if self.by_id else limit
 
     def best(self, selection: Selection, ids: Sequence[str]) -> Selection:
-        """Return the selection with the first passage of each document alone."""
+        """Return the selection with only the first passage of each document."""
         if not self.by_id:
             return selection
         return selection.at(np.sort(np.unique(self._parents(ids)[selection.documents], return_index=True)[1]))
@@ -89,8 +98,14 @@ class Passages:
 
 
 class Divided(NamedTuple):
-    """Candidates made of documents. parents: (N,) the position of the document of each. left_out: passages that are no
-    candidates."""
+    """Candidates made of documents.
+
+    Attributes:
+        candidates: The documents and passages.
+        parents: (N,) the position of each candidate's document.
+        passages: The passages by id.
+        left_out: Number of passages that are not candidates.
+    """
 
     candidates: list[Document]
     parents: NDArray[np.intp]
@@ -99,7 +114,7 @@ class Divided(NamedTuple):
 
 
 def is_long(document: Document, room: float) -> bool:
-    """Return whether a document exceeds a room in bytes of UTF-8, and has something to read."""
+    """Return whether a document has content and more than `room` bytes of UTF-8."""
     content = document.content
     if len(content) * 4 <= room:  # the most bytes of a character
         return False
@@ -107,16 +122,16 @@ def is_long(document: Document, room: float) -> bool:
 
 
 def has_long(documents: Iterable[Document], room: float) -> bool:
-    """Return whether any of the documents exceeds a room, as in `is_long`."""
+    """Return whether any of the documents is long, as in `is_long`."""
     return any(is_long(document, room) for document in documents)
 
 
 def divided(documents: Sequence[Document], query: str, room: float, cut: Cut) -> Divided | None:
-    """Return the candidates that documents become; None if all stay whole. Raises Abandoned.
+    """Return the candidates that documents become, or None if all stay whole. Raises Abandoned.
 
-    A passage has the title and the metadata of its document. The first has the document's id, and others have a mark
-    and their number behind it. Of a document with too many passages, the first stays, and those that match the words of
-    the query best.
+    A passage has the title and the metadata of its document. The first has the document's id, and the others append a
+    mark and their number. Of a document with too many passages, the first stays, and those that match the words of the
+    query best.
     """
     long = {place for place, document in enumerate(documents) if is_long(document, room)}
     most = min(cut.per_document, (cut.in_all - len(documents) + len(long)) // max(1, len(long)))
@@ -143,11 +158,15 @@ def divided(documents: Sequence[Document], query: str, room: float, cut: Cut) ->
 
 
 def blocks(text: str, most: int, overlap: int = 0, borders: Borders = BORDERS) -> Iterator[tuple[int, int]]:
-    """Yield the places at which the parts of a text begin and end. A part has at most `most` characters, and ends at a
-    border if it has one.
+    """Yield the beginnings and ends of the parts of a text.
 
-    overlap: characters of a part that the next one repeats, from a word on; less than half of `most`. borders: the best
-    first, each with the number of its characters that belong to the part before it.
+    A part has at most `most` characters, and ends at a border if it has one.
+
+    Args:
+        text: The text.
+        most: Most characters of a part.
+        overlap: Characters of a part that the next one repeats, from a word on; less than half of `most`.
+        borders: The best first, each with the number of its characters that belong to the part before it.
     """
     start = 0
     while len(text) - start > most:
@@ -160,7 +179,7 @@ def blocks(text: str, most: int, overlap: int = 0, borders: Borders = BORDERS) -
 
 
 def _spans(document: Document, room: float) -> Iterator[tuple[int, int]]:
-    """Yield where the passages of a long document begin and end, without those that have nothing to read."""
+    """Yield the beginnings and ends of a long document's passages that have content."""
     text, title = document.text, len((document.title or "").encode(errors="replace"))
     size = max(BYTES_PER_TOKEN * LEAST_ROOM, room - title) * MARGIN
     most = max(1, int(size * len(text) / len(text.encode(errors="replace"))))
@@ -178,7 +197,7 @@ def _matching(texts: Sequence[str], query: str, most: int) -> list[int]:
 
 
 def _mark(documents: Sequence[Document]) -> str:
-    """Return what stands between the id of a document and the number of a passage, so that ids are unique."""
+    """Return a mark between a document's id and a passage's number that makes ids unique."""
     mark, ids = "#", {document.id for document in documents}
     while any(mark in id for id in ids):
         mark += "#"

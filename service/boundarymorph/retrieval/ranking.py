@@ -1,4 +1,4 @@
-"""Unit vectors: stored as float16, read with the same bits everywhere, ranked exactly, fused with other rankings."""
+"""Store unit vectors as float16, read them with the same bits everywhere, rank and fuse."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from boundarymorph.retrieval.candidates import RANK_CONSTANT
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import Pool, unit_rows
 
-TOLERANCE = 1e-3  # how far the length of a stored or sent vector may be from 1
+TOLERANCE = 1e-3  # most difference from 1 of the length of a stored or sent vector
 
 
 def is_unit(lengths: NDArray[np.float64]) -> bool:
-    """Whether all lengths of vectors are 1, as far as float16 can tell."""
+    """Return whether all lengths of vectors are 1, as far as float16 can tell."""
     return bool((np.abs(lengths - 1) <= TOLERANCE).all())
 
 
 def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return (n,) inner products of (n, d) rows with a (d,) query in float64, equal for equal rows."""
+    """Return (n,) inner products of (n, d) rows with a (d,) query.
+
+    They are in float64, and equal for equal rows.
+    """
     return np.asarray(np.einsum("nd,d->n", vectors, query, dtype=np.float64))
 
 
@@ -34,7 +37,7 @@ def are_among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArra
 
 
 def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None:
-    """Raise InvalidEmbeddings or InvalidInput if no index of this dimension can answer the search."""
+    """Raise InvalidEmbeddings or InvalidInput if an index of this dimension cannot answer."""
     if query.shape != (dimension,):
         raise InvalidEmbeddings(f"the index takes queries of {dimension} dimensions, not {query.size}")
     if depth < 1:
@@ -44,7 +47,11 @@ def check_search(query: NDArray[np.float32], depth: int, dimension: int) -> None
 def unit_embeddings(
     documents: Sequence[Document], embeddings: NDArray[np.floating], dimension: int
 ) -> NDArray[np.floating]:
-    """Return (n, d) unit rows for n documents of an index of d dimensions. Raises InvalidEmbeddings if invalid."""
+    """Return (n, d) unit rows for n documents of an index of d dimensions.
+
+    Raises:
+        InvalidEmbeddings: If a row has another dimension or no direction.
+    """
     vectors = unit_rows(embeddings, [document.id for document in documents]) if documents and dimension else embeddings
     if len(vectors) != len(documents) or (documents and vectors.shape[1] != dimension):
         raise InvalidEmbeddings(
@@ -55,20 +62,26 @@ def unit_embeddings(
 
 
 class UnitRows(NamedTuple):
-    """(n, d) float32 rows of unit length, NaN for rows without length, and the (n,) float64 lengths they had."""
+    """(n, d) float32 rows of unit length, and the (n,) float64 lengths that they had.
+
+    Rows without length are NaN.
+    """
 
     vectors: NDArray[np.float32]
     lengths: NDArray[np.float64]
 
 
 def unit_rows_of(halves: NDArray[np.float16]) -> UnitRows:
-    """Divide finite (n, d) rows by their lengths, with the same result on every machine: float64 adds squares of
-    float16, multiples of 2**-48, exactly and in any order near unit length, and IEEE 754 defines root and division."""
+    """Divide finite (n, d) rows by their lengths, with the same result on every machine.
+
+    float64 adds squares of float16, multiples of 2**-48, exactly and in any order near unit length, and IEEE 754
+    defines root and division.
+    """
     return to_unit_length(floats_from_halves(halves))
 
 
 def to_unit_length(floats: NDArray[np.float32]) -> UnitRows:
-    """Do the same in place for (n, d) halves that were already converted to float32."""
+    """Divide (n, d) halves by their lengths, in place, after their conversion to float32."""
     lengths = np.sqrt(np.einsum("nd,nd->n", floats, floats, dtype=np.float64))
     with np.errstate(divide="ignore", invalid="ignore"):
         floats /= lengths[:, None].astype(np.float32)
@@ -80,8 +93,11 @@ def unit_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 def floats_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Convert finite numbers to float32; NumPy's own conversion takes seven times as long. Exponent and fraction are
-    moved to where float32 has them; the result is too small by 2^112, the difference of the exponents' biases."""
+    """Convert finite numbers to float32 in a seventh of NumPy's time.
+
+    Exponent and fraction are moved to where float32 has them; the result is too small by 2^112, the difference of the
+    exponents' biases.
+    """
     words = halves.view(np.int16).astype(np.int32)
     words <<= 13
     words &= np.int32(-0x80000000 | 0x0FFFE000)
@@ -91,7 +107,10 @@ def floats_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 def halves_from_floats(floats: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Round numbers of magnitude at most 1 to float16 in half of NumPy's time, ties to even but below 2**-14."""
+    """Round numbers of magnitude at most 1 to float16 in half of NumPy's time.
+
+    Ties go to even, except below 2**-14.
+    """
     words = (floats * np.float32(2.0**-112)).view(np.int32)
     signs = (words >> 16) & np.int32(0x8000)
     words &= np.int32(0x7FFFFFFF)
@@ -109,8 +128,14 @@ class FusedRanking(NamedTuple):
 
 
 def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
-    """Fuse rankings of ids by the sum of 1 / (RANK_CONSTANT + rank), ranks from 1 (Cormack, Clarke and Büttcher 2009).
-    Ties go by the first ranking that has one of the documents. Raises DuplicateIds for an id twice in a ranking."""
+    """Fuse rankings of ids by the sum of 1 / (RANK_CONSTANT + rank), with ranks from 1.
+
+    The method is reciprocal rank fusion (Cormack, Clarke and Büttcher 2009). Ties go by the first ranking that has one
+    of the documents.
+
+    Raises:
+        DuplicateIds: If an id occurs twice in a ranking.
+    """
     rows: dict[str, int] = {}
     for number, ranking in enumerate(rankings, start=1):
         if len(set(ranking)) < len(ranking):
@@ -130,7 +155,10 @@ def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
 def fused(
     near: Pool, best: Sequence[str], depth: int, vectors: Callable[[list[str]], Mapping[str, NDArray[np.floating]]]
 ) -> Pool:
-    """Return a pool of the nearest and the best by words, fused. vectors: returns (d,) unit vectors of further ids."""
+    """Return a pool of the nearest and the best by words, fused.
+
+    `vectors` returns (d,) unit vectors of further ids.
+    """
     ranked = fuse([near.ids[:depth], best[:depth]])
     ids, scores = ranked.ids[:depth], ranked.scores[:depth]
     rows: dict[str, NDArray[np.floating]] = dict(zip(near.ids, near.embeddings, strict=True))
@@ -140,7 +168,10 @@ def fused(
 
 
 def unit_vectors(states: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Normalize (n, d) rows in float64; rows without length, or with values that are not finite, become NaN."""
+    """Normalize (n, d) rows in float64.
+
+    Rows without length, or with values that are not finite, become NaN.
+    """
     exact = states.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=1, keepdims=True)
     usable = np.isfinite(lengths) & (lengths > 0)

@@ -1,4 +1,4 @@
-"""A client of retrievers in other processes."""
+"""Call retrievers in other processes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.interfaces import observed
 from boundarymorph.selection.pool import unit_rows
 
-TEXTS = 128  # per request for embeddings, so that the time of a request does not grow with the pool
-INLINE = 2**19  # bytes of an answer that are read at once, in about a millisecond
+TEXTS = 128  # texts per request for embeddings, so that the time of a request does not grow with the pool
+INLINE = 2**19  # bytes of an answer to parse at once, in about a millisecond
 PROBE = encoded({"query": "probe"})
 CANDIDATE = 4_096  # bytes of a candidate in a frame besides vector and document: id, score, signals, terms
-RECORD = 1_024  # bytes of a document in JSON besides what was uploaded
+RECORD = 1_024  # bytes of a document in JSON besides the uploaded fields
 ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 OWN = (errors.InvalidConfiguration, errors.NotReady, errors.RetrieverFailed, errors.RetrieverUnavailable)
 AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)  # as proxies say it
@@ -53,9 +53,12 @@ Answer = TypeVar("Answer")
 
 
 class RemoteRetriever:
-    """A `Retriever` over HTTP: one or more `boundarymorph retriever` servers with the same documents and encoder.
-    Errors for the caller are passed on. Every call also raises Overloaded, RetrieverUnavailable if no retriever can be
-    reached in time, and RetrieverFailed for an invalid answer; of several retrievers, another one is tried first."""
+    """A `Retriever` over HTTP: one or more servers with the same documents and encoder.
+
+    The servers run `boundarymorph retriever`. Errors for the caller are passed on. Every call also raises Overloaded,
+    RetrieverUnavailable if no retriever can be reached in time, and RetrieverFailed for an invalid answer; if there are
+    several retrievers, another one is tried first.
+    """
 
     def __init__(
         self,
@@ -67,8 +70,20 @@ class RemoteRetriever:
         line_bytes: int = 4 * 2**20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """timeout: seconds for one request to one server; connections: to each; dimension, line_bytes: most of a vector
-        and a document in an answer. Raises InvalidConfiguration for a missing, repeated or malformed URL."""
+        """Prepare the connections.
+
+        Args:
+            urls: The addresses of the retrievers.
+            api_key: The key that is sent to them.
+            timeout: Seconds for one request to one server.
+            connections: Connections to each.
+            dimension: The largest dimension of a vector in an answer.
+            line_bytes: Most bytes of a document in an answer.
+            clock: Returns the time in seconds.
+
+        Raises:
+            InvalidConfiguration: For a missing, repeated or malformed URL.
+        """
         bases = [parse_plain(url, "a retriever") for url in urls]
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]
         self._budget = Budget(timeout, last=False)
@@ -77,7 +92,7 @@ class RemoteRetriever:
 
     @property
     def identity(self) -> str | None:
-        """The encoder that the retrievers serve; None before one of them has encoded anything."""
+        """The encoder that the retrievers serve, or None before one of them has encoded anything."""
         return self._balancer.model
 
     @observed
@@ -154,10 +169,22 @@ class RemoteRetriever:
     async def forward(
         self, method: str, target: str, headers: Mapping[str, str], body: AsyncIterator[bytes] | None, caller: str = ""
     ) -> Response:
-        """Forward a request. Returns the retriever's answer unchanged; the caller must read and close it. target: path,
-        made of `remote.urls.segment`s, and query. A request that only reads has a time limit, and raises an answer of
-        429 or 5xx as an error. Any other has none, and goes to another retriever only if the first could not be
-        reached. Raises RetrieverUnavailable, and RetrieverFailed for a redirect or a rejected key."""
+        """Forward a request and return the retriever's answer unchanged; read and close it.
+
+        A request that only reads has a time limit, and raises an answer of 429 or 5xx as an error. Any other has none,
+        and is sent to another retriever only if the first could not be reached.
+
+        Args:
+            method: The HTTP method.
+            target: The path, made of `remote.urls.segment`s, and the query.
+            headers: The headers to forward.
+            body: The body, if any.
+            caller: The caller that the request is for.
+
+        Raises:
+            RetrieverUnavailable: If no retriever can be reached.
+            RetrieverFailed: For a redirect or a rejected key.
+        """
 
         async def read(peer: Peer) -> Response:
             answer = await peer.send(method, target, budget=self._budget, headers=headers, most=None, caller=caller)
@@ -195,7 +222,7 @@ class RemoteRetriever:
     async def _post(
         self, peer: Peer, path: str, content: bytes, read: Callable[[bytes], Answer], most: int, caller: str
     ) -> Answer:
-        """Return one retriever's answer, which has at most `most` bytes, as converted by `read`."""
+        """Return one retriever's answer of at most `most` bytes, converted by `read`."""
         answer = await peer.send(
             "POST", path, budget=self._budget, content=content, headers=JSON, most=most, caller=caller
         )
@@ -209,7 +236,10 @@ class RemoteRetriever:
             raise _unusable(peer, error) from error
 
     async def _embed(self, peer: Peer, path: str, content: bytes, count: int, caller: str = "") -> Embeddings:
-        """Raises OtherModel if the retriever has another encoder than the one in use."""
+        """Return embeddings.
+
+        Raises OtherModel if the retriever has another encoder than the one in use.
+        """
         most = SMALL + count * self._vector
         embeddings = await self._post(
             peer, path, content, lambda answer: frame.decode_embeddings(answer, count), most, caller
@@ -252,7 +282,7 @@ def _refusal(peer: Peer, path: str, response: Response) -> Exception:
 
 
 def _vector(query_embedding: ArrayLike) -> dict[str, object]:
-    """Return the query's vector in its own precision, so that it is normalized there exactly as here."""
+    """Return the query's vector in its own precision, so that it is normalized as it is here."""
     vector = np.asarray(query_embedding)
     unit_rows(vector.reshape(1, -1), ["the query"])
     dtype = "float64" if vector.dtype == np.float64 else "float32"

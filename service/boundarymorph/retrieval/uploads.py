@@ -1,4 +1,4 @@
-"""Uploads: parsing their documents as they arrive, and writing them into an index in batches."""
+"""Parse the documents of uploads as they arrive, and write them into an index in batches."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.interfaces import Index
 
 MAX_LINE_BYTES = 4 * 2**20
-AT_A_TIME = 256  # elements of an array
+AT_A_TIME = 256  # elements of an array to parse at a time
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
-MAX_FIELDS_NAMED = 5  # in the message about a missing one
+MAX_FIELDS_NAMED = 5  # fields to name in the message about a missing one
 MAX_HEADER = 1_000  # bytes of a line that may name the columns of a table
 MAX_PROBLEMS = 100
 MAX_FIELD_NAMES = 100  # unknown fields counted by name
 ENCODED_AT_A_TIME = 32
-WRITTEN_AT_A_TIME = 256  # if nothing has to be encoded
-BATCH_BYTES = 8 * 2**20  # of the upload, after which a batch is complete
+WRITTEN_AT_A_TIME = 256  # documents per batch if none has to be encoded
+BATCH_BYTES = 8 * 2**20  # bytes of the upload after which a batch is complete
 
 
 class UploadedDocument(BaseModel):
-    """A document of an upload. Other fields are counted in the report, and refused by a strict upload."""
+    """A document of an upload.
+
+    Other fields are counted in the report, and refused by a strict upload.
+    """
 
     model_config = ConfigDict(strict=True)
 
@@ -52,7 +55,15 @@ class UploadedDocument(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """A document of an upload, by line from 1. embedding: (d,) float32 unit; end: in bytes; unknown: its fields."""
+    """A document of an upload.
+
+    Attributes:
+        line: The number of its line, from 1.
+        document: The document.
+        embedding: (d,) float32 unit vector, if given.
+        end: The byte at which it ends.
+        unknown: Its unknown fields.
+    """
 
     line: int
     document: Document
@@ -70,7 +81,13 @@ class BadLine:
 
 
 class Line(NamedTuple):
-    """A line that is not blank. number: from 1; text: at most limit + 1 bytes; end: the offset in bytes of its end."""
+    """A line that is not blank.
+
+    Attributes:
+        number: The number from 1.
+        text: At most limit + 1 bytes.
+        end: The byte at which it ends.
+    """
 
     number: int
     text: bytes
@@ -80,7 +97,10 @@ class Line(NamedTuple):
 async def parse_ndjson(
     chunks: AsyncIterable[bytes], dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse an `UploadedDocument` per line by `run`, keeping no more than a chunk and a document in memory."""
+    """Parse an `UploadedDocument` per line, and hold only a chunk and a document in memory.
+
+    `run` runs the parser in a thread.
+    """
 
     def parsed(found: Sequence[Line]) -> list[ParsedDocument | BadLine]:
         return [_parsed(line, dimension, max_line_bytes) for line in found]
@@ -93,7 +113,10 @@ async def parse_ndjson(
 async def parse_array(
     body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Parse a JSON array of `UploadedDocument`s, by `run`. Raises InvalidInput, and as `reading.parse` does."""
+    """Parse a JSON array of `UploadedDocument`s.
+
+    `run` runs the parser in a thread. Raises InvalidInput, and as `reading.parse` does.
+    """
     end = 0
 
     def parsed(start: int) -> list[ParsedDocument | BadLine]:
@@ -217,8 +240,15 @@ def _embedding(value: Sequence[float], dimension: int) -> NDArray[np.float32]:
 
 @dataclass(slots=True)
 class IngestReport:
-    """The outcome of an upload so far. superseded: by one with the same id in the same batch; truncated: to be encoded;
-    problems: the first MAX_PROBLEMS skipped; unknown_fields: documents with each; position: bytes."""
+    """The outcome of an upload so far.
+
+    Attributes:
+        superseded: Documents replaced by one with the same id in the same batch.
+        truncated: Texts that were truncated to be encoded.
+        problems: The first MAX_PROBLEMS skipped lines.
+        unknown_fields: The number of documents with each unknown field.
+        position: Bytes read.
+    """
 
     added: int = 0
     updated: int = 0
@@ -256,15 +286,26 @@ async def ingesting(
     caller: str = "",
     report: IngestReport | None = None,
 ) -> AsyncIterator[IngestReport]:
-    """Write the documents of an upload in batches; of several with the same id the last one is kept.
+    """Write the documents of an upload in batches, and yield the report after each batch.
 
-    A document without an embedding is encoded if `encoder` is the index's own; else, if the index has vectors, it is a
-    bad line, as is one that the index cannot store. Unchanged documents are neither encoded nor written. Yields the
-    same report after each batch has become durable, and at the end.
+    Of several documents with the same id the last one counts. A document without an embedding is encoded if `encoder`
+    is the index's own; otherwise, if the index has vectors, it is a bad line, as is one that the index cannot store.
+    Unchanged documents are neither encoded nor written. The report is the same object each time; it comes after each
+    batch has become durable, and at the end.
 
-    strict: check the whole upload, kept in a temporary file, before anything is written; raises InvalidInput for a bad
-    line or unknown field. spooled: called with the size of each document before it is written there, and may raise.
-    caller: on whose behalf documents are encoded.
+    Args:
+        index: The index.
+        encoder: The encoder of the process, if any.
+        entries: The parsed lines.
+        batch_size: Documents per batch.
+        strict: Whether to check the whole upload, in a temporary file, before anything is written.
+        spooled: Called with the size of each document before it is written to that file; may raise.
+        run: Runs slow functions in threads.
+        caller: The caller that documents are encoded for.
+        report: The report to fill.
+
+    Raises:
+        InvalidInput: For a bad line or an unknown field of a strict upload.
     """
     if encoder is not None and encoder.name != index.info.encoder:
         encoder = None
@@ -339,7 +380,10 @@ async def _embed(
 async def _checked(
     entries: AsyncIterable[ParsedDocument | BadLine], index: Index, *, encodes: bool
 ) -> AsyncIterator[ParsedDocument | BadLine]:
-    """Yield the entries; those that the index cannot store, or that lack a required embedding, as bad lines."""
+    """Yield the entries, with bad lines for documents that the index cannot store.
+
+    A document that lacks a required embedding cannot be stored.
+    """
     reason = "no embedding, and the index holds its users' own vectors"
     if index.info.encoder is not None:
         reason = f"no embedding, and this service does not run the index's encoder {index.info.encoder!r}"
@@ -360,7 +404,7 @@ async def _checked(
 async def _all_valid(
     entries: AsyncIterable[ParsedDocument | BadLine], spooled: Callable[[int], None]
 ) -> AsyncIterator[ParsedDocument]:
-    """Yield the same entries, but only after all have been checked."""
+    """Yield the entries, but only after all have been checked."""
     with storage_errors("the upload cannot be stored to be checked"), tempfile.TemporaryFile() as spool:
         async for entry in entries:
             if isinstance(entry, BadLine):

@@ -1,5 +1,7 @@
-"""Words and BM25 (Robertson and Zaragoza 2009): of a pool of texts, and of an index as columns of its rows, in which a
-word is a number (`PoolWords.index_terms`)."""
+"""Find words and compute BM25 (Robertson and Zaragoza 2009) for pools and indexes.
+
+In an index, the words are columns of its rows, and a word is a number (`PoolWords.index_terms`).
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from numpy.typing import NDArray
 from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.reading import composed
 
-WORDS_VERSION = 4  # of the rules by which the words of an index are made
+WORDS_VERSION = 4  # version of the rules that make the words of an index
 K1, B = 1.5, 0.75
 STEM_LETTERS = 4  # truncation stems words well enough in alphabetic languages (McNamee and Mayfield 2004)
 MOST_TERMS = 64  # of a query
-MOST_CHARACTERS = 2**25  # of all texts of a pool together; reading their words takes some eight times as many bytes
+MOST_CHARACTERS = 2**25  # characters of all texts of a pool; reading their words takes some eight times as many bytes
 _SPACE = ord(" ")
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
@@ -45,14 +47,14 @@ _SAME_LETTERS = str.maketrans(
     "\u0649\u06cc\u06d2\u06a9\u06c1\u06be\u0629", "\u064a\u064a\u064a\u0643\u0647\u0647\u0647"
 )
 _SHORT = 32  # characters; shorter runs are likely to recur
-_PIECE = 2**16  # words or characters that are handled in one call of a built-in function, which no thread interrupts
-_HEAD = 4  # bytes by which words are found
-_STEM_BYTES = 4 * STEM_LETTERS  # at most, in UTF-8
+_PIECE = 2**16  # words or characters per call of a built-in function, which no thread interrupts
+_HEAD = 4  # first bytes of a word, which find it
+_STEM_BYTES = 4 * STEM_LETTERS  # most bytes of a stem in UTF-8
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
 _FOLDING, _FOLDING_QUERIES = "boundarymorph.words", "boundarymorph.words.queries"
 MOST_COUNTED = 65_535
-_RANGES = 64  # of words that are written one after the other, so that little of them is in memory
-_WORD = 2**32 - 1  # the half of a number that is of the word, not of its stem
+_RANGES = 64  # bytes of words to write at a time, so that memory holds few
+_WORD = 2**32 - 1  # the half of a number for the word; the other is for its stem
 _FILES = {"terms": "<u8", "ends": "<i8", "rows": "<u4", "counts": "<u2"}
 _LENGTHS = "lengths"
 
@@ -62,15 +64,18 @@ def words(text: str, *, query: bool = False) -> list[bytes]:
 
     A word is a run of letters, marks, digits and underscores, with full case folding, in compatibility form, without
     accents, points of vowels, and characters that are not drawn. Variants of an Arabic letter are the same. Text
-    without spaces becomes overlapping pairs of characters and, if in Chinese, Japanese or Korean and no query, single
-    ones.
+    without spaces becomes overlapping pairs of characters. In Chinese, Japanese or Korean texts, but not queries, it
+    also becomes single ones.
     """
     return _spaced(_folded(text, query)).split()
 
 
 def query_terms(query: str) -> list[bytes]:
-    """Return the first MOST_TERMS distinct terms of a query: the first STEM_LETTERS letters of its words, by which
-    documents match. The term of a shorter word ends with a space, so that it matches only the word itself."""
+    """Return the first MOST_TERMS distinct terms of a query, by which documents match.
+
+    A term is the first STEM_LETTERS letters of a word. The term of a shorter word ends with a space, so that it matches
+    only the word itself.
+    """
     return list(dict.fromkeys(_stem(word) for word in words(query, query=True)))[:MOST_TERMS]
 
 
@@ -81,25 +86,34 @@ def stem_numbers(terms: Sequence[bytes]) -> NDArray[np.uint64]:
 
 
 def weight(documents: int, frequency: int) -> float:
-    """Return the weight of a word that `frequency` of `documents` contain: ln(1 + (D - n + 1/2) / (n + 1/2))."""
+    """Return ln(1 + (D - n + 1/2) / (n + 1/2)), the weight of a word in n of D documents."""
     return float(np.log1p((documents - frequency + 0.5) / (frequency + 0.5)))
 
 
 def saturation(lengths: NDArray[np.integer], mean: float) -> NDArray[np.float64]:
-    """Return (n,) the count at which a word scores half of its maximum, in documents of these lengths in words."""
+    """Return (n,) the count at which a word scores half of its maximum.
+
+    `lengths` are the documents' lengths in words.
+    """
     if mean <= 0:
         return np.full(len(lengths), K1)
     return K1 * (1 - B) + lengths.astype(np.float64) * (K1 * B / mean)
 
 
 def contributions(weight: float, counts: NDArray[np.integer], saturation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (n,) what a word adds to the scores of documents that contain it this many times."""
+    """Return (n,) the scores that a word adds to documents that contain it this many times."""
     return weight * (K1 + 1) * counts / (counts + saturation)
 
 
 @dataclass(frozen=True, eq=False)
 class PoolWords:
-    """The words of n texts. content: all, folded, with spaces; starts: (T,) of words; ends: (n,) of texts."""
+    """The words of n texts.
+
+    Attributes:
+        content: All words, folded, with spaces.
+        starts: (T,) where the words begin.
+        ends: (n,) where the texts end.
+    """
 
     content: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -124,7 +138,10 @@ class PoolWords:
 
     @cached_property
     def hashes(self) -> NDArray[np.uint32]:
-        """(T,) the CRC-32 of all words. Of a million, one in 4,000 has the hash of another and counts as the same."""
+        """(T,) the CRC-32 of all words.
+
+        Of a million words, one in 4,000 has the hash of another and counts as the same.
+        """
         hashes = np.empty(len(self.starts), np.uint32)
         for start in range(0, len(hashes), _PIECE):  # other threads run in between
             check_awaited()
@@ -133,11 +150,17 @@ class PoolWords:
         return hashes
 
     def index_terms(self) -> NDArray[np.uint64]:
-        """Return (T,) all words as numbers: the upper half is of the stem (`stem_numbers`), the lower of the word."""
+        """Return (T,) all words as numbers.
+
+        The upper half is of the stem (`stem_numbers`), the lower half of the word.
+        """
         return self._stems << np.uint64(32) | self.hashes.astype(np.uint64)
 
     def bm25(self, query: str) -> NDArray[np.float64]:
-        """Return (n,) BM25 of each text, with the statistics of these texts; repeated words of the query count."""
+        """Return (n,) BM25 of each text, with the statistics of these texts.
+
+        Repeated words of the query count.
+        """
         documents = len(self.ends)
         scores = np.zeros(documents)
         saturations = saturation(self.lengths, float(self.lengths.mean()) if documents else 0.0)
@@ -149,13 +172,13 @@ class PoolWords:
         return scores
 
     def terms(self, query: str) -> NDArray[np.bool_]:
-        """Return (w, n) which of the w `query_terms` each text has."""
+        """Return (w, n) whether each text has each of the w `query_terms`."""
         counts = [self._counts(term) for term in query_terms(query)]
         return np.array(counts, dtype=np.bool_).reshape(len(counts), len(self.ends))
 
     @cached_property
     def _heads(self) -> NDArray[np.uint32]:
-        """(T,) the first four bytes of each word, and of what follows it."""
+        """(T,) the first four bytes of each word and of the text after it."""
         anywhere = np.ndarray(len(self.content) - _HEAD + 1, "<u4", self.content.data, strides=(1,))
         return anywhere[self.starts]
 
@@ -175,7 +198,10 @@ class PoolWords:
         return _hashed(padded)
 
     def _counts(self, beginning: bytes) -> NDArray[np.intp]:
-        """Return (n,) how many words of each text begin so; one that ends with a space is a whole word."""
+        """Return (n,) the number of words of each text with this beginning.
+
+        A beginning that ends with a space is a whole word.
+        """
         head = beginning[:_HEAD]
         mask = np.uint32((1 << 8 * len(head)) - 1)
         places = self.starts[self._heads & mask == int.from_bytes(head, "little")]
@@ -190,14 +216,20 @@ def _stem(word: bytes) -> bytes:
 
 
 def _hashed(padded: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return (w,) 32-bit hashes of (w, _STEM_BYTES) bytes: two halves, each times an odd number, added."""
+    """Return (w,) 32-bit hashes of (w, _STEM_BYTES) bytes.
+
+    A hash is the sum of two halves, each times an odd number.
+    """
     halves = padded.view("<u8")
     sums: NDArray[np.uint64] = halves[:, 0] * _FACTORS[0] + halves[:, 1] * _FACTORS[1]
     return sums >> np.uint64(32)
 
 
 def _folded(text: str, query: bool) -> bytes:
-    """Return UTF-8 in which all but ASCII is folded, and all else that is not part of a word is a space."""
+    """Return UTF-8 with folded characters, and spaces for all that is not part of a word.
+
+    ASCII is not folded.
+    """
     if not text.isascii() and len(text.encode(errors="replace")) > 1.2 * len(text):
         return _fold(text, query)  # the same result, faster if there is much to fold
     return text.encode("ascii", _FOLDING_QUERIES if query else _FOLDING)
@@ -218,7 +250,7 @@ def _fold(text: str, query: bool) -> bytes:
     folded = "".join(
         whole[start : start + _PIECE].translate(_FOLDED_CHARACTERS) for start in range(0, len(whole), _PIECE)
     )
-    if _UNSPACED_RUN.search("".join(set(whole)).translate(_FOLDED_CHARACTERS)):  # of few letters, which is fast
+    if _UNSPACED_RUN.search("".join(set(whole)).translate(_FOLDED_CHARACTERS)):  # a run of few letters, which is fast
         folded = _UNSPACED_RUN.sub(_pairs if query else _pairs_and_singles, folded)
     return folded.encode()
 
@@ -253,7 +285,10 @@ codecs.register_error(_FOLDING_QUERIES, partial(_fold_run, query=True))
 
 
 def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) -> list[str]:
-    """Return `count` texts or, if they have more than `most` characters together, the first most / count of each."""
+    """Return `count` texts, or the beginnings of all if they are too long.
+
+    If they have more than `most` characters together, each is cut to most / count.
+    """
     kept: list[str] = []
     longest, size = None, 0
     for text in texts:
@@ -267,8 +302,14 @@ def beginnings(texts: Iterable[str], count: int, most: int = MOST_CHARACTERS) ->
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """P (word, row) pairs of some rows, sorted by word and row. terms: (T,) uint64, ascending; ends: (T,) int64, where
-    the pairs of each end; rows: (P,) uint32; counts: (P,) uint16, of the word in the row, at most MOST_COUNTED."""
+    """P (word, row) pairs of some rows, sorted by word and row.
+
+    Attributes:
+        terms: (T,) uint64, ascending.
+        ends: (T,) int64, where the pairs of each term end.
+        rows: (P,) uint32.
+        counts: (P,) uint16, of the word in the row, at most MOST_COUNTED.
+    """
 
     terms: NDArray[np.uint64]
     ends: NDArray[np.int64]
@@ -288,7 +329,7 @@ class Columns:
         return cls(terms, ends.astype(np.int64), rows, np.minimum(counts, MOST_COUNTED).astype(np.uint16))
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return where the words from one number to another, which is included, begin and end."""
+        """Return the beginning and end of the words with numbers from `first` to `last`, inclusive."""
         start = np.searchsorted(self.terms, np.uint64(first))
         return int(start), int(np.searchsorted(self.terms, np.uint64(last), side="right"))
 
@@ -297,7 +338,7 @@ class Columns:
         return slice(int(self.ends[start - 1]) if start else 0, int(self.ends[end - 1]) if end else 0)
 
     def moved(self, places: NDArray[np.int64]) -> Columns:
-        """Return the pairs of rows that move to other places, in the same order; -1 removes a row."""
+        """Return the pairs of rows that move to other places in the same order; -1 removes a row."""
         rows = places[self.rows]
         kept = rows >= 0
         ends = np.concatenate([[0], np.cumsum(kept)])[self.ends]
@@ -332,7 +373,7 @@ class ColumnWriter:
         self.count += len(words.lengths)
 
     def finish(self, checkpoint: Callable[[], None]) -> None:
-        """Write the files that `read_columns` reads. checkpoint is called about every second."""
+        """Write the files that `read_columns` reads; `checkpoint` is called about every second."""
         end = 0
         with ExitStack() as opened:
             files = {name: opened.enter_context((self._folder / f"{name}.bin").open("wb")) for name in _FILES}
@@ -351,14 +392,23 @@ class ColumnWriter:
 
 
 def read_columns(folder: Path) -> tuple[Columns, NDArray[np.uint32]]:
-    """Return what `ColumnWriter` wrote, mapped, and the (n,) number of words of each row. Raises OSError."""
+    """Return the columns that `ColumnWriter` wrote, mapped, and (n,) words of each row.
+
+    Raises OSError.
+    """
     columns = Columns(*(_file(folder / f"{name}.bin", kind) for name, kind in _FILES.items()))
     return columns, np.fromfile(folder / f"{_LENGTHS}.bin", "<u4")
 
 
 @dataclass(frozen=True)
 class RowWords:
-    """BM25 of all rows at one moment, with statistics of the living. parts: of consecutive rows; the rest: (n,)."""
+    """BM25 of all rows at one moment, with statistics of the living ones.
+
+    Attributes:
+        parts: Columns of consecutive rows.
+        lengths: (n,) words of each row.
+        alive: (n,) whether the row is in use.
+    """
 
     parts: tuple[Columns, ...]
     lengths: NDArray[np.uint32]
@@ -379,8 +429,15 @@ class RowWords:
         return scores
 
     def best(self, query: str, depth: int, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return up to `depth` rows with the highest BM25 that have a word of the query, best first, ties in order of
-        rows, and their scores. among: (n,) the rows to consider; the statistics are of all documents."""
+        """Return up to `depth` rows with the highest BM25 that have a word of the query, and scores.
+
+        They are best first, ties in order of rows. The statistics are of all documents.
+
+        Args:
+            query: The query.
+            depth: Most rows.
+            among: (n,) the rows to consider.
+        """
         totals = np.zeros(len(self.alive))
         for amount, lists in self._weighted(query):
             for having, counts in lists:
@@ -397,7 +454,7 @@ class RowWords:
         return rows[order], scores[order]
 
     def terms(self, query: str, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return (w, k) which of the w `query_terms` k rows have."""
+        """Return (w, k) whether each of k rows has each of the w `query_terms`."""
         stems = stem_numbers(query_terms(query)).tolist()
         having = np.zeros((len(stems), len(rows)), np.bool_)
         for stem, row in zip(stems, having, strict=True):
@@ -417,7 +474,7 @@ class RowWords:
         return float(self.lengths[self.alive].sum(dtype=np.int64)) / self._living if self._living else 0.0
 
     def _weighted(self, query: str) -> list[tuple[float, list[tuple[NDArray[np.uint32], NDArray[np.uint16]]]]]:
-        """Return for each word of the query its weight, and in every part the rows that have it and how often."""
+        """Return each word's weight, and in every part the rows that have it and how often."""
         times = Counter(PoolWords.of([query], query=True).index_terms().tolist())
         weighted = []
         for term in sorted(times):

@@ -1,4 +1,4 @@
-"""Encoders, which map queries and documents to unit vectors; and how families of models want their texts."""
+"""Define encoders, which map queries and documents to unit vectors, and models' recipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ _INSTRUCTED = re.compile(r"Instruct: .*\nQuery:")
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """vectors: (n, d) float32 unit rows; truncated: number of texts; encoder: its full name, if another process's."""
+    """Vectors of n texts.
+
+    Attributes:
+        vectors: (n, d) float32 unit rows.
+        truncated: Number of truncated texts.
+        encoder: The full name of another process's encoder.
+    """
 
     vectors: NDArray[np.float32]
     truncated: int = 0
@@ -27,21 +33,30 @@ class Embeddings:
 
 
 class Encoder(Protocol):
-    """Maps queries and documents to one space. A text's embedding does not depend on the other texts of a call."""
+    """Maps queries and documents to one space.
+
+    A text's embedding does not depend on the other texts of a call.
+    """
 
     @property
     def name(self) -> str:
-        """Model and precision; an index answers text queries only with the encoder that it was built with."""
+        """Model and precision; an index answers text queries only with the encoder that built it."""
 
     @property
     def dimension(self) -> int:
         """d, the length of the vectors."""
 
     async def check(self) -> None:
-        """Warm up and encode a probe; then name and dimension are known. Raises as `encode_query` does."""
+        """Warm up and encode a probe; then name and dimension are known.
+
+        Raises as `encode_query` does.
+        """
 
     async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
-        """Return the (d,) unit vector of a query. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
+        """Return the (d,) unit vector of a query.
+
+        Raises Overloaded, EncoderUnavailable or EncoderFailed.
+        """
 
     async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         """Return (n, d) unit rows for n documents. Raises as `encode_query` does."""
@@ -52,7 +67,16 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """query, document: prefixes; pooling: of the last states; dense: folders of layers after it; max_length: tokens."""
+    """How a family of models reads texts.
+
+    Attributes:
+        pooling: How the last states of a text become one.
+        query: The prefix of queries.
+        document: The prefix of documents.
+        dense: Folders of layers after the pooling.
+        max_length: Most tokens.
+        lower_case: Whether texts are in lower case.
+    """
 
     pooling: Pooling = "mean"
     query: str = ""
@@ -62,7 +86,10 @@ class Recipe:
     lower_case: bool = False
 
     def instructed(self, instruction: str) -> Recipe:
-        """Return a copy with another task for queries. Raises InvalidConfiguration if its prompt has none."""
+        """Return a copy with another task for queries.
+
+        Raises InvalidConfiguration if its prompt has none.
+        """
         if not _INSTRUCTED.match(self.query):
             raise InvalidConfiguration("the queries of this encoder take no instruction: give a query_prompt instead")
         return replace(self, query=_INSTRUCTED.sub(lambda _: f"Instruct: {instruction}\nQuery:", self.query, count=1))
@@ -82,6 +109,9 @@ _FAMILIES: tuple[tuple[str, Recipe], ...] = (
 
 
 def known_recipe(name: str) -> Recipe:
-    """Return the recipe of a model's family by its name or folder; mean pooling without prompts if unknown."""
+    """Return the recipe of a model's family by its name or folder.
+
+    For an unknown family it is mean pooling without prompts.
+    """
     lowered = name.lower()
     return next((recipe for pattern, recipe in _FAMILIES if re.search(pattern, lowered)), Recipe())

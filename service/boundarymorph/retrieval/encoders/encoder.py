@@ -1,4 +1,4 @@
-"""The encoder in this process, which batches the texts of all requests, and the model that comes with the service."""
+"""Run an encoder in this process, by default the embedded one, in batches of all requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENCODER = ModelRole(
     failed=EncoderFailed,
     metrics=metrics.encoder_batches,
 )
-QUERY_PATIENCE = 0.0  # seconds: somebody waits for a query, while documents are encoded in bulk
+QUERY_PATIENCE = 0.0  # seconds: a caller waits for a query, while documents are encoded in bulk
 SLICE_TOKENS = 8192  # of one call's documents queued together, or two batches' worth
 SLICES = 2  # of one call at a time, so that one is tokenized while another is encoded
 _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
@@ -47,10 +47,13 @@ class DualEncoder(Model, Protocol):
 
 
 class BatchingEncoder(Batcher[DualEncoder]):
-    """An `Encoder` that batches texts across requests, queries first; a call queues two slices of documents."""
+    """An `Encoder` that batches texts across requests, queries first.
+
+    A call queues two slices of documents.
+    """
 
     def __init__(self, model: DualEncoder, **options: Any) -> None:
-        """options: see `Batcher`."""
+        """Take the options of `Batcher`."""
         self.role = replace(ENCODER, shape=(model.dimension,))
         super().__init__(model, **options)
         self._slice_tokens = min(max(SLICE_TOKENS, 2 * model.batch_tokens), self.queue_tokens)
@@ -96,7 +99,10 @@ class BatchingEncoder(Batcher[DualEncoder]):
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Yield slices of consecutive texts, each about one batch of tokens at most, but at least one text."""
+        """Yield slices of consecutive texts, each about one batch of tokens at most.
+
+        A slice has at least one text.
+        """
         start, tokens = 0, 0
         for position, text in enumerate(texts):
             more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)
@@ -108,7 +114,10 @@ class BatchingEncoder(Batcher[DualEncoder]):
 
 
 class OnnxDualEncoder(OnnxTextModel):
-    """The `DualEncoder` that comes with the service. An embedding is the last hidden state of the first token."""
+    """The `DualEncoder` that comes with the service.
+
+    An embedding is the last hidden state of the first token.
+    """
 
     dimension = 384
 

@@ -1,4 +1,4 @@
-"""An encoder in other processes or on other machines, and the wire formats of embedding servers."""
+"""Call an encoder in other processes or on other machines: the wire formats of servers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from boundarymorph.remote.urls import Endpoint, Spelling
 from boundarymorph.retrieval.encoders import Embeddings, known_recipe
 from boundarymorph.retrieval.ranking import unit_vectors
 
-VECTOR_BYTES = 16_384 * 32  # of a vector in JSON, of more dimensions than models have
-DOCUMENTS = 256  # of one call that share a timeout
+VECTOR_BYTES = 16_384 * 32  # bytes of a vector in JSON, with more dimensions than models have
+DOCUMENTS = 256  # texts of one call that share a timeout
 _QUERY, _DOCUMENT = 0, 1
 _CHANGED = "the model of the encoder's servers has changed since this request began; try again"
 _ROLE = Role("encoder", EncoderUnavailable, EncoderFailed, "encoded", "vectors")
@@ -42,7 +42,10 @@ class TextEmbeddingsInference(wire.TextEmbeddingsInference):
 
 
 class OpenAI(wire.Dialect):
-    """OpenAI's API and compatible ones. The server rejects a text that is too long for the model."""
+    """OpenAI's API and compatible ones.
+
+    The server rejects a text that is too long for the model.
+    """
 
     name, path, version_optional = "openai", "/v1/embeddings", True
     home: str | None = "https://api.openai.com"
@@ -59,7 +62,7 @@ class OpenAI(wire.Dialect):
 
 
 class VLLM(OpenAI):
-    """vLLM's route of the same name. Texts that are too long for the model are truncated rather than rejected."""
+    """vLLM's route of the same name, which truncates texts that are too long for the model."""
 
     name, description_path = "vllm", "/v1/models"
     home = None
@@ -77,7 +80,10 @@ _SPELLING = Spelling("an encoder", DIALECTS)
 
 
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:
-    """Return (count, d) vectors, each given as an array of numbers or as base64 of little-endian float32."""
+    """Return (count, d) vectors.
+
+    Each is given as an array of numbers or as base64 of little-endian float32.
+    """
     if len(vectors) != count:
         raise wire.Unusable(f"there are {len(vectors)} vectors for {count} texts")
     rows = [_row(vector, index) for index, vector in enumerate(vectors)]
@@ -105,13 +111,22 @@ def _row(vector: object, index: int) -> NDArray[Any]:
 
 
 def parse(url: str) -> Endpoint:
-    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`: `tei` and `vllm` over plain HTTP; `openai`, hosted or with a
-    compatible host, over TLS; `+http` or `+https` changes that. Raises InvalidConfiguration, without the password."""
+    """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
+
+    `tei` and `vllm` are over plain HTTP; `openai`, hosted or with a compatible host, is over TLS; `+http` or `+https`
+    changes that.
+
+    Raises:
+        InvalidConfiguration: If it is malformed; the message does not contain the password.
+    """
     return urls.parse(url, _SPELLING)
 
 
 class RemoteEncoder:
-    """An `Encoder` over HTTP. Name and dimension, of the last answer's model, may raise EncoderUnavailable."""
+    """An `Encoder` over HTTP.
+
+    Name and dimension, of the last answer's model, may raise EncoderUnavailable.
+    """
 
     def __init__(
         self,
@@ -122,8 +137,18 @@ class RemoteEncoder:
         dimension: int | None = None,
         **options: Any,
     ) -> None:
-        """query_prompt, document_prompt: prefixes of the texts, by default those of the model's family; dimension:
-        leading components to keep. The timeout is of a query, or of each 256 documents. Raises InvalidConfiguration."""
+        """Prepare the connections. The timeout is for a query, or for each 256 documents.
+
+        Args:
+            endpoints: The servers.
+            query_prompt: The prefix of queries; by default that of the model's family.
+            document_prompt: The prefix of documents; by default that of the model's family.
+            dimension: Leading components to keep.
+            options: Further arguments of `RemoteModel`.
+
+        Raises:
+            InvalidConfiguration: If the endpoints do not fit together.
+        """
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
         self._known: tuple[str, int] | None = None  # the model that gave the last vectors, and their length
@@ -131,7 +156,7 @@ class RemoteEncoder:
 
     @property
     def identity(self) -> str | None:
-        """The name, or None until a server has described itself, and after the servers changed their model."""
+        """The name, or None while no server has described itself or after their model changed."""
         return None if self._known is None or self._known[0] != self._model.identity else self.name
 
     @property
@@ -147,7 +172,10 @@ class RemoteEncoder:
         return self._kept or self._reached()[1]
 
     async def connect(self) -> None:
-        """Fetch the descriptions of all servers, and a vector from one. Raises as `encode_query` does."""
+        """Fetch the descriptions of all servers, and a vector from one.
+
+        Raises as `encode_query` does.
+        """
         self._model.check_open()
         await self._model.connect()
         await self._encode(_QUERY, ["probe"])
@@ -182,7 +210,7 @@ class RemoteEncoder:
             await self.connect()
 
     async def _encode(self, kind: int, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """Return (n, d) unit rows for n > 0 texts, and how many the server says it truncated."""
+        """Return (n, d) unit rows for n > 0 texts, and the number that the server truncated."""
         prompt = self._prompts(self._model.name)[kind]
         answer = await self._model.call(wire.Context(), [prompt + text for text in texts])
         if answer.served != self._model.name or self._prompts(self._model.name)[kind] != prompt:

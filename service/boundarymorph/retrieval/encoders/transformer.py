@@ -1,4 +1,4 @@
-"""Dual encoders on PyTorch, as their repositories describe them."""
+"""Run dual encoders on PyTorch, as their repositories describe them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _AFTER = {
 
 
 class TextReader:
-    """Tokenizes texts with prompts. Thread-safe. Raises InvalidConfiguration for an unsuitable prompt."""
+    """Tokenizes texts with prompts. Thread-safe.
+
+    Raises InvalidConfiguration for an unsuitable prompt.
+    """
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
         self._tokenizer = plain(tokenizer)
@@ -99,10 +102,23 @@ class TransformerDualEncoder(transformer.DeviceModel):
     ) -> TransformerDualEncoder:
         """Load a model from a folder or from the hub.
 
-        max_length: tokens of a text with its prompt, by default what its repository says, at most 8192; pooling and
-        prompts: by default what its repository says, else those of its family, else the mean without prompts;
-        instruction: the task in a query prompt that has one; dimension: leading components to keep. Raises
-        ModelUnavailable, InvalidConfiguration for an unsuitable model or setting, OutOfMemory and DeviceLost.
+        Pooling and prompts are by default those of its repository, else of its family, else the mean without prompts.
+
+        Args:
+            name_or_path: The name on the hub, or the folder.
+            max_length: Tokens of a text with its prompt; by default the repository's, at most 8192.
+            pooling: How the states of a text become one.
+            query_prompt: The prefix of queries.
+            document_prompt: The prefix of documents.
+            instruction: The task in a query prompt that has one.
+            dimension: Leading components to keep.
+            options: The arguments of `transformer.located`.
+
+        Raises:
+            ModelUnavailable: If files are missing.
+            InvalidConfiguration: If the model or a setting is unsuitable.
+            OutOfMemory: If the device is too small.
+            DeviceLost: If the device does not work.
         """
         repository, placement = transformer.located(name_or_path, **options)
         tokenizer = repository.backend_tokenizer
@@ -141,7 +157,10 @@ class TransformerDualEncoder(transformer.DeviceModel):
         return self._reader.documents(texts)
 
     def run(self, texts: Sequence[TokenSequence]) -> NDArray[np.float32]:
-        """Return (n, d) unit rows. Raises OutOfMemory, DeviceLost, or EncoderFailed if a vector has no direction."""
+        """Return (n, d) unit rows.
+
+        Raises OutOfMemory, DeviceLost, or EncoderFailed if a vector has no direction.
+        """
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         rows = unit_vectors(self.compute(texts)[:, : self.dimension])
@@ -156,8 +175,16 @@ def _digest(recipe: Recipe, dimension: int) -> str:
 
 
 def described_recipe(name: str, read: ReadJson, pooling: Pooling | None = None) -> Recipe:
-    """Return the recipe in the repository's sentence-transformers files, completed by the recipe of its family. read:
-    returns a JSON file or None; pooling: overrides the files. Raises InvalidConfiguration for unsupported modules."""
+    """Return the recipe in sentence-transformers files, completed by that of the family.
+
+    Args:
+        name: The name of the model.
+        read: Returns a JSON file or None.
+        pooling: Overrides the files.
+
+    Raises:
+        InvalidConfiguration: If a module is not supported.
+    """
     recipe, config = known_recipe(name), None
     for kind, folder in _modules(read):
         if kind == "Pooling":

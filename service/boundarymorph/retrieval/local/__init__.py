@@ -1,1 +1,4 @@
-"""Indexes in a directory of this machine: documents and words in SQLite, vectors in memory or on a device."""
+"""Keep indexes in a directory of this machine.
+
+Documents and words are in SQLite, vectors in memory or on a device.
+"""

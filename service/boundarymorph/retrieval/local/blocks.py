@@ -1,5 +1,8 @@
-"""Folders of files made from a store, each with a manifest of their sizes and checksums: blocks, which searches read,
-and backups. A block holds the rows up to a change of the store; one process at a time makes it anew."""
+"""Make folders of files from a store, with a manifest of their sizes and checksums.
+
+They are blocks, which searches read, and backups. A block holds the rows up to a change of the store; one process at a
+time makes it again.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,11 @@ from boundarymorph.retrieval.words import WORDS_VERSION, ColumnWriter, read_colu
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 2**24
 FORMAT = 1
-DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # at which recall is measured
+DEPTHS = (10, 30, 100, 300, 1_000, 3_000, 10_000)  # depths at which recall is measured
 TARGET = 0.99  # mean recall to reach, over a sample of queries
-QUERIES = 64  # of the index's own vectors, to measure recall
-ROOM = 2  # sizes of the vectors that must be free, so that they do not take the last place from the documents
-_SAMPLE, _ROUNDS = 40, 6  # of k-means: training vectors per cluster, and iterations
+QUERIES = 64  # number of the index's own vectors that measure recall
+ROOM = 2  # free disk space in sizes of the vectors, so that the documents can still grow
+_SAMPLE, _ROUNDS = 40, 6  # for k-means: training vectors per cluster, and iterations
 _VECTORS, _CLUSTERS, _ROWS = "vectors.faiss", "clusters.faiss", "rows.npy"
 _COUNT_AT = 8  # bytes before the number of vectors in FAISS's file
 _faiss: Any = faiss  # has few type hints
@@ -54,7 +57,10 @@ _STORE = "index.sqlite3"
 def seal(
     folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Flush a folder to disk, and write its manifest of `facts`, which include "format". Returns the files."""
+    """Flush a folder to disk, and write its manifest of `facts`, which include "format".
+
+    Returns the files.
+    """
     files = {}
     for path in sorted(folder.rglob("*")):
         checkpoint()
@@ -71,7 +77,10 @@ def seal(
 
 @contextmanager
 def _appearing(target: Path, temporary: Path) -> Iterator[None]:
-    """Make a folder under a temporary name. It is renamed when the block is done, and removed if that fails."""
+    """Make a folder under a temporary name.
+
+    It is renamed when the block is done, and removed if that fails.
+    """
     try:
         temporary.mkdir(parents=True)
         yield
@@ -83,7 +92,10 @@ def _appearing(target: Path, temporary: Path) -> Iterator[None]:
 
 
 def read_manifest(folder: Path, format: int) -> dict[str, Any]:
-    """Return the manifest. Raises CorruptIndex if it is damaged or of another format, and OSError."""
+    """Return the manifest.
+
+    Raises CorruptIndex if it is damaged or of another format, and OSError.
+    """
     path = folder / MANIFEST
     if _plain(folder, MANIFEST) > MOST_MANIFEST_BYTES:
         raise errors.CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
@@ -106,7 +118,10 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a file. Raises OSError, and CorruptIndex for a link, pipe, device or folder."""
+    """Return the size of a regular file.
+
+    Raises OSError, and CorruptIndex for a link, pipe, device or folder.
+    """
     path = folder / name
     if path.is_symlink():
         raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
@@ -117,7 +132,7 @@ def _plain(folder: Path, name: str) -> int:
 
 
 def verify(folder: Path, files: Mapping[str, Any]) -> None:
-    """Raise CorruptIndex, naming the file, if a file differs from its manifest, or OSError."""
+    """Raise CorruptIndex with the name of a file that differs from its manifest, or OSError."""
     for name, expected in files.items():
         path = folder / name
         _check_size(path, path.stat().st_size, expected)
@@ -135,7 +150,7 @@ def _signature(manifest: Mapping[str, Any]) -> str:
 
 
 class BlockFiles:
-    """The newest block of a store, in a folder beside its file. It is renamed when it is complete."""
+    """The newest block of a store, in a folder beside its file, renamed when it is complete."""
 
     def __init__(self, store: DocumentStore) -> None:
         self._store = store
@@ -143,7 +158,7 @@ class BlockFiles:
         self._refused: set[str] = set()
 
     def description(self) -> StructureDescription | None:
-        """Return what was trained last, without verifying its files."""
+        """Return the description of the last training, without verifying its files."""
         for name in self._names():
             with suppress(errors.CorruptIndex, OSError):
                 facts = self._manifest(name)
@@ -154,7 +169,10 @@ class BlockFiles:
         return None
 
     def newest(self, after: int = 0) -> tuple[Block, Rows] | None:
-        """Return the newest intact block of a change later than `after`. A damaged one is logged, once."""
+        """Return the newest intact block of a change later than `after`.
+
+        A damaged block is logged, once.
+        """
         wanted = self._words_wanted()
         for name in self._names():
             if name in self._refused or int(name.partition("-")[0]) <= after:
@@ -172,9 +190,12 @@ class BlockFiles:
         return None
 
     def write(self, checkpoint: Callable[[], None], seed: int = 0) -> bool:
-        """Replace earlier blocks by one of the store's present state; False if the store is empty. Needs the lock.
-        checkpoint is called about every second, and may raise. Raises OSError, StorageFull and StorageUnavailable."""
-        _faiss.omp_set_num_threads(1)  # of this thread: the others serve searches meanwhile
+        """Replace earlier blocks by one of the store's present state. The lock must be held.
+
+        Returns False if the store is empty. `checkpoint` is called about every second, and may raise. Raises OSError,
+        StorageFull and StorageUnavailable.
+        """
+        _faiss.omp_set_num_threads(1)  # for this thread: the others serve searches meanwhile
         sequence, count = self._store.last_sequence(), self._store.count()
         if not count:
             return False
@@ -253,7 +274,10 @@ class BlockFiles:
         return facts
 
     def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, Rows]:
-        """Raises OSError, or CorruptIndex if it does not match its manifest or its store."""
+        """Read a block.
+
+        Raises OSError, or CorruptIndex if it does not match its manifest or its store.
+        """
         folder = self.folder / name
         verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
@@ -309,10 +333,13 @@ def clusters_of(count: int) -> int:
 
 
 def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: Callable[[], None]) -> Any:
-    """Return FAISS's inverted file in half precision, trained on (n, d) unit rows, n at least `clusters`; empty."""
+    """Return FAISS's empty inverted file in half precision, trained on (n, d) unit rows.
+
+    n is at least `clusters`.
+    """
     dimension = sample.shape[1]
     index = _faiss.index_factory(dimension, f"IVF{clusters},SQfp16", _faiss.METRIC_INNER_PRODUCT)
-    index.by_residual = False  # so that the stored halves are kept as they are
+    index.by_residual = False  # so that the stored halves stay unchanged
     centres = sample[np.random.default_rng(seed).permutation(len(sample))[:clusters]].copy()
     for _ in range(_ROUNDS):
         checkpoint()
@@ -321,12 +348,15 @@ def trained(sample: NDArray[np.float32], clusters: int, seed: int, checkpoint: C
         means.train(sample, init_centroids=centres)
         centres = means.centroids.copy()
     index.quantizer.add(centres)
-    index.train(sample[:1])  # of the halves there is nothing to learn
+    index.train(sample[:1])  # halves need no training
     return index
 
 
 def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: Callable[[], None]) -> Clusters:
-    """Find the fewest probes that reach the TARGET recall for (n, d) queries. exact: FAISS's index of the same rows."""
+    """Find the fewest probes that reach the TARGET recall for (n, d) queries.
+
+    `exact` is FAISS's index of the same rows.
+    """
 
     def scores(searched: Any, depth: int, parameters: Any) -> NDArray[np.float32]:
         """Return (n, depth), descending, padded with the smallest float32."""
@@ -355,7 +385,10 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
 
 
 class Trainer:
-    """Makes the block of one index in a thread, in which `adopt` gets each newer one, whichever process made it."""
+    """Makes the block of one index in a thread.
+
+    `adopt` gets each newer block, whichever process made it.
+    """
 
     def __init__(
         self,
@@ -384,8 +417,11 @@ class Trainer:
             self._thread.start()
 
     def train(self, after: int) -> bool:
-        """Adopt a block of a change later than `after`: another process's, or one made now, unless the store is empty.
-        False if another process is making one. Raises as `BlockFiles.write`, and UnknownIndex once closed."""
+        """Adopt a block of a change later than `after`, and make one if necessary.
+
+        Returns False if another process is making one. An empty store gets none. Raises as `BlockFiles.write`, and
+        UnknownIndex once closed.
+        """
         with self.files.lock() as ours:
             newest = self.files.newest(after)
             if newest is None and not ours:
@@ -426,7 +462,14 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class BackupInfo:
-    """A summary of a backup. name: of the index; created: of the backup, UTC, ISO 8601; bytes: size of all files."""
+    """A summary of a backup.
+
+    Attributes:
+        name: The name of the index.
+        count: Its documents.
+        created: The time of the backup, UTC, ISO 8601.
+        bytes: The size of all files.
+    """
 
     name: str
     count: int
@@ -435,7 +478,10 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy one state of an index into a new folder. Raises InvalidInput, CorruptIndex or StorageUnavailable."""
+    """Copy one state of an index into a new folder.
+
+    Raises InvalidInput, CorruptIndex or StorageUnavailable.
+    """
     if target.exists():
         raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
@@ -450,8 +496,14 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 
 
 def unpack(source: Path, folder: Path, store: str) -> None:
-    """Copy a backup, which may be a stranger's, into a new folder, as an index whose store has this file name. Raises
-    CorruptIndex for damage, links and foreign files; InvalidInput if it is not a backup; StorageFull and OSError."""
+    """Copy a backup, which a stranger may have made, into a new folder as an index.
+
+    `store` is the name of the new store's file.
+
+    Raises:
+        CorruptIndex: For damage, links and foreign files.
+        InvalidInput: If it is not a backup. StorageFull and OSError are raised as well.
+    """
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,4 +1,4 @@
-"""The named indexes in one directory, shared between processes, and the search of one."""
+"""Keep the named indexes of one directory, shared between processes, and search them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 class LocalIndex(DocumentStore):
-    """A named index: a store that can be searched. Before each search the vectors catch up with its changes, by any
-    process. All of an answer, filter and words included, is based on one state of the store."""
+    """A named index: a store that can be searched.
+
+    Before each search the vectors catch up with its changes, by any process. All of an answer, filter and words
+    included, is based on one state of the store.
+    """
 
     def __init__(
         self,
@@ -62,10 +65,19 @@ class LocalIndex(DocumentStore):
         policy: TrainingPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """make_mirror: see `VectorIndex`. warnings: added to every answer."""
+        """Open nothing yet.
+
+        Args:
+            name: The name of the index.
+            path: Its SQLite file.
+            make_mirror: Makes an empty mirror, as for `VectorIndex`.
+            warnings: Added to every answer.
+            policy: Decides when its block is made.
+            clock: Returns the time in seconds.
+        """
         super().__init__(path)
         self.name = name
-        self.caller = ""  # who used it last
+        self.caller = ""  # the caller that used it last
         self._make_mirror = make_mirror if self.info.dimension else None
         self._warnings = warnings
         self._catching_up = threading.Lock()
@@ -78,7 +90,10 @@ class LocalIndex(DocumentStore):
         return self._trainer.files.description() if self.info.kind == "ivf" else None
 
     def retrieve(self, search: Search) -> Retrieved:
-        """See `Index.retrieve`. Without vectors, BM25 ranks documents, which get lexical vectors."""
+        """Search as `Index.retrieve` does.
+
+        Without vectors, BM25 ranks documents, which get lexical vectors.
+        """
         if self.info.kind == interfaces.WORDS:
             return self._by_words(search)
         with self._searched(search) as (view, living):
@@ -91,7 +106,7 @@ class LocalIndex(DocumentStore):
                         "this index has no lexical part; query it without hybrid retrieval, or index its words with "
                         "`boundarymorph index words NAME`"
                     )
-                if words is not None and found.ids:  # else no document matches the filter
+                if words is not None and found.ids:  # otherwise no document matches the filter
                     if search.hybrid:
                         found, features = _merged(found, view, words, search)
                     features["bm25"] = words.scores(search.query, found.rows)
@@ -122,7 +137,11 @@ class LocalIndex(DocumentStore):
         self._trainer.wait()
 
     def compact(self) -> bool:
-        """Empty the store's log, and make the block again; False if another process does. Raises StorageUnavailable."""
+        """Empty the store's log, and make the block again; False if another process does.
+
+        Raises:
+            StorageUnavailable: If the disk fails.
+        """
         self.empty_log()
         self.settle()
         if self.info.kind != "ivf" and self._vectors is not None and not self._vectors.sequence:
@@ -142,7 +161,7 @@ class LocalIndex(DocumentStore):
         """Close the file and forget the vectors; later calls open and load them again."""
         self._trainer.close()
         super().release()
-        if self._catching_up.acquire(blocking=False):  # else somebody is just loading them
+        if self._catching_up.acquire(blocking=False):  # otherwise another thread is loading them
             self._vectors = None
             self._catching_up.release()
 
@@ -163,7 +182,7 @@ class LocalIndex(DocumentStore):
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
             return Retrieved(nothing, [Notice("no-word-found", f"no {which} has a word of the query")], "lexical")
-        with computing():  # which also bounds the memory for words
+        with computing():  # this also bounds the memory for words
             found = PoolWords.of(texts)
             del texts
             vectors, query = lexical_vectors(found, search.query)
@@ -173,7 +192,7 @@ class LocalIndex(DocumentStore):
 
     @contextmanager
     def _searched(self, search: Search) -> Iterator[tuple[VectorView, int]]:
-        """Yield the documents that pass the filter, as `_up_to_date` does, and how many there are in all."""
+        """Yield the documents that pass the filter, as `_up_to_date` does, and the number of all."""
         with self._up_to_date() as view:
             living = len(view)
             if not living:
@@ -184,13 +203,16 @@ class LocalIndex(DocumentStore):
 
     @contextmanager
     def _up_to_date(self) -> Iterator[VectorView]:
-        """Yield the vectors in the store's present state, in which this thread reads the store within the block."""
+        """Yield the vectors in the store's present state.
+
+        Within the block, this thread reads the store in the same state.
+        """
         with self._catching_up:
             self._loaded()
         with self.one_state():
-            with self._catching_up:  # the first read fixes the state, which must not be older than that of the vectors
+            with self._catching_up:  # the first read fixes the state, which must not be older than the vectors' state
                 vectors = self._loaded()
-                # A failure halfway makes these changes be repeated, which is harmless, rather than lost.
+                # After a failure halfway, these changes are repeated, which is harmless, rather than lost.
                 self._sequence = self._caught_up(vectors, self._sequence)
                 view = vectors.view()
             if self._policy.due(vectors):
@@ -198,7 +220,7 @@ class LocalIndex(DocumentStore):
             yield view
 
     def _loaded(self) -> VectorIndex:
-        """Return the vectors, after loading them if need be. The lock must be held."""
+        """Return the vectors, after loading them if necessary. The lock must be held."""
         lexical = self.has_words()
         if self._vectors is None or self._vectors.lexical != lexical:
             self._learn()
@@ -216,8 +238,10 @@ class LocalIndex(DocumentStore):
         return VectorIndex(self.info.dimension, block=block, rows=rows, lexical=lexical, make_mirror=self._make_mirror)
 
     def _caught_up(self, vectors: VectorIndex, sequence: int) -> int:
-        """Bring vectors from the state after a change to the present one; return the last change. Each page is read in
-        a transaction of its own, so that a long load does not block emptying the log."""
+        """Bring vectors from the state after a change to the present, and return the last change.
+
+        Each page is read in a transaction of its own, so that a long load does not block emptying the log.
+        """
         forgotten = complete = False
         while not complete:
             with self.one_state():
@@ -237,7 +261,10 @@ class LocalIndex(DocumentStore):
             self.learn_directions()
 
     def _adopt(self, block: Block, rows: Rows) -> None:
-        """Switch to a newer block. It catches up mostly before the switch, while the old one serves searches."""
+        """Switch to a newer block.
+
+        It catches up mostly before the switch, while the old one serves searches.
+        """
         vectors = self._over(block, rows)
         sequence = self._caught_up(vectors, block.sequence)
         with self._catching_up:
@@ -266,8 +293,11 @@ def _merged(
 
 
 class LocalCatalog:
-    """The indexes of a directory: NAME/GENERATION.sqlite3, with blocks. They appear and disappear by renaming the
-    folder. A generation is random, so processes that have a deleted index open never touch a later one of its name."""
+    """The indexes of a directory: NAME/GENERATION.sqlite3, with blocks.
+
+    They appear and disappear by renaming the folder. A generation is random, so processes that have a deleted index
+    open never touch a later one of its name.
+    """
 
     def __init__(
         self,
@@ -277,7 +307,14 @@ class LocalCatalog:
         most_open: int = MOST_OPEN,
         **options: Any,
     ) -> None:
-        """most_open: indexes kept open; the caller of most loses its oldest. make_mirror, options: of `LocalIndex`."""
+        """Open nothing yet.
+
+        Args:
+            directory: The folder of the indexes.
+            make_mirror: Makes an empty mirror, as for `LocalIndex`.
+            most_open: Indexes to keep open; the caller with the most loses its oldest.
+            options: Further arguments of `LocalIndex`.
+        """
         self._directory = directory
         self._make_mirror, self._options = make_mirror, options
         self._lock = threading.Lock()
@@ -287,7 +324,10 @@ class LocalCatalog:
         self._tidy()
 
     def check(self) -> None:
-        """See `Catalog.check`. Reads one index, an open one if possible; a damaged one says nothing about others."""
+        """Check as `Catalog.check` does, with one index, an open one if possible.
+
+        A damaged index says nothing about others.
+        """
         with self._lock:
             opened = list(self._open)
         trouble: errors.StorageUnavailable | None = None
@@ -331,7 +371,7 @@ class LocalCatalog:
                 index = self._opened(name, folder)
                 if len(self._open) >= self._most_open:
                     used = Counter([caller, *(other.caller for other in self._open.values())])
-                    oldest = max(self._open, key=lambda name: used[self._open[name].caller])  # of equals the first
+                    oldest = max(self._open, key=lambda name: used[self._open[name].caller])  # the first among equals
                     forgotten.callback(self._open.pop(oldest).release)
                 self._open[name] = index
             index.caller = caller or index.caller
@@ -384,14 +424,17 @@ class LocalCatalog:
         return ArtifactFile(folder, name)
 
     def restore(self, name: str, source: Path, *, replace: bool = False) -> interfaces.IndexDescription:
-        """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote. Raises InvalidIndexName,
-        IndexConflict if it exists and is not to be replaced, StorageFull, StorageUnavailable, and as `unpack` does."""
+        """Restore an index, under any name, from a folder that `LocalIndex.back_up` wrote.
+
+        Raises InvalidIndexName, IndexConflict if it exists and is not to be replaced, StorageFull, StorageUnavailable,
+        and as `unpack` does.
+        """
         folder = self._folder(name)
         if folder.exists() and not replace:
             raise _taken(name)
         temporary = self._directory / f".creating-{uuid4().hex}"
         trouble = f"{name!r} could not be restored from {source}"
-        with storage_errors(trouble), locked(self._directory, fcntl.LOCK_SH):  # so that nobody tidies the folder up
+        with storage_errors(trouble), locked(self._directory, fcntl.LOCK_SH):  # so that no process removes the folder
             try:
                 unpack(source, temporary, f"{uuid4().hex}{_SUFFIX}")
                 self._replace(folder, temporary) if replace else self._place(folder, temporary)
@@ -421,7 +464,7 @@ class LocalCatalog:
 
     @contextmanager
     def _looked_at(self, name: str) -> Iterator[LocalIndex]:
-        """Yield an index only for a look, for which no other makes room."""
+        """Yield an index only to describe it, without closing another for it."""
         with self._lock:
             lasting = name in self._open or len(self._open) < self._most_open
         if lasting:
@@ -443,7 +486,7 @@ class LocalCatalog:
                         return files[0]
                     after = folder.stat()
                     if (before.st_ino, before.st_ctime_ns) == (after.st_ino, after.st_ctime_ns):
-                        break  # else the index was deleted or replaced while its files were listed
+                        break  # otherwise the index was deleted or replaced while its files were listed
             except FileNotFoundError:
                 raise interfaces.unknown(folder.name) from None
         raise errors.CorruptIndex(
@@ -451,7 +494,10 @@ class LocalCatalog:
         )
 
     def _build(self, folder: Path, encoder: str | None, dimension: int, kind: str, lexical: bool) -> bool:
-        """Create the index in a temporary folder and move it into place; False if another process was faster."""
+        """Create the index in a temporary folder and move it into place.
+
+        Returns False if another process was faster.
+        """
         temporary = self._directory / f".creating-{uuid4().hex}"
         with storage_errors(str(folder)), locked(self._directory, fcntl.LOCK_SH):
             try:
@@ -467,7 +513,10 @@ class LocalCatalog:
         return False
 
     def _place(self, folder: Path, temporary: Path) -> None:
-        """Rename a temporary folder to its final name. Raises IndexConflict if that exists, and OSError."""
+        """Rename a temporary folder to its final name.
+
+        Raises IndexConflict if that exists, and OSError.
+        """
         try:
             temporary.rename(folder)
         except OSError as error:
@@ -477,7 +526,10 @@ class LocalCatalog:
         sync(self._directory)
 
     def _replace(self, folder: Path, temporary: Path) -> None:
-        """Do the same, and move any existing index away just before, and back if anything fails."""
+        """Place a folder as `_place` does, after moving an existing index away.
+
+        That index is moved back if anything fails.
+        """
         before = self._directory / f"{_REPLACED}{uuid4().hex}-{folder.name}"
         with ExitStack() as forgotten, self._lock:
             with suppress(FileNotFoundError):
@@ -492,7 +544,7 @@ class LocalCatalog:
         shutil.rmtree(before, ignore_errors=True)
 
     def _tidy(self) -> None:
-        """Remove what killed processes left, and restore an index that was about to be replaced."""
+        """Remove the files of killed processes, and restore an index that was about to be replaced."""
         for remains in self._directory.glob(".deleted-*"):
             shutil.rmtree(remains, ignore_errors=True)
         with suppress(OSError), locked(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -507,7 +559,10 @@ class LocalCatalog:
                 shutil.rmtree(remains, ignore_errors=True)
 
     def _forget(self, name: str, forgotten: ExitStack) -> None:
-        """Remove an open index, to be closed with `forgotten`: after the lock is released, since that may be slow."""
+        """Remove an open index, and let `forgotten` close it after the lock is released.
+
+        Closing may be slow.
+        """
         if (index := self._open.pop(name, None)) is not None:
             forgotten.callback(index.close)
 

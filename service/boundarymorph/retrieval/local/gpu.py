@@ -1,4 +1,4 @@
-"""Exact search with FAISS on a GPU, at depths beyond the number of results that its kernels return.
+"""Search exactly with FAISS on a GPU, at depths beyond the limit of its kernels.
 
 The vectors are spread at random over shards. The best results of a shard suffice unless the last one is among the
 nearest of all; then the search asks that shard for more.
@@ -26,7 +26,10 @@ _faiss: Any = faiss  # has few type hints
 
 
 def limit(library: Any) -> int:
-    """Return the most results that a build of FAISS returns on a GPU; 0 if it has no GPU support."""
+    """Return the most results that a build of FAISS returns on a GPU.
+
+    It is 0 without GPU support.
+    """
     if not hasattr(library, "StandardGpuResources"):
         return 0
     return CUVS_LIMIT if "CUVS" in str(library.get_compile_options()).upper() else NATIVE_LIMIT
@@ -54,7 +57,7 @@ class FaissMirror:
     """A `Mirror` of rows in shards, in 4d bytes per document on the device."""
 
     def __init__(self, shards: Sequence[FaissShard], most: int) -> None:
-        """most: results that a shard can return."""
+        """Use shards that return at most `most` results."""
         self.shards = shards
         self._most = most
         self._rng = np.random.default_rng(0)
@@ -71,7 +74,11 @@ class FaissMirror:
         return self
 
     def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        """See `Mirror.nominate`. Raises BeyondDevice if a shard may hold more of the nearest than it can return."""
+        """Nominate as `Mirror.nominate` does.
+
+        Raises:
+            BeyondDevice: If a shard may hold more of the nearest than it can return.
+        """
         error = 2 * rounding_error(query.size)
         with self._using:
             reaches = [self._first_reach(shard, view, depth) for shard in self.shards]
@@ -79,7 +86,7 @@ class FaissMirror:
             while True:
                 rows = np.concatenate([rows for rows, _ in found])
                 scores = np.concatenate([scores for _, scores in found])
-                # Rows added after this view may be among the results, as may dead ones.
+                # The results may include rows that were added after this view, and dead rows.
                 living = (rows < view.rows.count) & view.rows.alive[np.minimum(rows, view.rows.count - 1)]
                 rows, scores = rows[living], scores[living]
                 last = np.partition(scores, len(scores) - depth)[len(scores) - depth] if len(scores) >= depth else -2
@@ -100,13 +107,17 @@ class FaissMirror:
                     found[place] = self.shards[place].nearest(query, reaches[place])
 
     def _first_reach(self, shard: FaissShard, view: VectorView, depth: int) -> int:
-        """Return slightly more than the shard's share of the nearest, dead rows included."""
+        """Return slightly more than the shard's share of the nearest, including dead rows."""
         share = depth * len(shard.rows) // max(1, view.rows.living)
         return min(share + share // 4 + _MARGIN, self._most, len(shard.rows))
 
 
 def mirrors(device: int) -> Callable[[int], FaissMirror]:
-    """Return what makes an empty mirror of d dimensions on a GPU. Raises InvalidConfiguration if it is unusable."""
+    """Return a function that makes an empty mirror of d dimensions on a GPU.
+
+    Raises:
+        InvalidConfiguration: If the GPU is unusable.
+    """
     most = limit(_faiss)
     if most == 0:
         raise InvalidConfiguration("this FAISS has no GPU support; install faiss-gpu-cu12 instead of faiss-cpu")

@@ -1,4 +1,7 @@
-"""Filters over the metadata of a document store: a table of their values, and a cache of what recent filters match."""
+"""Filter by the metadata of a document store.
+
+There is a table of their values, and a cache of the matches of recent filters.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.retrieval.filters import MAX_STRING, AllOf, AnyOf, Compare, Condition, Exists, Filter, Not, spellings
 from boundarymorph.retrieval.local.sqlite_file import LIVING, interruptible, last_sequence, select
 
-FEW = 2_000  # writes since an answer whose metadata are read one by one, rather than asking anew
-_REMAINS = 10_000  # writes after which an answer is computed anew, without those that are gone
+FEW = 2_000  # most writes since an answer for which their metadata are read one by one
+_REMAINS = 10_000  # writes after which an answer is computed again, without deleted documents
 _ENTRY_BYTES = 1_024  # memory of a filter, without its values
 _EVERY = 2**62
 _FIRST_LIMIT, _GROWTH = 250, 4
-_READ_PER_CHECK = 8  # rows of an index that are read in the time of reading one document's metadata
+_READ_PER_CHECK = 8  # rows of an index that take the time of one document's metadata to read
 _BETWEEN = "\x1f"  # the names of a path; no filter can contain it
 # SQLite orders numbers before texts before bytes, so the bytes of other values come after both.
 _NULL, _FALSE, _TRUE, _PRESENT = b"\0", b"\1", b"\2", b"\3"
@@ -36,18 +39,24 @@ _ENDS = {
     ("text", "g"): " AND value < x''",
     ("text", "l"): " AND value >= ''",
 }
-_SPARSE = 32  # times as many numbers in the span of a set as in the set, from which sorting is faster than a mask
+_SPARSE = 32  # ratio of a set's span to its size from which sorting is faster than a mask
 _PIECE = 2**19  # characters that are parsed without a pause for other threads
 _NONE = np.empty(0, np.int64)
 
 
 def add(connection: sqlite3.Connection, documents: Iterable[tuple[int, bytes]]) -> None:
-    """Write the values of new documents, by sequence number and JSON metadata, in the caller's transaction."""
+    """Write the values of new documents, in the caller's transaction.
+
+    Documents come as sequence number and JSON metadata.
+    """
     connection.executemany("INSERT OR IGNORE INTO field_values VALUES (?, ?, ?)", _rows(documents))
 
 
 def remove(connection: sqlite3.Connection, sequences: Iterable[int]) -> None:
-    """Remove the values of documents, which must still be in the document table, where their metadata are."""
+    """Remove the values of documents, which must still be in the document table.
+
+    Their metadata are read from there.
+    """
     rows = _rows(select(connection, "sequence, metadata", sequences, by="sequence"))
     connection.executemany("DELETE FROM field_values WHERE field = ? AND value = ? AND sequence = ?", rows)
 
@@ -59,7 +68,7 @@ def _rows(documents: Iterable[tuple[int, bytes]]) -> list[tuple[str, Any, int]]:
 
 
 def _values(metadata: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every field with each of its values; one without a scalar is only present."""
+    """Yield every field with each of its values; a field without a scalar is only present."""
     for name, value in metadata.items():
         field = above + name
         if len(field) > MAX_STRING or _BETWEEN in name:
@@ -73,7 +82,10 @@ def _values(metadata: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
 
 
 def _stored(value: object) -> Any:
-    """Return what stands for a scalar. A text ends at its first NUL, and where no filter has more."""
+    """Return the stored form of a scalar.
+
+    A text ends at its first NUL, and at the greatest length of a filter's value.
+    """
     if isinstance(value, str):
         return value.partition("\0")[0][: MAX_STRING + 1]
     if value is None or isinstance(value, bool):
@@ -82,7 +94,10 @@ def _stored(value: object) -> Any:
 
 
 def _matching(connection: sqlite3.Connection, condition: Condition, most: int = _EVERY) -> NDArray[np.int64] | None:
-    """Return ascending sequence numbers of all documents that match; None if a comparison reads more than `most`."""
+    """Return ascending sequence numbers of all documents that match.
+
+    It is None if a comparison reads more than `most` rows.
+    """
     check_awaited()
     match condition:
         case Exists(path):
@@ -110,7 +125,7 @@ def _comparing(connection: sqlite3.Connection, leaf: Compare, most: int) -> NDAr
     paths, every = spellings(leaf.path), _NONE
     for number, names in enumerate(paths):
         found = _with_fields(connection, [names], test, values, most)
-        if found is not None and number and len(found):  # the first path that leads somewhere counts
+        if found is not None and number and len(found):  # the first path with a value counts
             before = _with_fields(connection, paths[:number], "TRUE", (), most)
             found = None if before is None else np.setdiff1d(found, before, assume_unique=True)
         if found is None:
@@ -164,7 +179,10 @@ def _with_fields(
 
 
 def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | None:
-    """Return ascending sequence numbers of all living documents, and perhaps others; None for more than `most`."""
+    """Return ascending sequence numbers of all living documents, and perhaps others.
+
+    It is None if there are more than `most`.
+    """
     source = f"documents INDEXED BY living WHERE {LIVING}"
     ends = connection.execute(f"SELECT min(sequence) FROM {source} UNION ALL SELECT max(sequence) FROM {source}")  # noqa: S608
     (first,), (last,) = ends.fetchall()
@@ -175,7 +193,10 @@ def _living(connection: sqlite3.Connection, most: int) -> NDArray[np.int64] | No
 
 
 def _read(connection: sqlite3.Connection, source: str, values: tuple[Any, ...], most: int) -> NDArray[np.int64] | None:
-    """Return sequence numbers in the order of the source, read as one text for speed; None for more than `most`."""
+    """Return sequence numbers in the order of the source, or None if there are more than `most`.
+
+    They are read as one text for speed.
+    """
     rows = f"SELECT sequence FROM {source} LIMIT ?"  # noqa: S608
     joined = f"SELECT count(*), group_concat(sequence, ' ') FROM ({rows})"  # noqa: S608
     count, text = connection.execute(joined, (*values, most + 1)).fetchone()
@@ -203,7 +224,7 @@ def _ascending(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """What matched a filter at write `until`; `full`: the write at which all of it was computed."""
+    """The matches of a filter at write `until`; all of them were computed at write `full`."""
 
     sequences: NDArray[np.int64]
     until: int
@@ -212,15 +233,23 @@ class _Matches:
 
 
 class MatchingReader:
-    """The documents that match a filter, cached for recent filters, up to a bound of memory. Thread-safe."""
+    """The documents that match a filter, cached for recent filters up to a bound of memory.
+
+    Thread-safe.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._lock = Lock()
         self._known: cachetools.LRUCache[Filter, _Matches] = cachetools.LRUCache(most_bytes, lambda each: each.bytes)
 
     def sequences(self, connection: sqlite3.Connection, filter: Filter) -> NDArray[np.int64]:
-        """Return ascending sequence numbers of all documents that match a filter, and perhaps of some deleted ones, in
-        the state of a transaction. Raises Abandoned once nobody waits for the answer."""
+        """Return ascending sequence numbers of all documents that match a filter.
+
+        They are of the state of a transaction, and may include some deleted documents.
+
+        Raises:
+            Abandoned: If no caller waits for the answer any more.
+        """
         last = last_sequence(connection)
         with self._lock:
             known = self._known.get(filter)
@@ -239,8 +268,8 @@ class MatchingReader:
                 assert every is not None
                 found, full = every, last
         found.flags.writeable = False
-        if known is None or known.until < last:  # else another thread has read a later state
+        if known is None or known.until < last:  # otherwise another thread has read a later state
             size = _ENTRY_BYTES + 2 * len(repr(filter.condition)) + found.nbytes
-            with self._lock, suppress(ValueError):  # larger than all may be
+            with self._lock, suppress(ValueError):  # larger than the bound for all
                 self._known[filter] = _Matches(found, last, full, size)
         return found

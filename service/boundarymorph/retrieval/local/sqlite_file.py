@@ -1,4 +1,7 @@
-"""A SQLite file in WAL mode shared by threads and processes: its connections, transactions and log; and its tables."""
+"""Share a SQLite file in WAL mode between threads and processes.
+
+This has its connections, transactions, log and tables.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from boundarymorph.retrieval.interfaces import IndexConfiguration
 
 _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
 _PATIENCE = 30.0  # seconds that a write waits for another writer
-_IDLE_CONNECTIONS = 8  # kept open for later calls, with two descriptors each
-_CACHE_KIB = 2_000  # of pages, per connection
-_STEPS = 10_000  # of SQLite's virtual machine, some 0.1 ms, between looks at whether anybody still waits
+_IDLE_CONNECTIONS = 8  # connections to keep open for later calls, with two descriptors each
+_CACHE_KIB = 2_000  # bytes of pages, per connection
+_STEPS = 10_000  # steps of SQLite's virtual machine, some 0.1 ms, between checks whether a caller still waits
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
 _TROUBLE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
@@ -59,14 +62,16 @@ SCHEMA = (
 
 
 class _Held(threading.local):
-    connection: sqlite3.Connection | None = None  # of this thread's state within `one_state`
+    connection: sqlite3.Connection | None = None  # the connection of this thread within `one_state`
 
 
 class SqliteFile:
-    """Durable transactions on one file. Thread-safe; readers never wait for writers. Raises UnknownIndex once the file
-    is deleted, CorruptIndex, StorageUnavailable or StorageFull."""
+    """Durable transactions on one file. Thread-safe; readers never wait for writers.
 
-    log_bytes = 4 * 2**20  # of SQLite's write-ahead log, above which a write empties it
+    Raises UnknownIndex once the file is deleted, CorruptIndex, StorageUnavailable or StorageFull.
+    """
+
+    log_bytes = 4 * 2**20  # bytes of SQLite's write-ahead log above which a write empties it
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,7 +88,10 @@ class SqliteFile:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Let this thread read a single state within the block. Meanwhile SQLite cannot empty its log."""
+        """Let this thread read a single state within the block.
+
+        Meanwhile SQLite cannot empty its log.
+        """
         with self.transaction() as connection:
             before, self._held.connection = self._held.connection, connection
             try:
@@ -133,19 +141,22 @@ class SqliteFile:
             self._bound_log()
 
     def empty_log(self) -> bool:
-        """Move the content of SQLite's log into the file; False if concurrent reads blocked that too long."""
+        """Move the content of SQLite's log into the file.
+
+        Returns False if concurrent reads blocked that too long.
+        """
         with suppress(sqlite3.Error), closing(self._connect(_LOG_PATIENCE)) as connection:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
         return False
 
     def release(self) -> None:
-        """Close the connections, from now on each at the end of its call."""
+        """Close the connections, and from now on each at the end of its call."""
         self._most_idle = 0
         self._close_idle()
 
     def close(self) -> None:
-        """Do the same, and let later calls raise UnknownIndex."""
+        """Close the connections as `release` does, and let later calls raise UnknownIndex."""
         self.release()
         self._closed = True
 
@@ -154,8 +165,11 @@ class SqliteFile:
             self._idle.pop().close()
 
     def _bound_log(self) -> None:
-        """Empty the write-ahead log if it is too long. A read that outlasts the patience lets it grow once more."""
-        with suppress(OSError):  # of a log that is gone
+        """Empty the write-ahead log if it is too long.
+
+        A read that outlasts the patience lets it grow once more.
+        """
+        with suppress(OSError):  # the log is gone
             if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
                 self._log_due = self.log_bytes if self.empty_log() else size + self.log_bytes
 
@@ -174,7 +188,7 @@ class SqliteFile:
         try:
             connection.execute("PRAGMA synchronous=FULL")
             _prepare(connection)
-            connection.execute("PRAGMA schema_version").fetchone()  # opens the log
+            connection.execute("PRAGMA schema_version").fetchone()  # this opens the log
         except BaseException:
             connection.close()
             raise
@@ -194,7 +208,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def interruptible(connection: sqlite3.Connection) -> Iterator[None]:
-    """Interrupt what the connection does within the block once nobody waits for it, and raise Abandoned."""
+    """Interrupt the connection's work in the block when no caller waits for it any more.
+
+    Raises:
+        Abandoned: After the interruption.
+    """
     check_awaited()
     connection.set_progress_handler(is_abandoned, _STEPS)
     try:
@@ -226,8 +244,14 @@ def storage_trouble(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _settled(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads the file as it is, without log and locks: only while all writes are in the file.
-    Raises StorageUnavailable if there are writes in the log or the file changes, and `trouble` if it is gone."""
+    """Yield a connection that reads the file as it is, without log and locks.
+
+    This works only while all writes are in the file.
+
+    Raises:
+        StorageUnavailable: If there are writes in the log or the file changes.
+        sqlite3.Error: `trouble`, if the file is gone.
+    """
     before = _state(path)
     if before is None and not path.exists():
         raise trouble
@@ -249,7 +273,7 @@ def _settled(path: Path, trouble: sqlite3.Error) -> Iterator[sqlite3.Connection]
 
 
 def _state(path: Path) -> _State | None:
-    """Return what changes with a write to the file; None if there is a log, or no file."""
+    """Return values that change with a write to the file; None if there is a log, or no file."""
     log = Path(f"{path}-wal")
     try:
         if log.exists() and log.stat().st_size:
@@ -261,7 +285,10 @@ def _state(path: Path) -> _State | None:
 
 
 def create_file(path: Path, *, encoder: str | None, dimension: int, kind: str, lexical: bool) -> None:
-    """Create the file, which must not exist. Raises OSError, and what `storage_trouble` raises."""
+    """Create the file, which must not exist.
+
+    Raises OSError, and the errors of `storage_trouble`.
+    """
     meta = {
         "encoder": encoder,
         "dimension": dimension,
@@ -281,7 +308,11 @@ def create_file(path: Path, *, encoder: str | None, dimension: int, kind: str, l
 
 
 def configuration(path: Path, connection: sqlite3.Connection) -> IndexConfiguration:
-    """Return what a store was created with. Raises CorruptIndex unless it is of the present schema version."""
+    """Return the configuration with which a store was created.
+
+    Raises:
+        CorruptIndex: Unless it is of the present schema version.
+    """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
@@ -306,7 +337,10 @@ def configuration(path: Path, connection: sqlite3.Connection) -> IndexConfigurat
 def select(
     connection: sqlite3.Connection, columns: str, keys: Iterable[str] | Iterable[int], *, by: str = "id"
 ) -> list[Any]:
-    """Return columns of the documents with these keys, unordered, without tombstones. by: the column of the keys."""
+    """Return columns of the documents with these keys, unordered, without tombstones.
+
+    `by` is the column of the keys.
+    """
     rows: list[Any] = []
     remaining = iter(dict.fromkeys(keys))
     while part := list(islice(remaining, _PARAMETERS)):

@@ -1,4 +1,7 @@
-"""The document store: one SQLite file per index, shared between processes; and the main directions of its vectors."""
+"""Store the documents of an index in one SQLite file, shared between processes.
+
+This also learns and stores the main directions of their vectors.
+"""
 
 from __future__ import annotations
 
@@ -36,31 +39,36 @@ from boundarymorph.retrieval.local.vectors import with_room
 
 COUNT = 64  # main directions
 SAMPLE = 4_096  # documents from which they are learned
-FEWEST = 1_000  # writes before the first time; the next time is after twice as many as the last
-LEARNED_AT = "directions_at"  # the key of the sequence number of the last write before they were learned
-SPAN, ROOM = 64, 2**16  # sequence numbers for each document in use, and in any index, up to which documents are kept
+FEWEST = 1_000  # writes before the directions are first learned; the next time is after twice as many
+LEARNED_AT = "directions_at"  # the key of the last write before the directions were learned
+SPAN, ROOM = 64, 2**16  # sequence numbers per document in use, and in any index, up to which documents stay cached
 _BLOCK = 1024  # documents projected at a time
-_SPARE, _ITERATIONS = 16, 4  # of the randomized decomposition
+_SPARE, _ITERATIONS = 16, 4  # iterations of the randomized decomposition
 _CHARACTERS = "characters(text) + characters(coalesce(title, ''))"
-_PAGE_CHARACTERS = 2**22  # of texts, after which a page ends; their words take some eight times as many bytes
+_PAGE_CHARACTERS = 2**22  # bytes of texts after which a page ends; their words take some eight times as many
 
 
 class Directions:
-    """The main directions of the vectors of one index: (d, m) orthonormal columns. Thread-safe. Documents that were
-    found are kept projected, in 2m bytes each and 4 bytes for each sequence number."""
+    """The main directions of the vectors of one index: (d, m) orthonormal columns. Thread-safe.
+
+    Found documents are cached projected, in 2m bytes each and 4 bytes for each sequence number.
+    """
 
     def __init__(self, basis: NDArray[np.float32]) -> None:
         self.basis = basis
         self._precise = basis.astype(np.float64)
         self._keeping = threading.Lock()
-        self._places = np.empty(0, np.int32)  # of documents among the kept, by sequence number; -1 for none
+        self._places = np.empty(0, np.int32)  # positions of documents in the cache, by sequence number; -1 for none
         self._kept = np.empty((0, basis.shape[1]), np.float16)
         self._count = 0
 
     @classmethod
     def of(cls, vectors: NDArray[np.float32], seed: int = 0) -> Directions:
-        """Learn at most COUNT directions from (n, d) unit rows: the first right singular vectors, by subspace iteration
-        from random directions (Halko, Martinsson and Tropp 2011, algorithm 4.4)."""
+        """Learn at most COUNT directions from (n, d) unit rows.
+
+        They are the first right singular vectors, by subspace iteration from random directions (Halko, Martinsson and
+        Tropp 2011, algorithm 4.4).
+        """
         rng = np.random.default_rng(seed)
         span = rng.standard_normal((vectors.shape[1], min(COUNT + _SPARE, *vectors.shape)), np.float32)
         for _ in range(_ITERATIONS):
@@ -77,13 +85,22 @@ class Directions:
         connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows.items())
 
     def units(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Project (n, d) rows. Returns (n, m) unit rows, each one the same wherever it is among the n."""
+        """Project (n, d) rows, and return (n, m) unit rows.
+
+        Each is the same wherever it is among the n.
+        """
         return ranking.unit_from_halves(self._halves(vectors))
 
     def halves_of(
         self, sequences: NDArray[np.int64], vectors: Callable[[NDArray[np.intp]], NDArray[np.floating]], living: int
     ) -> NDArray[np.float16]:
-        """Return (n, m) rows of n documents, of `units`. vectors: returns (k, d) rows at places. living: documents."""
+        """Return (n, m) rows of n documents, as of `units`.
+
+        Args:
+            sequences: (n,) their sequence numbers.
+            vectors: Returns (k, d) rows at positions.
+            living: Number of documents in the index.
+        """
         last = int(sequences.max(initial=0))
         if last > SPAN * living + ROOM:
             return self._halves(vectors(np.arange(len(sequences))))
@@ -93,7 +110,7 @@ class Directions:
                 larger[: len(self._places)] = self._places
                 self._places = larger
             missing = np.flatnonzero(self._places[sequences] < 0)
-            if self._count + len(missing) > 2 * living + ROOM:  # many that are kept are gone
+            if self._count + len(missing) > 2 * living + ROOM:  # many cached documents are deleted
                 self._places.fill(-1)
                 self._count, missing = 0, np.arange(len(sequences))
             self._kept = with_room(self._kept, self._count, len(missing))
@@ -106,8 +123,11 @@ class Directions:
             return np.asarray(self._kept[self._places[sequences]])
 
     def _halves(self, vectors: NDArray[np.floating]) -> NDArray[np.float16]:
-        """Project rows to unit length in float16; one without any of the directions gets the last. The sums are in
-        float64, as the rounding of float32 depends on the machine and on other rows, and can be seen in float16."""
+        """Project rows to unit length in float16; one without any of the directions gets the last.
+
+        The sums are in float64, because the rounding of float32 depends on the machine and on other rows, and shows in
+        float16.
+        """
         parts, lengths = ranking.to_unit_length((vectors.astype(np.float64) @ self._precise).astype(np.float32))
         parts[~(lengths > np.finfo(np.float16).tiny)] = np.eye(self.basis.shape[1], dtype=np.float32)[-1]
         return ranking.halves_from_floats(parts)
@@ -120,8 +140,17 @@ def directions_due(connection: sqlite3.Connection) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened after a sequence number: n documents written, with (n, d) float32 unit rows and any texts, and
-    deleted ids. sequence: where the next call continues. complete: whether there were no further changes."""
+    """The changes after a sequence number.
+
+    Attributes:
+        ids: The n documents written.
+        vectors: (n, d) float32 unit rows.
+        deleted: The ids of deleted documents.
+        sequence: The number from which the next call continues.
+        complete: Whether there were no further changes.
+        sequences: (n,) of the documents written.
+        contents: Their texts, if requested.
+    """
 
     ids: list[str]
     vectors: NDArray[np.float32]
@@ -133,13 +162,16 @@ class Changes:
 
 
 class DocumentStore(SqliteFile):
-    """Documents with their embeddings in one SQLite file. Raises the errors of `SqliteFile`. Each writing call is one
-    transaction. Every write and deletion of a document takes a new sequence number, so readers in any process keep up
-    by `changes`. Embeddings are stored as float16 and normalized when they are read."""
+    """Documents with their embeddings in one SQLite file.
+
+    Raises the errors of `SqliteFile`. Each writing call is one transaction. Every write and deletion of a document
+    takes a new sequence number, so readers in any process keep up by `changes`. Embeddings are stored as float16 and
+    normalized when they are read.
+    """
 
     tombstones_kept = 10_000  # deletions that `changes` still lists
     page_rows = 10_000  # changes at a time
-    filter_bytes = 64 * 2**20  # for the matches of recent filters
+    filter_bytes = 64 * 2**20  # bytes for the matches of recent filters
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -152,7 +184,10 @@ class DocumentStore(SqliteFile):
     def create(
         path: Path, *, encoder: str | None, dimension: int, kind: str = "flat", lexical: bool = True
     ) -> DocumentStore:
-        """Create the file, which must not exist, and open it. Raises OSError, and InvalidInput for a dimension."""
+        """Create the file, which must not exist, and open it.
+
+        Raises OSError, and InvalidInput for a dimension.
+        """
         if dimension < 1 and kind != WORDS:
             raise InvalidInput(f"an index needs a dimension of at least 1, not {dimension}")
         if kind == WORDS and (dimension or not lexical):
@@ -247,7 +282,10 @@ class DocumentStore(SqliteFile):
         return int(rows) - int(tombstones)
 
     def changes(self, after: int, *, texts: bool = False) -> Changes:
-        """Return a page of the writes and deletions after a sequence number. Older deletions are forgotten."""
+        """Return a page of the writes and deletions after a sequence number.
+
+        Older deletions are forgotten.
+        """
         with self.transaction() as connection:
             rows, complete = self._read_page(connection, "sequence > ?", (after,), texts=texts)
             sequence = last_sequence(connection) if complete else rows[-1][0]
@@ -263,7 +301,7 @@ class DocumentStore(SqliteFile):
         )
 
     def pages(self, until: int, *, texts: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float16], list[str]]]:
-        """Yield the numbers, stored vectors and texts of documents written up to a sequence number, in order."""
+        """Yield the numbers, stored vectors and texts of documents up to a number, in order."""
         after, complete, chosen = 0, False, f"{LIVING} AND sequence > ? AND sequence <= ?"
         while not complete:
             with self.transaction() as connection:
@@ -274,7 +312,10 @@ class DocumentStore(SqliteFile):
                 yield numbers, self._halves([row[2] for row in rows]), _contents(rows) if texts else []
 
     def forgets(self, after: int) -> bool:
-        """Whether `changes` no longer lists every deletion after this number; then use `living`."""
+        """Return whether `changes` no longer lists every deletion after this number.
+
+        If so, use `living`.
+        """
         with self.transaction() as connection:
             return after < int(fact(connection, "purged"))
 
@@ -322,7 +363,10 @@ class DocumentStore(SqliteFile):
             return last_sequence(connection)
 
     def matching_sequences(self, filter: Filter) -> NDArray[np.int64]:
-        """Return ascending sequence numbers of all documents that match a filter, and perhaps of some deleted ones."""
+        """Return ascending sequence numbers of all documents that match a filter.
+
+        They may include some deleted documents.
+        """
         with self.transaction() as connection:
             return self._matched.sequences(connection, filter)
 
@@ -338,7 +382,10 @@ class DocumentStore(SqliteFile):
         return len(present)
 
     def copy_to(self, target: Path) -> int:
-        """Copy one state of the store into a new file; return the number of documents. Raises CorruptIndex."""
+        """Copy one state of the store into a new file, and return the number of documents.
+
+        Raises CorruptIndex.
+        """
         with closing(sqlite3.connect(target, isolation_level=None)) as copy, storage_trouble(target):
             with self.transaction() as connection:
                 connection.backup(copy)
@@ -353,7 +400,7 @@ class DocumentStore(SqliteFile):
             return bool(fact(connection, "words"))
 
     def index_words(self) -> bool:
-        """Let the words be indexed from now on, by every process. False if they already are."""
+        """Let every process index the words from now on. Returns False if they already do."""
         with self.write() as connection:
             return connection.execute("UPDATE meta SET value = 1 WHERE key = 'words' AND value IS NULL").rowcount > 0
 

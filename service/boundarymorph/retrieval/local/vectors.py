@@ -1,4 +1,4 @@
-"""The vectors of an index: a block in files that all processes map, and what came since."""
+"""Hold the vectors of an index: a block in mapped files, and the changes since."""
 
 from __future__ import annotations
 
@@ -19,18 +19,27 @@ from boundarymorph.notices import Notice
 from boundarymorph.retrieval.ranking import are_among, check_search, exact_scores, unit_from_halves
 from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
 
-_BLOCK = 256  # vectors that are read at a time, so that they stay in the cache
+_BLOCK = 256  # vectors to read at a time, so that they stay in the cache
 Scalar = TypeVar("Scalar", bound=np.generic)
-_MARGIN = 64  # nominated beyond the depth: rounding may reorder the last ones
-_FAILURES = (RuntimeError, MemoryError)  # of FAISS: out of memory, or a failing device
+_MARGIN = 64  # rows nominated beyond the depth, because rounding may reorder the last ones
+_FAILURES = (RuntimeError, MemoryError)  # errors of FAISS: out of memory, or a failing device
 _faiss: Any = faiss  # has few type hints
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """n documents, best first. matrix: float32 unit rows, in which theirs are at (n,) places; scores: (n,) float64
-    inner products with the query; sequences: (n,), 0 if unknown; rows: (n,) where they are in the index."""
+    """n documents, best first.
+
+    Attributes:
+        ids: Their ids.
+        matrix: Float32 unit rows, which contain their vectors.
+        places: (n,) the row of each in `matrix`.
+        scores: (n,) float64 inner products with the query.
+        sequences: (n,), 0 if unknown.
+        rows: (n,) their rows in the index.
+        warnings: Warnings for the answer.
+    """
 
     ids: list[str]
     matrix: NDArray[np.float32]
@@ -52,8 +61,15 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Documents by row, in order of insertion. Immutable. ids, sequences: of at least `count` rows; alive: (count,);
-    living: how many are alive; numbering: changes when documents move."""
+    """Documents by row, in order of insertion. Immutable.
+
+    Attributes:
+        ids: Of at least `count` rows.
+        sequences: Of at least `count` rows.
+        alive: (count,) whether the row is in use.
+        living: How many are alive.
+        numbering: Changes when documents move.
+    """
 
     ids: list[str]
     sequences: NDArray[np.int64]
@@ -69,12 +85,12 @@ class Rows:
         return self.living
 
     def among(self, within: NDArray[np.int64]) -> Rows:
-        """Return the same with only the documents of these ascending sequence numbers alive."""
+        """Return these rows with only the documents of these ascending sequence numbers alive."""
         alive = self.alive & are_among(self.sequences[: self.count], within)
         return replace(self, alive=alive, living=int(alive.sum()))
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
-        """Return the ids of the documents whose sequence numbers are not among these ascending ones."""
+        """Return the ids of documents whose sequence numbers are not among these ascending ones."""
         rows = np.flatnonzero(self.alive & ~are_among(self.sequences[: self.count], living))
         return [self.ids[row] for row in rows]
 
@@ -87,7 +103,10 @@ class Rows:
         places: NDArray[np.int64],
         warnings: tuple[Notice, ...] = (),
     ) -> Neighbours:
-        """Return the best `depth` of m ascending rows by exact scores. matrix, places: of their vectors, (m,)."""
+        """Return the best `depth` of m ascending rows by exact scores.
+
+        Their vectors are at (m,) `places` of `matrix`.
+        """
         with computing():
             blocks = (matrix[places[start : start + _BLOCK]] for start in range(0, len(places), _BLOCK))
             scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
@@ -98,7 +117,10 @@ class Rows:
 
 
 def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
-    """Return the array if it has room for `more` rows after `count`, else a copy of at least twice the size."""
+    """Return an array with space for `more` rows after `count`.
+
+    It is the same array if that has the space, else a copy of at least twice the size.
+    """
     if count + more <= len(rows):
         return rows
     larger = np.empty((max(count + more, 2 * count), *rows.shape[1:]), dtype=rows.dtype)
@@ -108,7 +130,10 @@ def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """FAISS's inverted file over the rows of a block, and the probes and recall measured at ascending depths."""
+    """FAISS's inverted file over the rows of a block, and the probes at ascending depths.
+
+    The recall was measured for each depth.
+    """
 
     index: Any
     depths: tuple[int, ...]
@@ -120,7 +145,10 @@ class Clusters:
         return int(self.index.nlist)
 
     def probes(self, depth: int) -> int:
-        """Return the probes for any depth, interpolated linearly in logarithms; beyond all depths in proportion."""
+        """Return the probes for any depth.
+
+        They are interpolated linearly in logarithms, and beyond all depths in proportion.
+        """
         if depth >= self.depths[-1]:
             return -(-self.tried[-1] * depth // self.depths[-1])
         return int(np.ceil(np.exp(np.interp(np.log(depth), np.log(self.depths), np.log(self.tried))) - 1e-9))
@@ -128,7 +156,10 @@ class Clusters:
     def search(
         self, query: NDArray[np.float32], reach: int, probes: int, chosen: Any = None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return scores and rows of up to `reach` that are near, best first. chosen: FAISS's selector of rows."""
+        """Return scores and rows of up to `reach` near vectors, best first.
+
+        `chosen` is FAISS's selector of rows.
+        """
         parameters = _faiss.SearchParametersIVF(sel=chosen, nprobe=probes)
         (scores,), (rows,) = self.index.search(query[None], reach, params=parameters)
         return scores[rows >= 0], rows[rows >= 0]
@@ -136,10 +167,19 @@ class Clusters:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The n rows of a store up to a change, in order of sequence number. Read only: FAISS aborts if one is added.
-    sequence: the change; sequences: (n,) of the rows. halves: (n, d) as stored; vectors: FAISS's index of them; loss:
-    by which the length of one differs most from 1. clusters: of kind ivf. words: columns, and the (n,) words of each
-    row."""
+    """The n rows of a store up to a change, in order of sequence number.
+
+    Read only: FAISS aborts if a row is added.
+
+    Attributes:
+        sequence: The number of the change.
+        sequences: (n,) of the rows.
+        halves: (n, d) as stored.
+        vectors: FAISS's index of them.
+        loss: The largest difference of a row's length from 1.
+        clusters: Only of kind ivf.
+        words: Columns, and the (n,) number of words of each row.
+    """
 
     sequence: int
     sequences: NDArray[np.int64]
@@ -156,7 +196,10 @@ class Block:
     def search(
         self, query: NDArray[np.float32], reach: int, chosen: Any = None
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return scores by the stored halves, and rows, of the nearest `reach`, best first. chosen: see `Clusters`."""
+        """Return scores by the stored halves, and rows, of the nearest `reach`, best first.
+
+        `chosen` is FAISS's selector of rows.
+        """
         (scores,), (rows,) = self.vectors.search(query[None], reach, params=_faiss.SearchParameters(sel=chosen))
         return scores, rows
 
@@ -169,14 +212,21 @@ class Mirror(Protocol):
     """The vectors of a view on a device, which nominates candidates."""
 
     def extended(self, view: VectorView, kept: int) -> Mirror:
-        """Return the mirror of a view whose first `kept` rows are those here, where searches may go on meanwhile."""
+        """Return the mirror of a view whose first `kept` rows are those here.
+
+        Searches of this mirror may continue meanwhile.
+        """
 
     def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
-        """Return ascending living rows that certainly include the nearest `depth`, of more. Raises BeyondDevice."""
+        """Return ascending living rows that certainly include the nearest `depth`.
+
+        Raises:
+            BeyondDevice: If that is not certain.
+        """
 
 
 class _Unloaded:
-    """In place of a mirror that had no room for the vectors."""
+    """Replaces a mirror whose device was too small for the vectors."""
 
     def extended(self, view: VectorView, kept: int) -> _Unloaded:
         return self
@@ -187,8 +237,16 @@ class _Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class VectorView:
-    """The state of a `VectorIndex` that one search sees. Immutable. rows: of the block, then of the (capacity, d)
-    matrix, where they never change. words: of all rows. mirror: on a device. whole: whether no rows are left out."""
+    """The state of a `VectorIndex` that one search sees. Immutable.
+
+    Attributes:
+        rows: First those of the block, then those of the matrix.
+        block: The block, if any.
+        matrix: (capacity, d), where rows never change.
+        words: The words of all rows.
+        mirror: The vectors on a device.
+        whole: Whether no rows are left out.
+    """
 
     rows: Rows
     block: Block | None
@@ -206,14 +264,17 @@ class VectorView:
         return 0 if self.block is None else self.block.count
 
     def among(self, within: NDArray[np.int64]) -> VectorView:
-        """Return the same with only the documents of these ascending sequence numbers."""
+        """Return this view with only the documents of these ascending sequence numbers."""
         return replace(self, rows=self.rows.among(within), whole=False)
 
     def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
-        """Return the `depth` nearest to a (d,) unit query; ties in order of insertion. Float32 nominates somewhat more,
-        to be ranked in float64. In a block with clusters some may be missed, unless this is not the whole."""
+        """Return the `depth` nearest to a (d,) unit query; ties in order of insertion.
+
+        Float32 nominates somewhat more, to be ranked in float64. In a block with clusters some may be missed, unless
+        this is not the whole.
+        """
         check_search(query, depth, self.matrix.shape[1])
-        _faiss.omp_set_num_threads(1)  # of this thread: searches at the same time have the other cores
+        _faiss.omp_set_num_threads(1)  # for this thread: concurrent searches have the other cores
         rows, found = self.rows, None
         warnings: tuple[Notice, ...] = ()
         if self.mirror is not None and self.whole and depth < len(rows):
@@ -227,7 +288,7 @@ class VectorView:
         return rows.ranked(query, depth, found, self.vectors(found), np.arange(len(found)), warnings)
 
     def vectors(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return (n, d) unit rows of these ascending rows, bit for bit those that the store returns."""
+        """Return (n, d) unit rows of these ascending rows, bit for bit as the store returns them."""
         if self.block is None:
             return self.matrix[rows]
         found = np.empty((len(rows), self.matrix.shape[1]), np.float32)
@@ -259,8 +320,14 @@ class VectorView:
 
 
 class VectorIndex:
-    """Unit vectors by document id. Thread-safe: a view contains all or nothing of each writing call. sequence: the last
-    change in the block, or 0; changed: documents changed since."""
+    """Unit vectors by document id. Thread-safe.
+
+    A view contains all or nothing of each writing call.
+
+    Attributes:
+        sequence: The last change in the block, or 0.
+        changed: Documents changed since.
+    """
 
     def __init__(
         self,
@@ -272,14 +339,23 @@ class VectorIndex:
         lexical: bool = False,
         make_mirror: Callable[[int], Mirror] | None = None,
     ) -> None:
-        """rows: of the block. lexical: whether rows have words. make_mirror: makes an empty one, given d."""
+        """Start with a block or empty.
+
+        Args:
+            dimension: The length of the vectors.
+            capacity: Rows of the matrix.
+            block: The block.
+            rows: The rows of the block.
+            lexical: Whether rows have words.
+            make_mirror: Makes an empty mirror, given d.
+        """
         self._dimension = dimension
         self._rows = Rows([], np.empty(0, np.int64), np.empty(0, np.bool_), 0) if rows is None else rows
         self._row_of = {self._rows.ids[row]: row for row in np.flatnonzero(self._rows.alive).tolist()}
         self._block = block
         self.lexical = lexical
         self._make_mirror = make_mirror
-        self._parts: tuple[Columns, ...] = ()  # of the words since the block, in order of rows
+        self._parts: tuple[Columns, ...] = ()  # columns of the words since the block, in order of rows
         self._lengths = np.empty(0, np.uint32) if block is None or block.words is None else block.words[1]
         self._writing = threading.Lock()
         self.sequence = 0 if block is None else block.sequence
@@ -297,8 +373,19 @@ class VectorIndex:
         sequences: NDArray[np.int64] | None = None,
         texts: Sequence[str] = (),
     ) -> None:
-        """Add n documents with their (n, d) unit rows, replacing those of the same id; the last one of an id wins.
-        sequences: (n,) positive numbers. texts: of the n, for an index of words. Raises InvalidEmbeddings."""
+        """Add n documents with their (n, d) unit rows, replacing those of the same id.
+
+        The last one of an id wins.
+
+        Args:
+            ids: The n ids.
+            vectors: (n, d) unit rows.
+            sequences: (n,) positive numbers.
+            texts: The n texts, for an index of words.
+
+        Raises:
+            InvalidEmbeddings: If the rows do not fit.
+        """
         if vectors.shape != (len(ids), self._dimension):
             raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
         # In a context of its own, since others depend on it, even if nobody waits for this search any more.
@@ -327,7 +414,7 @@ class VectorIndex:
         return self._view
 
     def _publish(self, matrix: NDArray[np.float32]) -> None:
-        """Make a new state visible to searches, without the dead rows of the matrix once these are many."""
+        """Make a new state visible to searches, without dead rows of the matrix once there are many."""
         now, base = self._rows, self._view.base
         living = int(np.count_nonzero(now.alive[base:]))
         if now.count - base > 2 * living + 1024:
@@ -361,7 +448,10 @@ class VectorIndex:
         self._rows = replace(now, sequences=numbers, alive=alive, living=len(self._row_of))
 
     def _close_gaps(self, base: int) -> NDArray[np.int64]:
-        """Move the living documents after the first `base` rows together, in order; return the former rows of these."""
+        """Move the living documents after the first `base` rows together, in order.
+
+        Returns their former rows.
+        """
         now = self._rows
         moved = np.flatnonzero(now.alive[base:]) + base
         rows = np.concatenate([np.arange(base), moved])
@@ -380,7 +470,7 @@ class VectorIndex:
         self._parts = tuple(parts)
 
     def _mirrored(self, view: VectorView, make: Callable[[int], Mirror]) -> Mirror:
-        """Return the mirror of a view; from the first failure on one that cannot nominate."""
+        """Return the mirror of a view, or after the first failure one that cannot nominate."""
         before = self._view
         if isinstance(before.mirror, _Unloaded):
             return before.mirror
@@ -401,8 +491,14 @@ class VectorIndex:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPolicy:
-    """When the block of an index is made. least: documents, and changes, below which it is not; share: of its documents
-    that may change before; pause: seconds to the next attempt, doubled by failures up to longest."""
+    """Decides when the block of an index is made.
+
+    Attributes:
+        least: Documents, and changes, below which it is not made.
+        share: Share of its documents that may change before.
+        pause: Seconds to the next attempt, doubled by failures.
+        longest: The longest pause.
+    """
 
     least: int = 20_000
     share: float = 0.2
@@ -423,7 +519,10 @@ def rounding_error(dimension: int) -> float:
 def _in_block(
     block: Block, alive: NDArray[np.bool_], query: NDArray[np.float32], depth: int, approximately: bool
 ) -> NDArray[np.int64]:
-    """Return ascending living rows of a block that include the nearest `depth`, if approximately then probably."""
+    """Return ascending living rows of a block that include the nearest `depth`.
+
+    They probably include them if the search is approximate.
+    """
     living = int(np.count_nonzero(alive))
     wanted = min(depth, living)
     if wanted == living:
@@ -431,7 +530,7 @@ def _in_block(
     chosen = None if living == len(alive) else _faiss.IDSelectorBitmap(np.packbits(alive, bitorder="little"))
     error, reach = block.loss + rounding_error(query.size), wanted + wanted // 64 + _MARGIN
     clusters = block.clusters if approximately else None
-    probes = 0 if clusters is None else clusters.probes(-(-wanted * len(alive) // living))  # the dead use up some
+    probes = 0 if clusters is None else clusters.probes(-(-wanted * len(alive) // living))  # dead rows take some places
     while True:
         check_awaited()
         reach = min(reach, living)
@@ -448,7 +547,10 @@ def _in_block(
 
 
 def _nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
-    """Return ascending positions that certainly include the best `depth` of scores with this error: `depth` items truly
-    have the depth-th score minus the error, so a better one has here that minus the error."""
+    """Return ascending positions that certainly include the best `depth` of inexact scores.
+
+    The scores have at most this error. `depth` items truly have the depth-th score minus the error, so a better one has
+    here that minus the error.
+    """
     last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
     return np.flatnonzero(scores >= last - 2 * error)

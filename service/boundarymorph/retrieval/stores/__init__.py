@@ -1,1 +1,4 @@
-"""Tables and collections in the stores that people have, as indexes: one contract, and everything that stores share."""
+"""Use tables and collections in existing stores as indexes.
+
+There is one contract for stores, and everything that they share.
+"""

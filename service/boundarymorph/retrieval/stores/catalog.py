@@ -1,4 +1,4 @@
-"""Catalogs of the tables of a store, and of several stores at once."""
+"""Define catalogs of the tables of a store, and of several stores at once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from boundarymorph.retrieval.stores.table import Store, Table, guessed, made
 from boundarymorph.settings import Attached
 
 log = logging.getLogger(__name__)
-_ESCAPED = {"_": "__", ".": "_d", "-": "_h"}  # so that every store takes the name of a table as it is
+_ESCAPED = {"_": "__", ".": "_d", "-": "_h"}  # so that every store accepts the name of a table
 _PLAIN = {escaped: plain for plain, escaped in _ESCAPED.items()}
 
 
 class StoreCatalog(interfaces.Catalog):
-    """A `Catalog` of the tables of a store: those made here, whose names begin with `prefix`, and others, which the
-    settings describe or whose columns can be guessed. Also raises RetrieverUnavailable and RetrieverFailed."""
+    """A `Catalog` of the tables of a store.
+
+    Tables made here have names that begin with `prefix`. The settings describe the others, or their columns can be
+    guessed. Also raises RetrieverUnavailable and RetrieverFailed.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,17 @@ class StoreCatalog(interfaces.Catalog):
         clock: Callable[[], float] = time.monotonic,
         directory: Path = Path(".artifacts"),
     ) -> None:
-        """encoder: of guessed tables. schema_seconds: until a table is described again. directory: for artifacts."""
+        """Open nothing yet.
+
+        Args:
+            store: The store.
+            described: The tables that the settings describe.
+            encoder: The encoder of guessed tables.
+            prefix: The beginning of the names of tables made here.
+            schema_seconds: Seconds until a table is described again.
+            clock: Returns the time in seconds.
+            directory: The folder for artifacts.
+        """
         self._directory = directory
         self._store, self._described, self._encoder, self._prefix = store, dict(described or {}), encoder, prefix
         self._seconds, self._clock = schema_seconds, clock
@@ -91,7 +104,10 @@ class StoreCatalog(interfaces.Catalog):
         return info.created == created
 
     def get(self, name: str, caller: str = "") -> StoreIndex:
-        """See `Catalog.get`. An index deleted elsewhere a moment ago may still be returned; its calls then fail."""
+        """Return an index as `Catalog.get` does.
+
+        An index that was just deleted elsewhere may still be returned; its calls then fail.
+        """
         with self._lock:
             index, until = self._open.get(name, (None, 0.0))
         if index is not None and not index.table.stale and self._clock() < until:
@@ -108,7 +124,10 @@ class StoreCatalog(interfaces.Catalog):
         return interfaces.listed(names, self.describe, named=True)
 
     def artifacts(self, name: str) -> ArtifactFile:
-        """See `Catalog.artifacts`. An index of the same name that was created later has others."""
+        """Return the artifacts as `Catalog.artifacts` does.
+
+        A later index of the same name has others.
+        """
         return self._artifacts(self.get(name))
 
     def _artifacts(self, index: StoreIndex) -> ArtifactFile:
@@ -117,7 +136,7 @@ class StoreCatalog(interfaces.Catalog):
         return ArtifactFile(self._directory / folder, index.name, create=True)
 
     def delete(self, name: str) -> None:
-        """See `Catalog.delete`. Raises InvalidInput if the table is not ours."""
+        """Remove an index as `Catalog.delete` does. Raises InvalidInput if the table is not ours."""
         if name in self._described or name not in self._tables(fresh=True)[0]:
             self.get(name)
             raise errors.InvalidInput(f"the index {name!r} is a table of your own; delete it in {self._store.name}")
@@ -185,7 +204,11 @@ class StoreCatalog(interfaces.Catalog):
 
 
 def _information(table: Table) -> interfaces.IndexConfiguration:
-    """Return what an index was created with. Raises CorruptIndex if its table was not made here."""
+    """Return the configuration with which an index was created.
+
+    Raises:
+        CorruptIndex: If its table was not made here.
+    """
     try:
         about = orjson.loads(table.about)
         return interfaces.IndexConfiguration(
@@ -199,16 +222,24 @@ def _information(table: Table) -> interfaces.IndexConfiguration:
 
 
 class Catalogs(interfaces.Catalog):
-    """A `Catalog` over one for new indexes and those of stores. An index is `STORE/NAME`, or found by its name among
-    the described, the base, then other stores. It is called `STORE/NAME` unless described once or in the base."""
+    """A `Catalog` over a base catalog for new indexes and the catalogs of stores.
+
+    An index is `STORE/NAME`, or found by its name among the described, the base, then other stores. It is called
+    `STORE/NAME` unless only one is described by that name or it is in the base.
+    """
 
     def __init__(self, base: interfaces.Catalog, stores: Mapping[str, StoreCatalog]) -> None:
-        """base: where indexes without a store in their name are made; may be one of the stores."""
+        """Combine catalogs.
+
+        Args:
+            base: The catalog for indexes without a store in their name; may be one of the stores.
+            stores: The catalogs by the name of the store.
+        """
         self._base, self._stores = base, stores
         self._away: set[str] = set()
 
     def check(self) -> None:
-        """See `Catalog.check`; of the base alone: a store that is away fails only its own requests."""
+        """Check the base alone: a store that is away fails only its own requests."""
         self._base.check()
 
     def exists(self, name: str) -> bool:
@@ -239,7 +270,7 @@ class Catalogs(interfaces.Catalog):
         return found
 
     def list(self, wanted: Callable[[str], bool] = interfaces.every) -> interfaces.Listed:
-        """See `Catalog.list`. A store that is away is listed by its name."""
+        """List the indexes as `Catalog.list` does, and a store that is away by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
         shown = [*self._base.list(lambda name: name not in described and wanted(name))]
         for catalog in self._stores.values():
@@ -255,7 +286,7 @@ class Catalogs(interfaces.Catalog):
         return sorted(shown, key=lambda info: info.name)
 
     def totals(self) -> Mapping[str, interfaces.IndexTotals]:
-        """See `Catalog.totals`; of the base alone. Log each other store that is away, and when it is back."""
+        """Return the totals of the base, and log when another store is away or back."""
         for name, catalog in self._stores.items():
             try:
                 if catalog is not self._base:
@@ -287,7 +318,10 @@ class Catalogs(interfaces.Catalog):
         return inner if holders == [store] else f"{store}/{inner}"
 
     def _of(self, name: str) -> tuple[interfaces.Catalog, str]:
-        """Return the catalog with an index, the base for one that does not exist, and its name there."""
+        """Return the catalog with an index, and its name there.
+
+        An index that does not exist belongs to the base.
+        """
         store, slash, inner = name.partition("/")
         if slash:
             if store not in self._stores:
@@ -308,5 +342,5 @@ class Catalogs(interfaces.Catalog):
 def _there(catalog: interfaces.Catalog, name: str) -> bool:
     try:
         return interfaces.NAME.fullmatch(name) is not None and catalog.exists(name)
-    except errors.BoundaryMorphError:  # one that is away hides no other
+    except errors.BoundaryMorphError:  # a store that is away hides no other
         return False

@@ -1,4 +1,4 @@
-"""An index over a table of a store, with all that does not depend on the kind of store."""
+"""Define an index over a table, independent of the kind of store."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ HYBRID_OF_THE_POOL = "{} has no full-text search here: hybrid ranks the {:,} nea
 APPROXIMATE = "{} searched its index, which may miss some of the nearest"
 MOST_SIFTED = 65_536  # documents whose metadata are read in one search
 WRITTEN_AT_A_TIME, READ_AT_A_TIME = 1_000, 100  # documents
-SAMPLE = 8  # documents looked at for one with a text
+SAMPLE = 8  # documents to search for one with a text
 
 
 class StoreIndex:
     """An `Index` over a table, whose candidates are ranked here exactly, ties by id."""
 
     def __init__(self, name: str, info: IndexConfiguration, table: Table, store: str) -> None:
-        """store: the name of the engine, for messages."""
+        """Use a table of `store`, the name of the engine in messages."""
         self.name, self.info, self.table, self._store = name, info, table, store
 
     def count(self) -> int:
         return self.table.count()
 
     def retrieve(self, search: Search) -> Retrieved:
-        """See `Index.retrieve`. BM25 is computed over the texts of the pool."""
+        """Search as `Index.retrieve` does. BM25 is computed over the texts of the pool."""
         if search.hybrid and not self.info.lexical:
             raise InvalidInput(f"the index {self.name!r} keeps no words; leave hybrid out")
         unit, depth = search.unit, search.depth
@@ -58,7 +58,10 @@ class StoreIndex:
         return Retrieved(pool, (*said, *warnings), documents=_settled(pool, read, _shared(found.ids)))
 
     def sample(self) -> tuple[Document, NDArray[np.float32]] | None:
-        """Return a document with a text, and its (d,) unit vector; None if the first few have no text."""
+        """Return a document with a text, and its (d,) unit vector.
+
+        It is None if the first few documents have no text.
+        """
         found = self.table.search(self._anywhere, SAMPLE, True, documents=True)
         near, _ = _ranked(found, np.ones(self.info.dimension, np.float32), SAMPLE)
         read = dict(found.documents) or self.documents(near.ids)
@@ -68,7 +71,7 @@ class StoreIndex:
         return None
 
     def outlines(self, most: int) -> Sequence[tuple[int, Mapping[str, Any]]]:
-        """See `Index.outlines`: of the documents nearest to one direction."""
+        """Return the characters and metadata of the documents nearest to one direction."""
         found = self.table.search(self._anywhere, most, True, vectors=False)
         read = self.documents([id for id in found.ids if id is not None])
         return [(len(each.text) + len(each.title or ""), each.metadata) for each in read.values()]
@@ -79,7 +82,10 @@ class StoreIndex:
     def upsert(
         self, documents: Sequence[Document], embeddings: NDArray[np.floating], digests: Sequence[bytes] | None = None
     ) -> None:
-        """See `Index.upsert`. If it fails halfway, some documents may have been written; repeat the call."""
+        """Write as `Index.upsert` does.
+
+        If it fails halfway, some documents may have been written; repeat the call.
+        """
         table = self._writable()
         if not documents:
             return
@@ -100,7 +106,10 @@ class StoreIndex:
         return sum(map(self._writable().delete, self._portions(ids)))
 
     def delete_matching(self, filter: Filter) -> int:
-        """See `Index.delete_matching`. If it fails halfway, some documents may have been removed; repeat the call."""
+        """Remove as `Index.delete_matching` does.
+
+        If it fails halfway, some documents may have been removed; repeat the call.
+        """
         table, deleted = self._writable(), 0
         where = bounds(filter.condition, table).possible
         while where is not False:
@@ -108,7 +117,7 @@ class StoreIndex:
             before = deleted
             for read in in_pieces(self.documents, [id for id in found.ids if id is not None]):
                 deleted += self.delete([id for id, each in read.items() if filter.matches(each.metadata)])
-            if deleted == before:  # else a search that is not exact may have missed some
+            if deleted == before:  # an inexact search may have missed some
                 break
         return deleted
 
@@ -124,7 +133,7 @@ class StoreIndex:
         )
 
     def page(self, after: str, most: int, size: int = STOP) -> Sequence[Document]:
-        """See `Index.page`. A store returns no documents in an order."""
+        """Raise InvalidInput: a store returns no documents in an order."""
         raise InvalidInput(f"the documents of {self.name!r} can be listed only where they are kept, not here")
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
@@ -142,7 +151,11 @@ class StoreIndex:
         return self.table
 
     def _missing(self, found: Found, wanted: int, condition: Condition | None) -> list[Notice]:
-        """Return a warning if a search without a filter returned fewer than there are. Raises EmptyIndex."""
+        """Return a warning if a search without a filter returned fewer documents than there are.
+
+        Raises:
+            EmptyIndex: If there are no documents.
+        """
         there, returned = self.count(), len(found.ids)
         if not there:
             raise EmptyIndex(f"the index {self.name!r} holds no documents yet")
@@ -156,7 +169,10 @@ class StoreIndex:
     def _distinct(
         self, unit: NDArray[np.float32], depth: int, condition: Condition | None, *, documents: bool
     ) -> tuple[Found, Pool, list[Notice]]:
-        """Return the rows of a search, deeper where some cannot be used, the pool of the nearest, and warnings."""
+        """Return the rows of a search, the pool of the nearest, and warnings.
+
+        The search is repeated at a greater depth if some rows cannot be used.
+        """
         wanted = depth
         while True:
             found = self._nearest(unit, wanted, condition, documents=documents)
@@ -178,7 +194,7 @@ class StoreIndex:
         return self._sifted(unit, depth, possible, condition)
 
     def _sifted(self, unit: NDArray[np.float32], depth: int, where: object, condition: Condition) -> Found:
-        """Return the nearest that match a filter, from those that match a broader one."""
+        """Return the nearest documents that match a filter, among those that match a broader one."""
         wanted = depth
         while True:
             found = self.table.search(unit, wanted, where, vectors=False, documents=True)
@@ -215,7 +231,10 @@ class StoreIndex:
         return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[Notice]]:
-        """Return a pool with BM25 and terms of its texts, and warnings. read: gets documents without content."""
+        """Return a pool with BM25 and terms of its texts, and warnings.
+
+        Documents without content are added to `read`.
+        """
         by_id = self._contents(pool.ids, read)
         texts = [by_id.get(id, "") for id in pool.ids]
         empty = sum(id in by_id and not has_content(text) for id, text in zip(pool.ids, texts, strict=True))
@@ -237,7 +256,7 @@ class StoreIndex:
         ]
 
     def _contents(self, ids: Sequence[str], read: dict[str, Document]) -> dict[str, str]:
-        """Return the beginnings of texts from which words are taken, by id."""
+        """Return the beginnings of texts, from which words are taken, by id."""
         there: list[str] = []
 
         def contents() -> Iterator[str]:
@@ -271,7 +290,10 @@ def _units(found: Found) -> NDArray[np.float32]:
 
 
 def _ranked(found: Found, unit: NDArray[np.float32], depth: int) -> tuple[Pool, list[Notice]]:
-    """Return the pool of a search, with the nearest of rows that share an id, and its warnings."""
+    """Return the pool of a search with its warnings.
+
+    Of rows that share an id the nearest counts.
+    """
     vectors, said = _units(found), list(found.warnings)
     scores = exact_scores(vectors, unit) if len(found.ids) else np.empty(0)
     ids = {row: id for row, id in enumerate(found.ids) if id is not None}
@@ -308,5 +330,8 @@ def _without_direction(count: int) -> Notice:
 
 
 def _settled(pool: Pool, read: Mapping[str, Document], shared: Collection[str]) -> dict[str, Document]:
-    """Return the documents that should not be read again: those without content, and those of rows that share an id."""
+    """Return the documents that need no second reading.
+
+    They have no content, or their rows share an id.
+    """
     return {id: read[id] for id in pool.ids if id in read and (id in shared or not has_content(read[id].content))}

@@ -1,4 +1,7 @@
-"""The contract of a store, and what stores share. `StoreIndex` and `StoreCatalog` do the rest."""
+"""Define the contract of a store, and the parts that stores share.
+
+`StoreIndex` and `StoreCatalog` do the rest.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,15 @@ _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
 class Found(NamedTuple):
-    """n rows in any order. ids: None for a row without one; several may share one. vectors: (n, d) of any length;
-    documents: by id, of the first row; if wanted. exact: whether all vectors were compared, None if unknown."""
+    """n rows in any order.
+
+    Attributes:
+        ids: None for a row without an id; several rows may share one.
+        vectors: (n, d) of any length, if requested.
+        documents: By id, of the first row with it, if requested.
+        warnings: Warnings for the answer.
+        exact: Whether all vectors were compared; None if unknown.
+    """
 
     ids: Sequence[str | None]
     vectors: NDArray[np.floating] | None
@@ -34,10 +44,19 @@ class Found(NamedTuple):
 
 
 class Table(Language[Any], Protocol):
-    """A table or collection of documents with vectors, and the language of its filters. All methods block, are
-    thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is gone. words: whether
-    `best` finds documents by words. stale: whether the table should be opened again. about: what `Store.create` was
-    told. at_a_time: most ids it is asked for."""
+    """A table or collection of documents with vectors, and the language of its filters.
+
+    All methods block, are thread-safe, and raise RetrieverUnavailable, RetrieverFailed, or UnknownIndex if the table is
+    gone.
+
+    Attributes:
+        attached: Its name and columns.
+        dimension: The length of the vectors.
+        words: Whether `best` finds documents by words.
+        stale: Whether the table should be opened again.
+        about: The text that `Store.create` received.
+        at_a_time: Most ids per call.
+    """
 
     attached: Attached
     dimension: int
@@ -52,15 +71,25 @@ class Table(Language[Any], Protocol):
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer. where: an expression
-        of `filters.bounds`, or True. vectors, documents: what to return besides the ids."""
+        """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer.
+
+        Args:
+            query: The vector.
+            depth: The number of documents.
+            where: An expression of `filters.bounds`, or True.
+            vectors: Whether to return vectors besides the ids.
+            documents: Whether to return documents besides the ids.
+        """
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
-        """Return the documents that match the words of a query best, best first, with their scores."""
+        """Return the documents that match the words of a query best, best first, with scores."""
         return {}
 
     def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
-        """Return the rows with these ids, without unknown ones. vectors, documents: as in `search`."""
+        """Return the rows with these ids, without unknown ones.
+
+        `vectors` and `documents` are as in `search`.
+        """
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
         """Return the lengths of title and text together by id, without unknown ones."""
@@ -72,19 +101,25 @@ class Table(Language[Any], Protocol):
         canonical(document, dict(document.metadata))
 
     def upsert(self, documents: Sequence[Document], vectors: NDArray[np.floating], digests: Sequence[bytes]) -> None:
-        """Write n documents that passed `check`, with (n, d) unit vectors, durably and visibly to later searches."""
+        """Write n documents that passed `check`, durably and visibly to later searches.
+
+        `vectors` are (n, d) unit rows.
+        """
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents; return how many there were."""
+        """Remove documents, and return how many there were."""
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the fingerprints that documents were written with, by id; of a table with a column of them."""
+        """Return the fingerprints with which documents were written, by id.
+
+        A table without a column of fingerprints has none.
+        """
 
 
 def check_columns(
     attached: Attached, columns: Iterable[str], store: str, kind: str = "table", part: str = "column"
 ) -> None:
-    """Raise RetrieverFailed unless these columns of a table include all that the settings name."""
+    """Raise RetrieverFailed unless a table has all columns that the settings name."""
     there, it = list(columns), attached
     for name in (it.id, it.vector, it.text, it.title, it.full_text, it.digest, *(it.metadata or ())):
         if name is not None and name not in there:
@@ -95,9 +130,15 @@ def check_columns(
 
 
 class Store(Protocol):
-    """A server or folder with tables, thread-safe, whose methods raise as those of `Table`. id: the column of ids in
-    tables made here; own_id: the column of ids in other tables, if any. kinds: of tables made here, the default first.
-    dimensions: the range of allowed dimensions."""
+    """A server or folder with tables; thread-safe. Its methods raise the errors of `Table`.
+
+    Attributes:
+        name: The name of the engine.
+        id: The column of ids in tables made here.
+        own_id: The column of ids in other tables, if any.
+        kinds: The kinds of tables made here, the default first.
+        dimensions: The range of allowed dimensions.
+    """
 
     name: str
     id: str = "id"
@@ -109,18 +150,28 @@ class Store(Protocol):
         """Return the names of all tables."""
 
     def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Yield each table, with the kinds of its columns: "vector", "json", "object" (unwritable JSON), or another."""
+        """Yield each table with the kinds of its columns.
+
+        A kind is "vector", "json", "object" (JSON that cannot be written), or another word.
+        """
 
     def reference(self, name: str) -> str:
-        """Return what a description of the table of this name calls it."""
+        """Return the name of the table in a description."""
         return name
 
     def open(self, attached: Attached) -> Table:
         """Return a table as it is now. Raises RetrieverFailed if it lacks a column."""
 
     def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
-        """Make a table with the columns of `made`. May fail if there is one. about: kept with the table. lexical:
-        whether to index words, where the store does that for new tables."""
+        """Make a table with the columns of `made`; this may fail if there is one.
+
+        Args:
+            table: The name of the table.
+            dimension: The length of the vectors.
+            kind: One of `kinds`.
+            about: A text to keep with the table.
+            lexical: Whether to index words, where the store does that for new tables.
+        """
 
     def drop(self, table: str) -> None:
         """Remove a table."""
@@ -135,9 +186,12 @@ def made(store: Store, table: str) -> Attached:
 
 
 def guessed(table: str, columns: Mapping[str, str], own_id: str | None = None) -> Attached | None:
-    """Return what the columns of a table are, by their kinds; None if that is not clear. own_id: see `Store`."""
+    """Return the roles of the columns of a table, by their kinds, or None if they are not clear.
+
+    `own_id` is as in `Store`.
+    """
     vectors = [name for name, kind in columns.items() if kind == "vector"]
-    ids = ("node_id", *_IDS) if "metadata_" in columns else _IDS  # LlamaIndex's "id" is a number of its own
+    ids = ("node_id", *_IDS) if "metadata_" in columns else _IDS  # LlamaIndex's "id" is its own number
     id = own_id or next((name for name in ids if name in columns), None)
     text = next((name for name in _TEXTS if name in columns), None)
     if len(vectors) != 1 or id is None or text is None:
@@ -150,13 +204,13 @@ def guessed(table: str, columns: Mapping[str, str], own_id: str | None = None) -
 
 
 def is_integer(id: str) -> bool:
-    """Whether an id is an integer of at most 20 digits as it is written."""
+    """Return whether an id is written as an integer of at most 20 digits."""
     digits = id.removeprefix("-")
     return digits.isascii() and digits.isdecimal() and len(digits) <= 20 and str(int(id)) == id
 
 
 def is_uuid(id: str) -> bool:
-    """Whether an id is a UUID as it is written."""
+    """Return whether an id is written as a UUID."""
     try:
         return str(UUID(id)) == id
     except ValueError:
@@ -164,14 +218,27 @@ def is_uuid(id: str) -> bool:
 
 
 class Payload:
-    """Where text, title and metadata are in the columns of a table, or in an object of JSON. texts: columns of text and
-    title. whole: the column with all metadata, None if each of their fields is one."""
+    """The place of text, title and metadata in the columns of a table, or in a JSON object.
+
+    Attributes:
+        texts: The columns of text and title.
+        whole: The column with all metadata; None if each of their fields is a column.
+    """
 
     def __init__(
         self, attached: Attached, store: str, kinds: Mapping[str, str] | None = None, hidden: Iterable[str] = ()
     ) -> None:
-        """kinds: of all columns, as for `guessed`; None if any but the hidden may be metadata, and JSON. Raises
-        RetrieverFailed if a writable table has no place for any metadata."""
+        """Find the columns.
+
+        Args:
+            attached: The table.
+            store: The name of the engine, for messages.
+            kinds: The kinds of all columns, as for `guessed`. None if any column but the hidden may be JSON metadata.
+            hidden: Columns that are never metadata.
+
+        Raises:
+            RetrieverFailed: If a writable table has no place for metadata.
+        """
         self._text, self._title, self._digest = attached.text, attached.title, attached.digest
         self.texts = [attached.text, *([attached.title] if attached.title else [])]
         self._given = attached.metadata
@@ -191,7 +258,7 @@ class Payload:
         return [name for name in there if self.is_metadata(name)] if self._given is None else list(self._given)
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Return the place of a field of the metadata; None if no field has that name."""
+        """Return the place of a field of the metadata, or None if no field has that name."""
         if self.whole is not None:
             return (self.whole, *path)
         return path if self.is_metadata(path[0]) else None
