@@ -63,7 +63,11 @@ def distinct() -> str | None:
 
 
 def test_a_folder(build: Build, folder: Path) -> None:
-    assert build(str(folder)).code == 0
+    (folder / "page.HTML").write_bytes(b"<p>A page")
+    (folder / "deep" / "other.html").write_bytes(b"<p>Another")
+    outcome = build(str(folder))
+    assert outcome.code == 0
+    assert "files that are not read: 2 .html, 1 .png; convert them to one of .md, .markdown, .txt\n" in outcome.out
     documents = stored()
     titles = {id: document.title for id, document in documents.items() if "#" not in id}
     assert titles == {
@@ -101,7 +105,7 @@ def test_passages_of_another_length_replace_those_before(
     monkeypatch.setattr(files, "MAX_VALUES", at_once)  # of a filter
     build(str(folder))
     before = stored()
-    assert "0 added, 0 updated" in build(str(folder)).out
+    assert "0 added, 8 unchanged" in build(str(folder)).out
     assert stored() == before
     assert build(str(folder), "--passages", "100000").code == 0
     assert set(stored()) == {id for id in before if "#" not in id}
