@@ -77,7 +77,7 @@ Thing = tuple[str, str, str, str]  # type, name, table and SQL of an object in a
 
 
 def things_of(database: sqlite3.Connection) -> set[Thing]:
-    """Return the tables, indexes, triggers and views of a database.
+    """Return the tables, indexes, triggers, and views of a database.
 
     White space in their SQL does not count.
     """

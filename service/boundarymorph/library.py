@@ -185,7 +185,7 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
 
 
 def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str, int]:
-    """Return the scoring function of the embedded cross-encoder, its name and its token limit.
+    """Return the scoring function of the embedded cross-encoder, its name, and its token limit.
 
     Raises:
         InvalidInput: If it is not installed.

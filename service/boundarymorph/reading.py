@@ -217,7 +217,7 @@ def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
 def is_table(line: str) -> bool:
     """Return whether a first line names the columns of a table.
 
-    Such a line has words between commas, semicolons or tabs, and one of them is a field of ours.
+    Such a line has words between commas, semicolons, or tabs, and one of them is a field of ours.
     """
     for mark in ",;\t":
         cells = [_CELL.fullmatch(cell) for cell in line.strip().split(mark)]

@@ -182,7 +182,7 @@ class Columns:
 async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
     """Yield a document of each row of a table with a header.
 
-    Commas, semicolons or tabs separate the cells. Columns without a role become metadata, without empty cells. Without
+    Commas, semicolons, or tabs separate the cells. Columns without a role become metadata, without empty cells. Without
     a column of ids, the id of a row is its number. A row has at most `most` bytes.
 
     Raises:

@@ -34,7 +34,7 @@ Name = Annotated[str, typer.Argument(help="Name of the index.")]
 AsJson = Annotated[bool, option("Print what the route of the API answers.", "--json")]
 
 app = typer.Typer(
-    help="Build, list and delete indexes on this machine and in stores. A running service sees every change.",
+    help="Build, list, and delete indexes on this machine and in stores. A running service sees every change.",
     no_args_is_help=True,
 )
 

@@ -32,7 +32,7 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.m
 
 
 class Repository:
-    """The location of a model: a folder, or a revision (commit, branch or tag) on the hub.
+    """The location of a model: a folder, or a revision (commit, branch, or tag) on the hub.
 
     A folder is read without network access. Methods raise ModelUnavailable for missing files, and InvalidConfiguration
     for unusable ones.

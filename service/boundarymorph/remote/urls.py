@@ -24,7 +24,7 @@ class Endpoint:
 
     Attributes:
         dialect: The wire format.
-        base: Scheme, host, port and path prefix, without a trailing slash.
+        base: Scheme, host, port, and path prefix, without a trailing slash.
         model: The name of the model; None for the one that the server has.
         revision: Its revision, if the operator names it.
         activation: See `Spelling`.

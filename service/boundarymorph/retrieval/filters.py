@@ -6,11 +6,11 @@
                                                               that leads nowhere, are part of the name
     {"and": [...]}, {"or": [...]}, {"not": {...}}             combine filters
 
-Comparisons: eq, ne, in, nin, gt, gte, lt, lte, exists. A value is a string, a number, a boolean or null, and equals
-only values of its own type; numbers compare with numbers and strings with strings, by code points. A list matches eq,
-in, gt, gte, lt and lte if one of its elements does; an object matches none of them. ne and nin are the negations of eq
-and in, so documents without the field match them. exists tests whether the field is present, null or not. {} matches
-everything. A string of the metadata is compared up to its first NUL.
+The comparisons are `eq`, `ne`, `in`, `nin`, `gt`, `gte`, `lt`, `lte`, and `exists`. A value is a string, a number, a
+boolean, or null, and equals only values of its own type. Numbers compare with numbers, and strings with strings, by
+code points. A list matches a comparison if one of its elements does. An object matches none of them. `ne` and `nin`
+are the negations of `eq` and `in`, so documents without the field match them. `exists` tests whether the field is
+present, even if it is null. `{}` matches everything. A string of the metadata is compared up to its first NUL.
 
 The expressions of a store often mean something else for other types and lists. For a store, a filter becomes two
 expressions (`bounds`): one that matches at least, and one that matches at most, the documents that the filter matches.

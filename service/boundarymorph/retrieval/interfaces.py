@@ -142,7 +142,7 @@ def every(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexTotals:
-    """The number of indexes of one kind on this machine's disk, their documents and bytes."""
+    """The number of indexes of one kind on this machine's disk, their documents, and bytes."""
 
     indexes: int = 0
     documents: int = 0

@@ -1,4 +1,4 @@
-"""Store unit vectors as float16, read them with the same bits everywhere, rank and fuse."""
+"""Store unit vectors as float16, read them with the same bits everywhere, rank, and fuse."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ _LENGTHS = "lengths"
 def words(text: str, *, query: bool = False) -> list[bytes]:
     """Return the words of a text or query in order, as UTF-8.
 
-    A word is a run of letters, marks, digits and underscores, with full case folding, in compatibility form, without
+    A word is a run of letters, marks, digits, and underscores, with full case folding, in compatibility form, without
     accents, points of vowels, and characters that are not drawn. Variants of an Arabic letter are the same. Text
     without spaces becomes overlapping pairs of characters. In Chinese, Japanese or Korean texts, but not queries, it
     also becomes single ones.

@@ -257,7 +257,7 @@ class SystemOne(Dialect):
     """A decision model, which answers questions about a state with the probability of a yes.
 
     The probabilities are calibrated. The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at
-    llama.cpp, Ollama, Upstage and Fireworks (read in November 2026). The state is the query, and each document is a
+    llama.cpp, Ollama, Upstage, and Fireworks (read in November 2026). The state is the query, and each document is a
     question, so that its score does not depend on the others. Ollama takes 64 questions and 64 KiB.
     """
 

@@ -120,7 +120,7 @@ class SequencePairs:
 class ChatPrompt:
     """A prompt from a filled template. Thread-safe.
 
-    Nothing in a query, a document or the instruction can end its part. A pair that is too long loses the end of its
+    Nothing in a query, a document, or the instruction can end its part. A pair that is too long loses the end of its
     document. Its query is also truncated if it would leave the document less than half of the tokens that the template
     leaves.
     """

@@ -1,4 +1,4 @@
-"""Create the application of each role: its routes, its start, readiness and end."""
+"""Create the application of each role: its routes, its start, readiness, and end."""
 
 from __future__ import annotations
 

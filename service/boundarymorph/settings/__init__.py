@@ -202,7 +202,7 @@ class Settings(BaseSettings):
         description="where callers reach the service, with a proxy's path: for links to documents and /openapi.json; "
         "the address of each request if unset",
     )
-    log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
+    log_format: Literal["text", "json"] = Field("text", description="format of the lines on standard error")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: Path | None = Field(
         None, description="file of `boundarymorph calibrate --pools`: relevance in pools is then a probability"

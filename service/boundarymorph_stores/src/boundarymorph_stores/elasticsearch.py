@@ -26,7 +26,11 @@ _OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query
 
 
 class ElasticsearchStore(Store):
-    """A `Store`: the indexes of a cluster. opensearch: whether it is OpenSearch, whose vector searches differ."""
+    """The indexes of a cluster as a `Store`.
+
+    Attributes:
+        opensearch: Whether the cluster runs OpenSearch, whose vector searches differ.
+    """
 
     id = own_id = "_id"
     kinds = ("hnsw", "flat")

@@ -1,4 +1,4 @@
-"""Collections of Milvus, and filters over their fields as its expressions, which differ in types, lists and missing
+"""Collections of Milvus, and filters over their fields as its expressions, which differ in types, lists, and missing
 fields, and between releases (`filters.bounds`). Strings are compared whole, so one with a NUL is found only if it is
 equal."""
 
