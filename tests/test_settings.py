@@ -56,7 +56,7 @@ REFUSED: list[tuple[str, str]] = [  # files, and what the refusal names
     ("[stores.My]", "stores.My.[key]: must have 1 to 64 of a-z"),
     ('[traces]\nurl = "collector"', "traces.url: must begin with http:// or https://"),
     *(
-        (f'[scorer]\ndevice = "{device}"', "scorer.device: must be auto, cpu, cuda or cuda:N")
+        (f'[scorer]\ndevice = "{device}"', "scorer.device: must be 'auto', 'cpu', 'cuda', or 'cuda:N'")
         for device in ("cuda:x", "tpu")
     ),
     ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),

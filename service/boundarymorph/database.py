@@ -1,4 +1,4 @@
-"""Turn errors of the file system into our own, and check the contents of SQLite files."""
+"""Turn errors of the filesystem into our own, and check the contents of SQLite files."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Selector:
         self._defaults = defaults
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let copies and pickles call the constructor with the same arguments."""
+        """Make copies and pickles call the constructor with the same arguments."""
         return self._again, ()
 
     def select(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:

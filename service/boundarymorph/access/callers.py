@@ -356,7 +356,7 @@ class Policies:
         return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
-        """Return the policy that the path names, else `model`, else the caller's key.
+        """Return the policy in the path, else `model`, else the caller's key.
 
         `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget.
 

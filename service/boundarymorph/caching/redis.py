@@ -189,7 +189,7 @@ class RedisLink:
         """Prepare a client; it does not connect yet.
 
         Args:
-            url: An address redis://, rediss:// (TLS) or unix://; its query holds options of redis-py.
+            url: An address redis://, rediss:// (TLS) or unix://; its query holds options of `redis-py`.
             timeout: Seconds to wait for an answer.
             connections: Most connections.
             failures: Failures in a row that open a circuit.

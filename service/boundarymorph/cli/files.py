@@ -162,7 +162,7 @@ async def of_array(stream: Stream, source: Path, dimension: int, most: int, whol
     """
     with sources.undamaged(source):
         body = stream.read(whole + 1)
-    lines = "write one object a line, to a file whose name ends in .jsonl"
+    lines = "write one object a line, to a file whose name ends in `.jsonl`"
     if len(body) > whole:
         raise LimitExceeded(f"{source}: a JSON array may have {whole:,} bytes (limits.body_bytes); {lines}")
     try:

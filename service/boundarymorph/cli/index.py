@@ -164,7 +164,7 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """Describe an index.
 
-    For an ivf index, this includes its recall when it was trained, measured on its own vectors.
+    For an `ivf` index, this includes its recall when it was trained, measured on its own vectors.
     """
     with _indexes(data_directory) as catalog:
         info = catalog.describe(name)
@@ -318,7 +318,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
             if characters:
                 await asyncio.to_thread(passages.remove_old, live)
             if isinstance(live, LocalIndex):
-                await asyncio.to_thread(live.settle)  # so that services need not train an ivf index
+                await asyncio.to_thread(live.settle)  # so that services need not train an `ivf` index
         finally:
             with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():

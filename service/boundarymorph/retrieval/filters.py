@@ -230,7 +230,7 @@ def read_path(key: str, place: str) -> tuple[str, ...]:
     if not all(path) or len(key) > MAX_STRING or any(letter in '"\\' or letter < " " for letter in key):
         raise InvalidInput(
             f"{place[: MAX_STRING + 100]!r}: the name of a field has 1 to {MAX_STRING} characters, no quotes, "
-            "backslashes or control characters, and something before and after each dot"
+            "backslashes, or control characters, and something before and after each dot"
         )
     _encodable(key, place)
     return path
@@ -250,7 +250,7 @@ def _scalar(value: object, place: str, hint: str = "") -> Scalar:
         return value
     if isinstance(value, (int, float)):
         raise InvalidInput(f"{place}: a number must be finite and an integer of at most 64 bits, not {_shown(value)}")
-    raise InvalidInput(f"{place}: expected a string, a number, true, false or null{hint}, not {_shown(value)}")
+    raise InvalidInput(f"{place}: expected a string, a number, true, false, or null{hint}, not {_shown(value)}")
 
 
 def _encodable(text: str, place: str) -> None:
@@ -261,7 +261,7 @@ def _encodable(text: str, place: str) -> None:
 
 
 def type_of(value: object) -> str:
-    """Return text, number, true, false or null for a value that is not a list or an object."""
+    """Return text, number, true, false, or null for a value that is not a list or an object."""
     match value:
         case None:
             return "null"

@@ -107,7 +107,7 @@ def unknown(name: str) -> UnknownIndex:
 
 
 class StructureDescription(BaseModel):
-    """The last training of an index of kind ivf."""
+    """The last training of an index of kind `ivf`."""
 
     count: int = Field(description="documents")
     sequence: int = Field(description="sequence number of the last change before the training")

@@ -412,7 +412,7 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         return self._prompt.tokenize(query, texts, instruction)
 
     def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
-        """Return (n,) relevances.
+        """Return (n,) relevance scores.
 
         Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number.
         """

@@ -92,7 +92,7 @@ class Attached(BaseModel):
     writable: bool = Field(False, description="take uploads and deletions; needs one column of JSON for all metadata")
     digest: str | None = Field(None, description="a column for fingerprints, by which uploads know what has changed")
     search: dict[str, int | float | str | bool] = Field(
-        default_factory=dict, description="search parameters of its index, such as nprobe"
+        default_factory=dict, description="search parameters of its index, such as `nprobe`"
     )
 
 

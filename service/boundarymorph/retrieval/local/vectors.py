@@ -177,7 +177,7 @@ class Block:
         halves: (n, d) as stored.
         vectors: FAISS's index of them.
         loss: The largest difference of a row's length from 1.
-        clusters: Only of kind ivf.
+        clusters: Only of kind `ivf`.
         words: Columns, and the (n,) number of words of each row.
     """
 
