@@ -223,6 +223,22 @@ async def test_warning_says_why_no_call_was_made(client: httpx.AsyncClient) -> N
     assert (await select(client, pool=texts(9), budget=0))["warnings"] == []
 
 
+@pytest.mark.parametrize(
+    ("tokens", "most", "expected"), [(None, 900, ["long", "whole"]), (None, 700, ["whole"]), (2_000, 900, ["whole"])]
+)
+async def test_passage_takes_its_own_tokens_unless_the_document_says_how_many(
+    client: httpx.AsyncClient, tokens: int | None, most: int, expected: list[str]
+) -> None:
+    """The long document has 1,600 tokens in passages of about 380, of which one counts. The other has 425."""
+    long = {"id": "long", "text": "word " * 1_280} | ({} if tokens is None else {"tokens": tokens})
+    pool = [long, {"id": "whole", "text": "word " * 340}]
+    body = await select(client, pool=pool, passages=True, max_tokens=most, budget=9)
+    assert sorted(ids(body)) == expected
+    passages = [document["passage"] for document in body["documents"] if document["id"] == "long"]
+    assert all(len(passage["text"]) / 4 <= 384 for passage in passages)
+    assert body["pool_size"] > 4
+
+
 class TestStreaming:
     REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 
