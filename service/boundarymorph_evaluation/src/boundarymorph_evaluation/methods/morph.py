@@ -97,9 +97,9 @@ def _ranking(session: Session) -> Ranking:
 
 @dataclass(frozen=True)
 class MaximumSeeking(ScoringMethod):
-    """The paper's "without acquisition": UCB, which does not depend on k, instead of the boundary.
+    """The paper's "without acquisition": UCB, which does not depend on k.
 
-    `beta0` is as in BAGEL.
+    It replaces the boundary. `beta0` is as in BAGEL.
     """
 
     beta0: float
