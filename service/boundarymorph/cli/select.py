@@ -86,7 +86,6 @@ class SelectOptions:
             "boost": [json_object("--boost", rule) for rule in self.boost or ()] or None,
             "rounds": _number(self.rounds),
             "filter": None if filter is None else json_object("--filter", filter),
-            "return_documents": not (self.as_json or self.queries),
         }
         return {name: value for name, value in given.items() if value is not None and name not in OWN}
 
