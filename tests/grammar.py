@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
 CODE = ["service", "clients/python", "load_tests"]
 VOCABULARY = """
-api asyncio batcher batchers boundarymorph buildah cpu cuda dataclass determinantal dtype elementwise gpu http https
-httptools httpx jsonb jsonl kriging libpq listwise malloc mcp nginx openapi orthonormal pgvector podman pointwise
+api asyncio awaitable batcher batchers boundarymorph buildah cpu cuda dataclass determinantal dtype elementwise gpu http
+https httptools httpx jsonb jsonl kriging libpq listwise malloc mcp nginx openapi orthonormal pgvector podman pointwise
 postprocessor pydantic pyplot qrels readyz reorthogonalization reweighted safetensors sigmoid softmax sqrt ss str
 subclasses tokenised traceparent tridiagonal ulimit unscored unwritable url uvicorn
 """
@@ -81,7 +81,7 @@ def parts_of_page(text: str) -> Iterator[tuple[int, str]]:
 
 def parts_of_docstring(text: str) -> Iterator[str]:
     """Yield the paragraphs of a docstring, and the description of each argument."""
-    for part in re.split(r"\n\s*\n|\n\s*(?=[-*|] |\w[\w.*, ]*: )", text):
+    for part in re.split(r"\n\s*\n(?=\S)|\n\s*(?=[-*|] |\w[\w.*, ]*: )", re.sub(r"(?m)^    .*[{=].*$", "", text)):
         part = " ".join(part.split())
         part = re.sub(r"^(?:Args|Returns|Raises|Attributes|Yields):\s*", "", part)
         yield re.sub(r"^[\w.*, ]+: (?=\S)", "", part) if re.match(r"^[\w.*, ]{1,40}: ", part) else part
@@ -91,22 +91,23 @@ def parts_of_code(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each docstring, and of each message: a literal with four words or more."""
     tree = ast.parse(source)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = set()
+    others: set[ast.AST | None] = set()  # literals that are docstrings or data
     for node in ast.walk(tree):
         if isinstance(node, documented) and (text := ast.get_docstring(node)):
-            docstrings.add(node.body[0].value)
+            assert isinstance(node.body[0], ast.Expr)
+            others.add(node.body[0].value)
             for part in parts_of_docstring(text):
                 yield node.body[0].lineno, part
     inside = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign):
-            docstrings.add(node.value)
+            others.add(node.value)
         if isinstance(node, ast.keyword) and node.arg == "default":
-            docstrings.add(node.value)
+            others.add(node.value)
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else "`x`" for part in node.values]
             text = "".join(map(str, parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings | inside:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in others | inside:
             text = node.value
         else:
             continue

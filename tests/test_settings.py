@@ -59,14 +59,14 @@ REFUSED: list[tuple[str, str]] = [  # files, and what the refusal names
         (f'[scorer]\ndevice = "{device}"', "scorer.device: must be 'auto', 'cpu', 'cuda', or 'cuda:N'")
         for device in ("cuda:x", "tpu")
     ),
-    ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
+    ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a URL or a model"),
     ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
     *((f"[{part}]\n{option}", "only of a model with a name") for part in ("encoder", "scorer") for option in NAMED),
     *(
         (f'[encoder]\nurl = "tei://a"\n{option}', "only of a model with a name")
         for option in (*NAMED, 'pooling = "cls"')
     ),
-    *((f"[encoder]\n{option}", "only of a model with a name or a url") for option in CHOSEN),
+    *((f"[encoder]\n{option}", "only of a model with a name or a URL") for option in CHOSEN),
 ]
 
 

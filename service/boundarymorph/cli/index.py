@@ -206,7 +206,7 @@ def say_what_it_holds(
 def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
     """Empty the write-ahead log, and build the block and the clusters of a large index again.
 
-    Services do this by themselves, less thoroughly. Only ivf indexes have clusters.
+    Services do this by themselves, less thoroughly. Only `ivf` indexes have clusters.
     """
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()

@@ -301,7 +301,7 @@ class Turns:
         return Counter(waiter.caller for waiter in self._waiters)
 
     def close(self) -> None:
-        """Cancel all waiters."""
+        """Cancel all calls that wait."""
         for waiter in self._waiters:
             waiter.turn.cancel()
 

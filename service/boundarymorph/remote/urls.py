@@ -90,7 +90,7 @@ class Spelling:
     Attributes:
         noun: The kind, with its article.
         foreign: Wire formats by scheme.
-        own: The format of plain http and https, if accepted.
+        own: The format of plain HTTP and HTTPS, if accepted.
         activations: Values of `?activation=`, which turn results into scores.
     """
 

@@ -86,7 +86,7 @@ def stem_numbers(terms: Sequence[bytes]) -> NDArray[np.uint64]:
 
 
 def weight(documents: int, frequency: int) -> float:
-    """Return ln(1 + (D - n + 1/2) / (n + 1/2)), the weight of a word in n of D documents."""
+    """Return `ln(1 + (D - n + 1/2) / (n + 1/2))`, the weight of a word in n of D documents."""
     return float(np.log1p((documents - frequency + 0.5) / (frequency + 0.5)))
 
 

@@ -343,7 +343,8 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     `http` and `https` are scorers of this service; `tei`, `vllm`, `sglang`, `nim`, `infinity` and `llamacpp` are
     servers of that kind over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` and `openai` (a chat
     model that grades) are hosted services over TLS. `+http` or `+https` after one of these changes that. `activation`
-    says that the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`) or relevance in [0, 1] (`none`).
+    says that the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`), or relevance in [0, 1]
+    (`none`).
 
     Args:
         url: The address.

@@ -98,7 +98,7 @@ def template_of_name(name: str) -> Template | None:
 class SequencePairs:
     """A prompt of the query, the document, and the tokenizer's special tokens around them.
 
-    Special tokens that are spelled out in a text are plain text. `types` says whether the model distinguishes the two
+    Special tokens that a text spells out are plain text. `types` says whether the model distinguishes the two
     by type ids. Thread-safe.
     """
 
