@@ -488,9 +488,8 @@ class GaussianProcesses:
             shared = self._rows[:, :t, documents].swapaxes(1, 2).astype(np.float64)
             own, columns = rows[:, :, documents].astype(np.float64), self._columns[:, documents].T
         factors = _cholesky(own + self.noise * np.eye(len(documents)))
-        if (
-            factors.diagonal(axis1=1, axis2=2).min() ** 2 < self.noise / 2
-        ):  # in exact arithmetic it is never less than the noise
+        smallest = factors.diagonal(axis1=1, axis2=2).min() ** 2
+        if smallest < self.noise / 2:  # in exact arithmetic it is never less than the noise
             self._escalate()
             self._observe(documents, targets)
             return
