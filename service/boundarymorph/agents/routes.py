@@ -19,7 +19,7 @@ from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import NotInstalled, missing_package
 from boundarymorph.telemetry import tracing
 
-TOOLS = "boundarymorph.agents.tools"  # imported here because the SDK may not be installed
+TOOLS = "boundarymorph.agents.tools"  # imported at the first request, because the SDK may not be installed
 router = APIRouter(tags=["agents"])
 
 
