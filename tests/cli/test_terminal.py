@@ -18,7 +18,7 @@ def screen() -> StringIO:
 
 
 @pytest.mark.strangers
-def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: StringIO) -> None:
+def test_log_has_a_line_per_stage_and_every_ten_seconds(screen: StringIO) -> None:
     clock = Clock()
     with terminal.Stages(new_console(file=screen, width=40), clock) as stages:
         for stage in ("mine: encoding documents", "mine: scoring pairs"):
@@ -34,12 +34,17 @@ def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: Stri
     ]
 
 
-def test_the_end_names_rate_and_bad_lines(screen: StringIO) -> None:
-    report = IngestReport(added=1_000, unchanged=500, skipped=102, problems=[BadLine(n, "bad") for n in range(1, 101)])
+def test_end_of_a_build_names_rate_and_bad_lines(screen: StringIO) -> None:
+    problems = [BadLine(n, "bad" if n != 3 else "worse") for n in range(1, 101)]
+    report = IngestReport(added=1_000, unchanged=500, skipped=102, truncated=1, problems=problems)
     terminal.print_ingestion(new_console(file=screen), "few", report, 4.0)
-    lines = screen.getvalue().splitlines()
-    assert lines[1] == "1,602 documents in 4.0 s, 400 a second; 500 were there already and cost nothing"
-    assert (len(lines), lines[2], lines[-1]) == (103, "  line 1 skipped: bad", "  and 2 more")
+    assert screen.getvalue().splitlines() == [
+        "few: 1,602 documents: 1,000 added, 500 unchanged, 102 skipped; 4.0 s, 400 a second",
+        "  1 text is longer than the encoder reads; it read the beginning",
+        "  lines 1, 2, 4 and 96 more skipped: bad",
+        "  line 3 skipped: worse",
+        "  and 2 more",
+    ]
 
 
 def document(rank: int, source: str, retrieval_rank: int, text: str | None) -> dict[str, Any]:
@@ -48,6 +53,7 @@ def document(rank: int, source: str, retrieval_rank: int, text: str | None) -> d
         "rank": rank,
         "relevance": 1 - rank / 10,
         "std": 0.0 if source == "cross_encoder" else 0.25,
+        "value": None,
         "source": source,
         "retrieval_rank": retrieval_rank,
         "text": text,
@@ -74,7 +80,7 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def test_a_selection() -> None:
+def test_selection_is_printed_as_a_table() -> None:
     screen = shown(ANSWER)
     lines = screen.splitlines()
     assert "what [is] asked" in lines[0]
@@ -89,3 +95,10 @@ def test_a_selection() -> None:
     assert "time: 101 ms = retrieve 10 + select 2 + score 88" in screen
     assert "note: 2 documents were [cut]" in screen
     assert max(map(len, lines)) <= 110
+
+
+def test_boosted_selection_shows_values() -> None:
+    documents = [{**document, "value": 0.25} for document in ANSWER["documents"]]
+    first = next(line for line in shown({**ANSWER, "documents": documents}).splitlines() if "doc[1]" in line)
+    assert first.split()[:6] == ["1", "0.900", "scored", "4,321", "0.250", "doc[1]"]
+    assert "value" not in shown(ANSWER)

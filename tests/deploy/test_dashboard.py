@@ -72,6 +72,15 @@ def test_expression_parses_and_its_labels_exist(expression: str) -> None:
     assert grouped_by(expression) <= set.union(*map(labels_of, found))
 
 
+@pytest.mark.parametrize("panel", DRAWN, ids=lambda panel: panel["title"])
+def test_panel_has_units_and_shows_missing_data_as_missing(panel: dict[str, Any]) -> None:
+    defaults = panel["fieldConfig"]["defaults"]
+    assert defaults["unit"] not in ("", "none", "short") or defaults["mappings"], "values of states have names instead"
+    assert defaults["noValue"] == "no data"
+    assert panel["type"] == "stat" or defaults["custom"]["spanNulls"] is False
+    assert not any(re.search(r"\b(vector|absent)\(", target["expr"]) for target in panel["targets"])
+
+
 def test_alerts_name_labels_that_their_expressions_keep() -> None:
     alerts = [rule for rule in RULES if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts) == len(RULES) - len(RECORDED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -81,16 +81,23 @@ def files_in(folder: Path) -> list[Path]:
     Raises:
         InvalidInput: If there are none.
     """
-    found = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    found = [path for path in _visible(folder) if path.suffix.lower() in SUFFIXES]
     if not found:
         raise InvalidInput(f"there is no file in {folder} whose name ends in {', '.join(SUFFIXES)}")
     return found
+
+
+def other_suffixes(folder: Path) -> dict[str, int]:
+    """Count the files that `files_in` leaves out by their suffixes, the most frequent first."""
+    return dict(
+        Counter(path.suffix.lower() for path in _visible(folder) if path.suffix.lower() not in SUFFIXES).most_common()
+    )
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
 
 
 async def of_folder(
@@ -275,6 +282,10 @@ class PassageSplitter:
             id = document.id if number == 1 else f"{document.id}#{number}"
             metadata: Mapping[str, object] = {**document.metadata, DOCUMENT: document.id, PASSAGE: number}
             yield Document(id, text, document.title, metadata)
+
+    @property
+    def documents(self) -> int:
+        return len(self._counts)
 
     def remove_old(self, index: Index) -> None:
         """Remove the passages that documents had before and no longer have."""

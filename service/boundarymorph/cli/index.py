@@ -103,15 +103,20 @@ def build_index(options: Build) -> None:
     if columns != files.Columns() and not files.is_table(source):
         raise typer.BadParameter("columns are those of a table, whose name ends in .csv or .tsv")
     start, report = time.monotonic(), IngestReport()
+    if source.is_dir() and (others := files.other_suffixes(source)):
+        named = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in others.items())
+        read = ", ".join(files.SUFFIXES)
+        console.print(f"files that are not read: {named}; convert them to one of {read}", markup=False)
     with sources.interruptible():
         try:
-            asyncio.run(_fill(settings, options, columns, report))
+            documents = asyncio.run(_fill(settings, options, columns, report))
         except KeyboardInterrupt:
             so_far = counted(report.stored, "document", "documents")
             console.print(f"stopped after {so_far}; repeat the command to go on")
             raise typer.Exit(INTERRUPTED) from None
     unit = "file" if files.is_texts(source) else "line"
-    terminal.print_ingestion(console, name, report, time.monotonic() - start, unit)
+    seconds = time.monotonic() - start
+    terminal.print_ingestion(console, name, report, seconds, unit=unit, documents=documents)
     if report.skipped and not report.stored:
         fail(f"no {unit} of {sources.named(source)} is a usable document; a new index is not kept without any")
     if not report.documents:
@@ -277,7 +282,8 @@ def _encoder_of(info: IndexDescription) -> str:
     return info.encoder or ("own vectors" if info.dimension else "none")
 
 
-async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> None:
+async def _fill(settings: Settings, options: Build, columns: Columns, report: IngestReport) -> int | None:
+    """Fill the index, and return how many documents became passages; None if they are left whole."""
     from boundarymorph.cli import files, terminal
     from boundarymorph.retrieval.build import build_encoder
     from boundarymorph.retrieval.interfaces import WORDS
@@ -317,6 +323,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
             with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():
                     catalog.delete(name)
+    return passages.documents if characters else None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from boundarymorph.cli.calibrate import calibrate
 from boundarymorph.cli.common import DataDirectory, console, fail, option
 from boundarymorph.cli.mcp import mcp
 from boundarymorph.cli.select import select
-from boundarymorph.errors import BoundaryMorphError, missing_package
+from boundarymorph.errors import BoundaryMorphError, UnknownIndex, missing_package
 from boundarymorph.settings import Settings, mistakes
 
 app = typer.Typer(
@@ -142,6 +142,8 @@ def main() -> None:
         fail(f"an argument is not text in the encoding of this locale, {encoding}: set PYTHONUTF8=1 or LANG=C.UTF-8")
     try:
         app(prog_name="boundarymorph")
+    except UnknownIndex as error:
+        fail(f"{error}; `boundarymorph index list` shows the indexes")
     except BoundaryMorphError as error:
         fail(str(error))
     except ValidationError as error:

@@ -86,7 +86,6 @@ class SelectOptions:
             "boost": [json_object("--boost", rule) for rule in self.boost or ()] or None,
             "rounds": _number(self.rounds),
             "filter": None if filter is None else json_object("--filter", filter),
-            "return_documents": not (self.as_json or self.queries),
         }
         return {name: value for name, value in given.items() if value is not None and name not in OWN}
 
@@ -114,7 +113,8 @@ def select(options: SelectOptions) -> None:
 
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
-            return response_of(await built.selector.select(task_of(request, settings, time.monotonic())))
+            task = task_of(request, settings, time.monotonic(), window=built.scorer.max_length)
+            return response_of(await built.selector.select(task))
 
     response = asyncio.run(answer())
     if options.as_json:

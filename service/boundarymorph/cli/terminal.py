@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from boundarymorph.retrieval.uploads import IngestReport
 
 LINE_SECONDS = 10.0
+NAMED = 3  # entries that were skipped for one reason
 
 
 class Stages:
@@ -77,18 +78,33 @@ def steps(
         yield advance
 
 
-def print_ingestion(console: Console, name: str, report: IngestReport, seconds: float, unit: str = "line") -> None:
-    console.print(
-        f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
-        f"{report.skipped:,} skipped, {report.truncated:,} truncated\n"
-        f"{counted(report.documents, 'document', 'documents')} in {seconds:,.1f} s, "
-        f"{report.documents / max(seconds, 1e-9):,.0f} a second; "
-        f"{report.unchanged:,} were there already and cost nothing"
+def print_ingestion(
+    console: Console,
+    name: str,
+    report: IngestReport,
+    seconds: float,
+    *,
+    unit: str = "line",
+    documents: int | None = None,
+) -> None:
+    """Print the outcome of an upload in `unit`s, of which there may be several per document.
+
+    `documents` is then the number of documents, if it is known.
+    """
+    entries = counted(report.documents, "document", "documents")
+    if documents is not None:
+        entries = f"{counted(report.documents, 'passage', 'passages')} of {counted(documents, 'document', 'documents')}"
+    outcomes = ", ".join(
+        f"{count:,} {outcome}"
+        for outcome in ("added", "updated", "unchanged", "skipped")
+        if (count := getattr(report, outcome)) or outcome == "added"
     )
-    for problem in report.problems:
-        console.print(f"  {unit} {problem.line:,} skipped: {problem.reason}", markup=False)
-    if report.skipped > len(report.problems):
-        console.print(f"  and {report.skipped - len(report.problems):,} more")
+    rate = report.documents / max(seconds, 1e-9)
+    console.print(f"{name}: {entries}: {outcomes}; {seconds:,.1f} s, {rate:,.0f} a second")
+    if report.truncated:
+        longer = counted(report.truncated, "text is", "texts are")
+        console.print(f"  {longer} longer than the encoder reads; it read the beginning")
+    _print_problems(console, report, unit)
     if report.superseded:
         again = counted(report.superseded, "document", "documents")
         console.print(f"  {again} had the id of a later one, which replaced it; ids must be unique")
@@ -96,6 +112,19 @@ def print_ingestion(console: Console, name: str, report: IngestReport, seconds: 
         counts = ", ".join(f"{name!r} in {count:,}" for name, count in report.unknown_fields.items())
         misspelt = f"  documents with unknown fields, which were not kept: {counts}; misspelt, or for metadata?"
         console.print(misspelt, markup=False)
+
+
+def _print_problems(console: Console, report: IngestReport, unit: str) -> None:
+    """Print a line for each reason why entries were skipped, with the first few entries."""
+    of_reason: dict[str, list[str]] = {}
+    for problem in report.problems:
+        of_reason.setdefault(problem.reason, []).append(f"{problem.line:,}")
+    for reason, numbers in of_reason.items():
+        more = len(numbers) - NAMED
+        named = ", ".join(numbers[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+        console.print(f"  {unit if len(numbers) == 1 else unit + 's'} {named} skipped: {reason}", markup=False)
+    if report.skipped > len(report.problems):
+        console.print(f"  and {report.skipped - len(report.problems):,} more")
 
 
 def print_whole(console: Console, table: Table) -> None:
@@ -118,12 +147,16 @@ def print_selection(console: Console, query: str, answer: Mapping[str, Any]) -> 
     table.add_column("relevance", justify="right", width=9)
     table.add_column("", width=15)
     table.add_column("from rank", justify="right", width=9)
+    boosted = any(document["value"] is not None for document in documents)
+    if boosted:
+        table.add_column("value", justify="right", width=6)
     table.add_column("document", no_wrap=True, overflow="ellipsis", ratio=1)
     for document in documents:
         rank, inferred = document["retrieval_rank"], f"inferred [dim]± {document['std']:.2f}[/dim]"
         how = "[green]scored[/green]" if document["source"] == "cross_encoder" else inferred
         came_from = f"[bold yellow]{rank:,}[/bold yellow]" if rank > k else f"{rank:,}"
-        table.add_row(str(document["rank"]), f"{document['relevance']:.3f}", how, came_from, _label(document))
+        value = [f"{document['value']:.3f}"] if boosted else []
+        table.add_row(str(document["rank"]), f"{document['relevance']:.3f}", how, came_from, *value, _label(document))
     if console.is_terminal:
         console.print(table)
     else:

@@ -164,6 +164,8 @@ class _DrainingServer(uvicorn.Server):
             await super().startup(sockets)
         except SystemExit:
             if not self.failed:
+                if not self.lifespan.should_exit:  # uvicorn has said why it cannot listen
+                    log.error("choose another port with --port, or end the program that uses port %d", self.config.port)
                 raise
             await self.lifespan.receive_queue.put(
                 {"type": "lifespan.shutdown"}
