@@ -1,4 +1,4 @@
-"""Make the session of a task once its candidates are known: its defaults, limits, boundary and stopping rule."""
+"""Make the session of a task from its candidates: limits, boundary and stopping rule."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ from boundarymorph.selector.scores import CalibratedScores
 from boundarymorph.selector.task import SelectionTask, Wanted
 
 log = logging.getLogger(__name__)
-ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/results.md)
+ROUNDS = 3  # rounds of a fixed budget: people find as much as with more rounds (docs/results.md)
 
 
 def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
-    """Return the task with the artifacts of its index: its calibration, and at most one document for each value of its
-    field `distinct`, as far as the request lets them apply."""
+    """Return the task with the artifacts of its index, where the request lets them apply.
+
+    They are its calibration, and at most one document for each value of its field `distinct`.
+    """
     if not isinstance(task.source, IndexSource):
         return task
     defaults, wanted, relevance = task.source.defaults, task.wanted, task.relevance
@@ -62,13 +64,13 @@ def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
 
 
 class Held(NamedTuple):
-    """What a set may hold, by the lengths and groups of all candidates.
+    """The limits of a set, by the lengths and groups of all candidates.
 
     Attributes:
         limit: The limit on the set.
         lengths: (N,) tokens of the candidates; None without `max_tokens`.
         deleted: The positions of candidates that were found to be deleted.
-        warnings: For the caller.
+        warnings: Warnings for the caller.
     """
 
     limit: Limit
@@ -78,7 +80,7 @@ class Held(NamedTuple):
 
 
 async def held_by(wanted: Wanted, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> Held:
-    """Read what limits the set of a task: the lengths of all candidates, and their groups."""
+    """Read the limits of a set: the lengths of all candidates, and their groups."""
     lengths, deleted, warnings = None, np.empty(0, dtype=np.intp), list[Notice]()
     if wanted.max_tokens is not None:
         lengths = await candidates.lengths(ids)
@@ -119,7 +121,7 @@ def session_of(
         calibrated: The scores by which the session decides.
         known: Scores by position.
         budget: The most calls.
-        limit: What the set may hold.
+        limit: The limit on the set.
         boosts: (N,) factors of relevance, if the task has any.
     """
     scores = calibrated.add_known(known)
@@ -135,7 +137,6 @@ def session_of(
 
 
 def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: CalibratedScores) -> Boundary:
-    """Return the boundary of a task."""
     best = Best(
         limit, method, task.wanted.negligible, Diverse(task.wanted.diversity) if task.wanted.diversity else as_chosen
     )
@@ -146,16 +147,15 @@ def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: C
 
 
 def stop_of(task: SelectionTask, budget: int) -> Budget:
-    """Return the stopping rule of a task."""
     if task.wanted.target is not None:
         return Found(budget, task.wanted.target.probability)
     return Budget(budget) if task.spending.settle is None else Tolerance(budget, task.spending.settle)
 
 
 def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
-    """Return in how many rounds a budget is spent, or None for rounds that grow.
+    """Return the number of rounds for a budget, or None for rounds that grow.
 
-    A fixed budget is spent in few. A selection that stops by itself, and one by the score alone, looks at the scores
+    A fixed budget is spent in few rounds. A selection that stops by itself, and one by the score alone, use the scores
     more often: after each full pass of the scorer, which reads `full` documents, or in rounds that grow.
     """
     spending = task.spending

@@ -1,4 +1,4 @@
-"""A selection for several queries: one of each with its share of the budget, and one set of the best."""
+"""Select for several queries: each gets a share of the budget, and one set has the best."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from boundarymorph.selector.task import Report, SelectionTask
 
 
 def parts_of(task: SelectionTask) -> list[SelectionTask]:
-    """Return a task for each query, with an equal share of the budget; the first tasks get the remainder."""
+    """Return a task for each query, with an equal share of the budget.
+
+    The first tasks get the remainder.
+    """
     share, more = divmod(task.spending.budget, len(task.several))
     return [
         replace(
@@ -39,13 +42,17 @@ def parts_of(task: SelectionTask) -> list[SelectionTask]:
 async def select_for_all(
     task: SelectionTask, runs: Sequence[SelectionRun], observer: Observer, in_thread: Run
 ) -> SelectionResult:
-    """Make a selection for each query, side by side, and return the k documents that answer any of the queries best.
+    """Select for each query, side by side, and return the k documents that answer any best.
 
     Each selection spends its calls on an equal share of the set. The pool has the candidates of all queries, by
-    reciprocal rank, without vectors. Documents that turn out to be deleted when texts are read make room for others.
-    Raises what the runs raise.
+    reciprocal rank, without vectors. Documents that turn out to be deleted when texts are read are replaced by others.
+    It raises the errors of the runs.
 
-    runs: new ones, of `parts_of(task)`.
+    Args:
+        task: The task.
+        runs: New runs of `parts_of(task)`.
+        observer: The observer of the whole selection.
+        in_thread: Runs functions in threads.
     """
     k = task.wanted.k
     assert k is not None
@@ -87,7 +94,10 @@ def _joined(
     selection: Selection,
     answered: Answered,
 ) -> SelectionResult:
-    """Return the result of all queries, but for its pool and seconds. places: as for `_best`."""
+    """Return the result of all queries, without its pool and seconds.
+
+    `places` are as for `_best`.
+    """
     weights = np.array([query.weight for query in task.several])
     calls, scores, spans = _calls(parts, places), dict[int, float](), dict[str, Sequence[Span]]()
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
@@ -132,7 +142,10 @@ def _joined(
 
 
 def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]]) -> list[tuple[int, Observation]]:
-    """Return all calls with the numbers of their queries, round by round. places: as for `_best`."""
+    """Return all calls with the numbers of their queries, round by round.
+
+    `places` are as for `_best`.
+    """
     calls = []
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
         for seen in part.history:
@@ -144,10 +157,16 @@ def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]])
 def _best(
     task: SelectionTask, pool: Pool, runs: Sequence[SelectionRun], places: Sequence[NDArray[np.intp]]
 ) -> tuple[Selection, Answered]:
-    """Return the k documents whose largest relevance to a query, times the weight of the query and their boost, is
-    largest. If nothing is believed of any, their order decides.
+    """Return the k documents with the largest worth.
 
-    places: for each query, the positions of its candidates in the pool.
+    The worth of a document is its largest relevance to a query, times the weight of the query and the boost. Without
+    any belief, the order of the pool decides.
+
+    Args:
+        task: The task.
+        pool: The candidates of all queries.
+        runs: The run of each query.
+        places: For each query, the positions of its candidates in the pool.
     """
     shape, boosts = (len(runs), len(pool)), np.ones(len(pool))
     relevance, std, scored = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
