@@ -17,27 +17,27 @@ from boundarymorph.retrieval.candidates import Candidates, IndexSource
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.selection import (
     BaseSession,
-    Best,
-    Boosted,
+    BestBoundary,
+    BoostedBoundary,
     Boundary,
     Budget,
     Config,
-    Diverse,
+    DiverseFinish,
     ExhaustiveSession,
-    Find,
-    Found,
     Limit,
-    Ordered,
+    OrderBoundary,
     Pool,
+    SearchBoundary,
+    SearchTarget,
     Session,
-    Threshold,
+    ThresholdBoundary,
     Tolerance,
     capacity_of,
 )
-from boundarymorph.selection.boundary import as_chosen
+from boundarymorph.selection.boundary import keep_chosen
 from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selector.documents import Documents, Grouping, Groups
-from boundarymorph.selector.remarks import fields_unread
+from boundarymorph.selector.remarks import boost_notices
 from boundarymorph.selector.scores import CalibratedScores
 from boundarymorph.selector.task import SelectionTask, Wanted
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 ROUNDS = 3  # rounds of a fixed budget: people find as much as with more rounds (docs/results.md)
 
 
-def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
+def add_artifacts(task: SelectionTask, found: Artifacts) -> SelectionTask:
     """Return the task with the artifacts of its index, where the request lets them apply.
 
     They are its calibration, and at most one document for each value of its field `distinct`.
@@ -63,7 +63,7 @@ def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
     return replace(task, wanted=wanted, relevance=relevance)
 
 
-class Held(NamedTuple):
+class SetLimits(NamedTuple):
     """The limits of a set, by the lengths and groups of all candidates.
 
     Attributes:
@@ -79,7 +79,7 @@ class Held(NamedTuple):
     warnings: Sequence[Notice]
 
 
-async def held_by(wanted: Wanted, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> Held:
+async def limits_of(wanted: Wanted, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> SetLimits:
     """Read the limits of a set: the lengths of all candidates, and their groups."""
     lengths, deleted, warnings = None, np.empty(0, dtype=np.intp), list[Notice]()
     if wanted.max_tokens is not None:
@@ -87,13 +87,13 @@ async def held_by(wanted: Wanted, candidates: Candidates, documents: Documents, 
         deleted = np.flatnonzero(np.isnan(lengths))
         lengths = np.nan_to_num(lengths, nan=1.0)
     limit: Limit = capacity_of(k=wanted.k, lengths=lengths, max_tokens=wanted.max_tokens)
-    limit = candidates.passages.limited(limit, ids)
+    limit = candidates.passages.restrict(limit, ids)
     if (grouping := wanted.distinct) is not None:
-        limit = Groups(grouping, await documents.read_groups(grouping)).limited(limit)
+        limit = Groups(grouping, await documents.read_groups(grouping)).restrict(limit)
         if grouping.path is not None and not any(map(grouping.value, documents.read_so_far.values())):
             said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
             warnings.append(Notice("field-not-found", said))
-    return Held(limit, lengths, deleted, warnings)
+    return SetLimits(limit, lengths, deleted, warnings)
 
 
 async def boosts_of(task: SelectionTask, documents: Documents) -> tuple[NDArray[np.float64] | None, list[Notice]]:
@@ -101,7 +101,7 @@ async def boosts_of(task: SelectionTask, documents: Documents) -> tuple[NDArray[
     if task.relevance.boosts is None:
         return None, []
     boosts, unread = await documents.read_boosts(task.relevance.boosts)
-    return boosts, fields_unread(unread)
+    return boosts, boost_notices(unread)
 
 
 def session_of(
@@ -131,24 +131,24 @@ def session_of(
     method = TO_FIND if finds else calibrated.config(task.relevance.method)
     boundary = boundary_of(task, limit, method, calibrated)
     if boosts is not None:
-        boundary = Boosted(boundary, boosts, calibrated.shipped)
+        boundary = BoostedBoundary(boundary, boosts, calibrated.shipped)
     posterior = method.posterior(pool, min(budget + len(scores), len(pool)))
     return Session(pool, posterior, boundary, stop_of(task, budget), known=scores, reading=calibrated.reading)
 
 
 def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: CalibratedScores) -> Boundary:
-    best = Best(
-        limit, method, task.wanted.negligible, Diverse(task.wanted.diversity) if task.wanted.diversity else as_chosen
-    )
-    if task.wanted.min_relevance is None:
-        return best if task.spending.goal == "set" else Ordered(best)
-    least = calibrated.least(task.wanted.min_relevance)
-    return Threshold(best, least) if task.wanted.target is None else Find(best, least, task.wanted.target.share)
+    wanted = task.wanted
+    finish = DiverseFinish(wanted.diversity) if wanted.diversity else keep_chosen
+    best = BestBoundary(limit, method, wanted.negligible, finish)
+    if wanted.min_relevance is None:
+        return best if task.spending.goal == "set" else OrderBoundary(best)
+    least, target = calibrated.threshold_of_set(wanted.min_relevance), wanted.target
+    return ThresholdBoundary(best, least) if target is None else SearchBoundary(best, least, target.share)
 
 
 def stop_of(task: SelectionTask, budget: int) -> Budget:
     if task.wanted.target is not None:
-        return Found(budget, task.wanted.target.probability)
+        return SearchTarget(budget, task.wanted.target.probability)
     return Budget(budget) if task.spending.settle is None else Tolerance(budget, task.spending.settle)
 
 

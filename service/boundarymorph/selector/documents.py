@@ -19,8 +19,8 @@ from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import reach
-from boundarymorph.selection import Distinct, Limit, Pool
-from boundarymorph.selection.process import alike
+from boundarymorph.selection import GroupLimit, Limit, Pool
+from boundarymorph.selection.process import group_alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Groups:
     grouping: Grouping
     numbers: NDArray[np.intp] | None
 
-    def limited(self, limit: Limit) -> Distinct:
+    def restrict(self, limit: Limit) -> GroupLimit:
         """Return a limit with a further one on each group."""
         if self.grouping.counts_groups:
-            return Distinct(limit, self.numbers, 1, self.grouping.at_most)
-        return Distinct(limit, self.numbers, self.grouping.at_most)
+            return GroupLimit(limit, self.numbers, 1, self.grouping.at_most)
+        return GroupLimit(limit, self.numbers, self.grouping.at_most)
 
 
 def group_key(value: object) -> str:
@@ -80,7 +80,7 @@ def _with_whole_numbers(value: object) -> object:
             return value
 
 
-def numbered(grouping: Grouping, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.intp]:
+def number_groups(grouping: Grouping, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.intp]:
     """Number the documents with these ids, equally for equal values of the grouping's field."""
     first: dict[str, int] = {}
     groups = np.arange(len(ids))
@@ -298,7 +298,7 @@ class Documents:
             at_hand = self._candidates.texts_at_hand
             await self._look(everything if at_hand else self._suspects(await self._groups(), everything), keep=False)
             return None
-        return await self._run(numbered, grouping, self._pool.ids, await self.read_metadata())
+        return await self._run(number_groups, grouping, self._pool.ids, await self.read_metadata())
 
     async def read_boosts(self, boosts: Boosts) -> tuple[NDArray[np.float64], list[str]]:
         """Return the (N,) boosts of all documents, and the fields that `Boosts.unread` names."""
@@ -348,7 +348,7 @@ class _Groups(NamedTuple):
 
     @classmethod
     def of(cls, embeddings: NDArray[np.floating]) -> _Groups:
-        numbers = alike(embeddings)
+        numbers = group_alike(embeddings)
         return cls(numbers, np.flatnonzero(np.bincount(numbers, minlength=len(numbers))[numbers] > 1))
 
 

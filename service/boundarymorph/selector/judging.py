@@ -21,7 +21,7 @@ COMPLETE = Context(accepts="complete")  # without a deadline
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPool:
     """A judged query.
 
     Attributes:
@@ -58,7 +58,7 @@ class Judging:
         documents = await self._read(task, ids)
         return [documents[id] for id in ids if id in documents]
 
-    async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
+    async def score_judged(self, task: SelectionTask, grades: Mapping[str, float]) -> JudgedPool:
         """Score the judged documents that are in the pool, given the grades by id."""
         people = replace(task.relevance, human=True, shipped=False)
         bare = replace(task, wanted=Wanted(1), spending=Spending(0, reuse=False), relevance=people, context=COMPLETE)
@@ -85,7 +85,7 @@ class Judging:
             return np.array([values[id] for id in ids], dtype=np.float64)
 
         relevance = {choice: column(order) for choice, order in orders.items()}
-        return Judged(JudgedQuery(column(scores), relevance, column(grades)), ids, ranked.vectors)
+        return JudgedPool(JudgedQuery(column(scores), relevance, column(grades)), ids, ranked.vectors)
 
     async def _read(self, task: SelectionTask, ids: Sequence[str]) -> dict[str, Document]:
         pieces = in_awaited_pieces(task.source.candidates(self._retriever).documents, ids)

@@ -38,7 +38,7 @@ class Observer:
         tracing.tell(seconds)
         return seconds
 
-    def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
+    def record(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
         """Record a result in the metrics and in the span of its request.
 
         Args:

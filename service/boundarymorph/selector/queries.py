@@ -14,9 +14,9 @@ from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.groups import best_of_each
-from boundarymorph.selector.documents import numbered
+from boundarymorph.selector.documents import number_groups
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.result import Answered, SelectionResult, Status
+from boundarymorph.selector.result import QueryAnswers, SelectionResult, Status
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import Report, SelectionTask
 
@@ -58,7 +58,7 @@ async def select_for_all(
     assert k is not None
 
     async def spend(run: SelectionRun, share: int) -> None:
-        await run.recall(share)
+        await run.look_up(share)
         if run.session is None and run.grouping is not None:
             await run.documents.read_groups(run.grouping)
         while run.batch.size:
@@ -83,7 +83,7 @@ async def select_for_all(
 
     parts = [await run.result() for run in runs]
     result = replace(_joined(task, parts, places, selection, answered), pool=pool, seconds=observer.seconds())
-    observer.finished(result, task, runs[0].scores.model)
+    observer.record(result, task, runs[0].scores.model)
     return result
 
 
@@ -92,7 +92,7 @@ def _joined(
     parts: Sequence[SelectionResult],
     places: Sequence[NDArray[np.intp]],
     selection: Selection,
-    answered: Answered,
+    answered: QueryAnswers,
 ) -> SelectionResult:
     """Return the result of all queries, without its pool and seconds.
 
@@ -156,7 +156,7 @@ def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]])
 
 def _best(
     task: SelectionTask, pool: Pool, runs: Sequence[SelectionRun], places: Sequence[NDArray[np.intp]]
-) -> tuple[Selection, Answered]:
+) -> tuple[Selection, QueryAnswers]:
     """Return the k documents with the largest worth.
 
     The worth of a document is its largest relevance to a query, times the weight of the query and the boost. Without
@@ -183,7 +183,7 @@ def _best(
     largest, there = worth.max(axis=0), np.flatnonzero(left)
     if task.wanted.distinct is not None:
         read = {id: document for run in runs for id, document in run.documents.read_so_far.items()}
-        groups = numbered(task.wanted.distinct, pool.ids, read)
+        groups = number_groups(task.wanted.distinct, pool.ids, read)
         there = there[best_of_each(largest[there], groups[there], task.wanted.distinct.at_most)]
     chosen = there[np.argsort(-largest[there], kind="stable")[: task.wanted.k]]
     leading = worth[:, chosen].argmax(axis=0)
@@ -191,4 +191,5 @@ def _best(
     value = None if task.relevance.boosts is None else worth[leading, chosen]
     if np.isnan(relevance).all():
         best, spread, value = np.full(len(chosen), 0.5), np.full(len(chosen), 0.5), None
-    return Selection(chosen, best, spread, scored[leading, chosen], value), Answered(leading, relevance[:, chosen], ())
+    answers = QueryAnswers(leading, relevance[:, chosen], ())
+    return Selection(chosen, best, spread, scored[leading, chosen], value), answers

@@ -20,7 +20,7 @@ ENGLISH = ("BAAI/bge-small-en", *rerankers.ENGLISH)  # prefixes of the names of 
 FORMS = {"was": ("was", "were"), "has": ("has", "have"), "it": ("it", "them"), "its": ("its", "their")}  # one, many
 
 
-def unfamiliar(query: str, *models: str | None) -> list[Notice]:
+def script_notices(query: str, *models: str | None) -> list[Notice]:
     """Warn about a query whose letters are mostly in a script unknown to the models.
 
     There is no warning for Latin letters, or for models that are not English ones.
@@ -42,7 +42,7 @@ def unfamiliar(query: str, *models: str | None) -> list[Notice]:
     return [Notice("unfamiliar-script", said)]
 
 
-def no_call(stop_reason: StopReason | None, returned: int) -> Notice:
+def no_call_notice(stop_reason: StopReason | None, returned: int) -> Notice:
     """Say why no call was made, although the budget allows calls and nothing was reused.
 
     Args:
@@ -61,7 +61,7 @@ def no_call(stop_reason: StopReason | None, returned: int) -> Notice:
     return Notice("no-call-made", f"no call was made: {why}")
 
 
-def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[Notice]:
+def min_relevance_notices(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[Notice]:
     """Say why the answer is empty, if no document reaches the minimum relevance.
 
     Args:
@@ -77,13 +77,13 @@ def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bo
     return [Notice("min-relevance-not-reached", said)]
 
 
-def fields_unread(names: Sequence[str]) -> list[Notice]:
+def boost_notices(names: Sequence[str]) -> list[Notice]:
     """Warn about fields of which no candidate has a value that a boost can use."""
     said = "no candidate has a value of the field {!r} that 'boost' can read, so its function gives 1"
     return [Notice("field-not-found", said.format(name)) for name in names]
 
 
-def nothing_found(scores: Collection[float]) -> list[Notice]:
+def low_score_notices(scores: Collection[float]) -> list[Notice]:
     """Warn if there are enough scores and all of them are low."""
     if len(scores) < ENOUGH or max(scores) >= LOW:
         return []
@@ -94,7 +94,7 @@ def nothing_found(scores: Collection[float]) -> list[Notice]:
     return [Notice("all-scores-low", said)]
 
 
-def of_documents(slug: Slug, count: int, said: str) -> list[Notice]:
+def document_notices(slug: Slug, count: int, said: str) -> list[Notice]:
     """Return a warning about `count` documents, if there are any.
 
     Args:

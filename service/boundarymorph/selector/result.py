@@ -108,7 +108,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answered:
+class QueryAnswers:
     """Which of Q queries were asked and answered.
 
     Attributes:
@@ -123,7 +123,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Explained:
+class Explanation:
     """How a set came about.
 
     Attributes:
@@ -194,14 +194,14 @@ class SelectionResult:
     seconds: Mapping[str, float]
     warnings: Sequence[Notice]
     vectors: VectorSource
-    explained: Explained | None = None
+    explained: Explanation | None = None
     tokens: TokenCounts | None = None
     calibration: str | None = None
     human: bool = False
     model: str | None = None
     trust: Trust = "normal"
     scores: Mapping[int, float] = field(default_factory=dict)
-    answered: Answered | None = None
+    answered: QueryAnswers | None = None
     proposals: Selection | None = None
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     has_texts: bool = False

@@ -24,11 +24,11 @@ from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import BaseSession, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
-from boundarymorph.selector.composition import Held, boosts_of, completed, held_by, rounds_of, session_of
+from boundarymorph.selector import remarks
+from boundarymorph.selector.composition import SetLimits, add_artifacts, boosts_of, limits_of, rounds_of, session_of
 from boundarymorph.selector.documents import AnswerTooLarge, Documents, Grouping, are_long, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
-from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
+from boundarymorph.selector.result import INTERRUPTING, Explanation, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import SelectionTask
 
@@ -42,15 +42,15 @@ EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 # The states of a run. Each call is possible in one state only, and leads to another:
 #
-#     new ── retrieve ──> retrieved ── recall ──> chosen ⟲ progress, score ── result ──> done
+#     new ── retrieve ──> retrieved ── look_up ──> chosen ⟲ progress, score ── result ──> done
 #
 # In any other state it raises RuntimeError. In `chosen` there is a batch of documents to score, empty once the budget
 # is spent, nothing is left to decide, or deadline, retriever or scorer ended the run. `result` may be called earlier.
 State: TypeAlias = Literal["new", "retrieved", "chosen", "done"]
-Call: TypeAlias = Literal["retrieve", "recall", "progress", "score", "result"]
+Call: TypeAlias = Literal["retrieve", "look_up", "progress", "score", "result"]
 CALLS: dict[Call, tuple[State, State]] = {
     "retrieve": ("new", "retrieved"),
-    "recall": ("retrieved", "chosen"),
+    "look_up": ("retrieved", "chosen"),
     "progress": ("chosen", "chosen"),
     "score": ("chosen", "chosen"),
     "result": ("chosen", "done"),
@@ -80,7 +80,7 @@ class SelectionRun:
     """A task in progress; long work runs in threads of the executor.
 
     Attributes:
-        batch: Positions in the pool of the documents to score next; empty before `recall`.
+        batch: Positions in the pool of the documents to score next; empty before `look_up`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SelectionRun:
         self._rounds: int | None = None  # the number of rounds in all; None for rounds that grow
         self._full = 1 if task.spending.rounds != "auto" else shared.full
         self._proposals: Selection | None = None
-        self._first: Selection | None = None  # as in `Explained`
+        self._first: Selection | None = None  # as in `Explanation`
         self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[Notice] = []
         self.boosts: NDArray[np.float64] | None = None  # (N,), if the task has any
@@ -145,7 +145,7 @@ class SelectionRun:
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
-            self._task = completed(self._task, retrieved.artifacts)
+            self._task = add_artifacts(self._task, retrieved.artifacts)
         if self._task.spending.goal != "scores":
             self._task.context.room.charge(
                 footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
@@ -158,7 +158,7 @@ class SelectionRun:
             ids = map(self._candidates.passages.document_id, self.pool.ids)
             self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in ids])
 
-    async def recall(self, k: int | None = None) -> None:
+    async def look_up(self, k: int | None = None) -> None:
         """Reuse scores of earlier tasks, and choose the first batch, empty for an empty pool.
 
         With `max_tokens`, `distinct` or boosts it reads all candidates, and raises the retriever's errors and
@@ -167,7 +167,7 @@ class SelectionRun:
         Args:
             k: The number of documents that calls are spent on, if it differs from the task's.
         """
-        self._enter("recall")
+        self._enter("look_up")
         task = self._task
         if k is not None:
             self._k = k
@@ -176,7 +176,7 @@ class SelectionRun:
         deleted = NOTHING
         with self._observer.stage("fetch"):
             async with task.context.deadline.enforced():
-                held = await self._held()
+                limits = await self._limits()
                 self.boosts, unread = await boosts_of(task, self.documents)
             self.warnings += unread
             try:
@@ -188,7 +188,7 @@ class SelectionRun:
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         self._short = small and not task.wanted.diversity
         with self._observer.stage("select"):
-            self.session, self.batch = await self._step(self._begin, held, deleted)
+            self.session, self.batch = await self._step(self._begin, limits, deleted)
 
     async def _step(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         """Run a step of the session in a thread.
@@ -205,11 +205,11 @@ class SelectionRun:
         """The task's limit on groups or, from `retrieve` on, the default of its index."""
         return self._task.wanted.distinct
 
-    async def _held(self) -> Held:
+    async def _limits(self) -> SetLimits:
         """Read the limits of the set."""
-        held = await held_by(replace(self._task.wanted, k=self._k), self._candidates, self.documents, self.pool.ids)
-        self.warnings += held.warnings
-        return held
+        limits = await limits_of(replace(self._task.wanted, k=self._k), self._candidates, self.documents, self.pool.ids)
+        self.warnings += limits.warnings
+        return limits
 
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks.
@@ -231,7 +231,7 @@ class SelectionRun:
             self.scores.reused = await self._in_thread(self.scores.reusable, found)
         return self.documents.deleted(positions)
 
-    def _begin(self, held: Held, deleted: NDArray[np.intp]) -> tuple[BaseSession, NDArray[np.intp]]:
+    def _begin(self, limits: SetLimits, deleted: NDArray[np.intp]) -> tuple[BaseSession, NDArray[np.intp]]:
         """Make the session and the first batch."""
         models = self.scores.model, self._encoder
         self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
@@ -247,16 +247,16 @@ class SelectionRun:
         known = {place: score for place, score in known.items() if place not in blank}
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         budget = max(0, self._budget - replacing)
-        session = session_of(self._task, self.pool, self.calibrated, known, budget, held.limit, self.boosts)
+        session = session_of(self._task, self.pool, self.calibrated, known, budget, limits.limit, self.boosts)
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
-        session.give_up(np.concatenate([deleted, held.deleted, self._excluded, self._blank]))
+        session.give_up(np.concatenate([deleted, limits.deleted, self._excluded, self._blank]))
         self._rounds = rounds_of(self._task, self._budget, self._full)
         return session, self._ask(session)
 
     def _ask(self, session: BaseSession) -> NDArray[np.intp]:
         """Return the next batch, with no more documents than are likely to be scored in time."""
-        most = self._shared.pace.at_most(len(self.pool), self._seconds)
+        most = self._shared.pace.limit(len(self.pool), self._seconds)
         batch = session.ask_round(self._rounds, most, self._full)
         if self._task.report.explain_pool:
             if self._first is None:
@@ -353,18 +353,18 @@ class SelectionRun:
         if not positions.size:
             return positions, np.empty(0)
         texts = texts_of(self.documents.at(positions))
-        positions = positions[: pace.fitting(texts, self._seconds)]
+        positions = positions[: pace.count_fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
         begin, calls = deadline.clock(), self.scores.calls
         try:
             scores = await self.scores.score(texts, documents=ids, deadline=deadline.moment)
         except DeadlineExceeded:
-            pace.exceeded(texts, deadline.clock() - begin)
+            pace.record_timeout(texts, deadline.clock() - begin)
             raise
         late = isinstance(self.scores.failure, DeadlineExceeded)
         if late or self.scores.calls - calls == len(texts):
-            (pace.exceeded if late else pace.took)(texts, deadline.clock() - begin)
+            (pace.record_timeout if late else pace.record)(texts, deadline.clock() - begin)
         return positions, scores
 
     def _advance(self, session: BaseSession, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -421,20 +421,20 @@ class SelectionRun:
             human=self.calibrated.human,
             model=scores.model,
             trust=self.calibrated.trust,
-            scores=self.calibrated.original(self.documents.texts),
+            scores=self.calibrated.original_scores(self.documents.texts),
             proposals=self._proposals,
             spans=scores.spans,
             has_texts=self._has_texts,
         )
-        self._observer.finished(result, task, scores.model)
+        self._observer.record(result, task, scores.model)
         return result
 
-    async def _explained(self) -> Explained | None:
+    async def _explained(self) -> Explanation | None:
         """Return how the set came about, if the task asks for it and anything was believed."""
         if self.session is None or self._first is None:
             return None
         ranking = self.calibrated.read(await self._step(self.session.ranking))
-        return Explained(self._first, ranking, self._sets)
+        return Explanation(self._first, ranking, self._sets)
 
     async def _selection(self, session: BaseSession) -> tuple[Selection, Outlook]:
         """Return the selection and its outlook.
@@ -510,13 +510,13 @@ class SelectionRun:
         if task.relevance.boosts is not None:
             self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
-        held = await self._held()
+        limits = await self._limits()
         worth = np.arange(len(ids), 0.0, -1.0)  # a token limit divides it by the root of the length
-        if held.lengths is not None:
-            worth *= np.sqrt(held.lengths)
+        if limits.lengths is not None:
+            worth *= np.sqrt(limits.lengths)
         worth[self._blank] = -1.0  # behind all others
         worth[self._excluded] = -2.0  # removed below
-        capacity = held.limit.at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+        capacity = limits.limit.at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
         fits = capacity.with_others(capacity.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
@@ -569,9 +569,10 @@ class SelectionRun:
         task, found = self._task, list[Notice]()
         if not selection.documents.size:
             ranking = self.calibrated.read(await self._step(session.ranking))
-            found += none_reached(task.wanted.min_relevance, ranking.relevance, bool(ranking.scored.any()))
+            scored = bool(ranking.scored.any())
+            found += remarks.min_relevance_notices(task.wanted.min_relevance, ranking.relevance, scored)
         if self.interruption is None and self._budget and not (session.history or self.ungraded or self.scores.reused):
-            found.append(no_call(session.stop_reason, len(selection.documents)))
+            found.append(remarks.no_call_notice(session.stop_reason, len(selection.documents)))
         return found
 
     def _remarks(self) -> list[Notice]:
@@ -579,19 +580,14 @@ class SelectionRun:
         left_out = 0 if self.session is None else self.session.given_up
         deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
         encoder = self._encoder if self.vectors in ("index", "encoder") else None
+        blank, about = np.setdiff1d(self._blank, self._excluded), remarks.document_notices
+        no_text = "{has} no text to read, so no call was spent on {it} and {its} score is 0"
+        cut = "{was} cut to the cross-encoder's maximum length to be scored"
         return [
-            *of_documents(
-                "documents-without-text",
-                len(np.setdiff1d(self._blank, self._excluded)),
-                "{has} no text to read, so no call was spent on {it} and {its} score is 0",
-            ),
-            *of_documents("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
-            *nothing_found(self.calibrated.scores.values()),
-            *of_documents("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
-            *of_documents(
-                "scoring-truncated",
-                self.scores.truncated,
-                "{was} cut to the cross-encoder's maximum length to be scored",
-            ),
-            *unfamiliar(self._task.query, self.scores.model, encoder),
+            *about("documents-without-text", len(blank), no_text),
+            *about("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
+            *remarks.low_score_notices(self.calibrated.scores.values()),
+            *about("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
+            *about("scoring-truncated", self.scores.truncated, cut),
+            *remarks.script_notices(self._task.query, self.scores.model, encoder),
         ]

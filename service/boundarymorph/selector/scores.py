@@ -83,7 +83,7 @@ class CalibratedScores:
         if calibration is None:
             return bare, []
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
-        if (why := calibration.stale(scorer, known)) is not None:
+        if (why := calibration.staleness(scorer, known)) is not None:
             return bare, [Notice("calibration-not-used", f"the calibration was not used: {why}")]
         reading, measured = calibration.maps.get("human" if human else "scorer"), calibration.trust
         harmful = measured == "none" and human
@@ -102,7 +102,7 @@ class CalibratedScores:
         """Convert a minimum relevance, as callers know it, to the scale of the session."""
         return relevance if self.reading is None else self.reading.inverse(relevance)
 
-    def least(self, relevance: float) -> float:
+    def threshold_of_set(self, relevance: float) -> float:
         """Convert a minimum relevance of the set, which the shipped map turns into probabilities."""
         return self.threshold(relevance) if self.shipped is None else self.shipped.inverse(relevance)
 
@@ -118,7 +118,7 @@ class CalibratedScores:
         self.scores.update(zip(documents.tolist(), scores.tolist(), strict=True))
         return self.reading(scores) if self.reading is not None and self.ranking_only else scores
 
-    def original(self, texts: NDArray[np.intp]) -> dict[int, float]:
+    def original_scores(self, texts: NDArray[np.intp]) -> dict[int, float]:
         """Return the scorer's own scores by position.
 
         Args:
@@ -151,14 +151,14 @@ class Pace:
     def __init__(self) -> None:
         self._seconds = FIRST_GUESS
 
-    def at_most(self, documents: int, seconds: float) -> int:
+    def limit(self, documents: int, seconds: float) -> int:
         """Return `documents`, or fewer if even short ones would take too long.
 
         They should be scored in half of these seconds.
         """
         return max(1, int(min(documents, self._characters(seconds) / OVERHEAD)))
 
-    def fitting(self, texts: Sequence[str], seconds: float) -> int:
+    def count_fitting(self, texts: Sequence[str], seconds: float) -> int:
         """Return how many of the first texts are likely to be scored in half of these seconds.
 
         It is at least 1.
@@ -166,11 +166,11 @@ class Pace:
         allowed = self._characters(seconds)
         return max(1, sum(total <= allowed for total in accumulate(map(_counted, texts))))
 
-    def took(self, texts: Sequence[str], seconds: float) -> None:
+    def record(self, texts: Sequence[str], seconds: float) -> None:
         """Learn from a round, by half of the ratio, so that a wrong estimate is soon corrected."""
         self._seconds = math.sqrt(self._seconds * _rate(texts, seconds))
 
-    def exceeded(self, texts: Sequence[str], seconds: float) -> None:
+    def record_timeout(self, texts: Sequence[str], seconds: float) -> None:
         """Learn from a round that was not finished after `seconds`."""
         self._seconds = max(self._seconds, _rate(texts, seconds))
 

@@ -106,7 +106,7 @@ class Selector:
             else:
                 run = self._run(task, observer)
                 await run.retrieve()
-                await run.recall()
+                await run.look_up()
                 while run.batch.size:
                     if progress:
                         yield await run.progress()

@@ -41,8 +41,8 @@ class Wanted:
         max_tokens: The most tokens of all returned documents together.
         min_relevance: Only documents that are more likely than not to score at least this are returned.
         distinct: A limit on the documents of a group.
-        negligible: As in `selection.boundary.Best`.
-        diversity: As in `selection.diversity.Diverse`; 0 for none.
+        negligible: As in `selection.boundary.BestBoundary`.
+        diversity: As in `selection.diversity.DiverseFinish`; 0 for none.
         target: The share to find of all documents that have `min_relevance`.
         excluded: Ids of candidates that are not selected and not scored. Their known scores are evidence, and replace
             no call.
@@ -111,7 +111,7 @@ class Report:
 
     Attributes:
         return_documents: Whether it has the texts.
-        explain_pool: Whether it has `Explained`.
+        explain_pool: Whether it has `Explanation`.
         explain_depth: The approximate number of first candidates to explain; None for all.
         proposals: With a target, the most documents to read next that it names.
         optional_texts: Whether texts that exceed the size of an answer are left out; else they are refused.
