@@ -27,11 +27,10 @@ Dinkelbach Fisch Gangadharaiah Golub Hahne Halko Hochberg Jina Jarvelin Kalyanak
 Lightrag Litellm Macdonald Martinsson Milvus Mixedbread Nemotron Qdrant Quam Qwen Rathee Rocchio Schuster Starlette
 Tonellotto Tropp Vamana Voyageai Weaviate Wilcoxon Xinference Xu Zaragoza Zhang Zhou Zilliz
 """
-# Spans of code and links, options, quantities with a unit, and words that no language has: with a digit, an
+# Spans of code, addresses, paths, options, quantities with a unit, and words that are no English: with a digit, an
 # underscore, a capital letter after the first, or a single letter.
 NO_PROSE = re.compile(
     r"""(?P<code>``?[^`]+``?)(?:'s)?
-      | \[(?P<link>[^\]]*)\]\([^)]*\)
       | (?P<name> [a-z]+://\S*
           | (?<!\w)/\w[\w/.-]*
           | (?<!\w)\.[a-z]\w*
@@ -50,11 +49,8 @@ NO_PROSE = re.compile(
 
 def readable(text: str) -> str:
     """Return a paragraph with a capital letter at its start, and all that is no prose as code."""
-
-    def replaced(match: re.Match[str]) -> str:
-        return match["link"] if match["link"] is not None else match["code"] or f"`{match['name']}`"
-
-    text = NO_PROSE.sub(replaced, text.replace("**", "").strip())
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text.replace("**", "").strip())
+    text = NO_PROSE.sub(lambda match: match["code"] or f"`{match['name']}`", text)
     return text[:1].upper() + text[1:]
 
 
@@ -63,7 +59,7 @@ def parts_of_page(text: str) -> Iterator[tuple[int, str]]:
     text = re.sub(r"(?ms)^(```|<!--).*?(^```$|-->)", lambda match: "\n" * match[0].count("\n"), text)
     first, block = 1, ""
     for number, line in enumerate([*text.splitlines(), ""], 1):
-        if not line.strip() or re.match(r"\s*(?:[-*|#>]|\d+\. )", line):
+        if not line.strip() or re.match(r"\s*(?:[-*>] |[|#]|\d+\. )", line):
             if block:
                 yield first, block
             first, block = number, ""

@@ -94,8 +94,8 @@ def page(results: Sequence[dict[str, Any]], day: str) -> str:
     failed = [result for result in results if result["problem"] is not None]
     clients = dict.fromkeys(f"{result['package']} {result['version']}".strip() for result in results)
     summary = f"{len(results) - len(failed)} of {len(results)} checks passed on {day}, with Python"
-    lines = [f"{summary} {platform.python_version()}: {', '.join(clients)}.", ""]
-    lines += [f"- {result['package']} failed: {result['what']}" for result in failed]
+    lines = [f"{summary} {platform.python_version()}, and these clients:", "", "```", *clients, "```", ""]
+    lines += [f"- `{result['package']}` failed: {result['what']}" for result in failed]
     text = "\n".join(lines).strip() + "\n"
     return CHECKS.sub(lambda _: text, PAGE.read_text())
 
