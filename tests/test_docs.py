@@ -29,7 +29,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links(page: Path) -> None:
+def test_page_links_lead_to_existing_files_and_headings(page: Path) -> None:
     broken = []
     for path, anchor in LINK.findall(text_of(page)):
         target = (page.parent / path) if path else page
@@ -72,14 +72,14 @@ def commands_of(page: Path, program: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_make_targets(page: Path) -> None:
+def test_make_targets_named_in_pages_exist(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     named = {word for words in commands_of(page, "make") for word in words[:1] if re.fullmatch("[a-z-]+", word)}
     assert named <= targets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_and_their_options(page: Path) -> None:
+def test_commands_and_options_named_in_pages_exist(page: Path) -> None:
     unknown = []
     for words in commands_of(page, "boundarymorph"):
         command: Any = get_command(app)
@@ -97,12 +97,12 @@ def test_commands_and_their_options(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_scripts(page: Path) -> None:
+def test_modules_named_in_pages_exist(page: Path) -> None:
     modules = re.findall(r"python -m ((?:load_tests|tests)[\w.]+)", code_of(page))
     assert [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists()] == []
 
 
-def test_extras() -> None:
+def test_extras_named_in_pages_match_the_project() -> None:
     there = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     pages = "".join(page.read_text() for page in PAGES)
     named = {extra for found in re.findall(r"\bboundarymorph\[([\w,]+)\]", pages) for extra in found.split(",")}

@@ -21,7 +21,7 @@ async def pool_to(answer: Callable[..., Coroutine[Any, Any, None]]) -> AsyncIter
 
 
 @pytest.mark.strangers
-async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
+async def test_unsolicited_answer_is_not_taken_for_the_next_answer() -> None:
     got, sent, asked = asyncio.Event(), asyncio.Event(), 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -81,7 +81,7 @@ def test_restored_index_equals_the_original(
         index.back_up(copy)
 
 
-def test_copies_made_during_writes_are_whole(catalog: LocalCatalog, tmp_path: Path) -> None:
+def test_snapshots_made_during_writes_are_consistent(catalog: LocalCatalog, tmp_path: Path) -> None:
     """Each holds all that was acknowledged before, and batches whole."""
     index = catalog.create("a", encoder=None, dimension=32)
     written, done = [0], threading.Event()
@@ -106,7 +106,7 @@ def test_copies_made_during_writes_are_whole(catalog: LocalCatalog, tmp_path: Pa
         writing.result()
 
 
-def test_any_damage_is_named(catalog: LocalCatalog, copy: Path) -> None:
+def test_restore_names_any_damaged_file(catalog: LocalCatalog, copy: Path) -> None:
     files = sorted(path for path in copy.rglob("*") if path.is_file())
     assert len(files) == 2
     for path in files:
@@ -122,7 +122,7 @@ def test_any_damage_is_named(catalog: LocalCatalog, copy: Path) -> None:
     catalog.restore("b", copy)
 
 
-def test_restore_refuses_what_is_no_snapshot(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_restore_refuses_a_folder_without_a_snapshot(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     assert index.compact()
     (manifest,) = index.path.parent.glob("*.block/*/manifest.json")  # of a trained structure
     for source in (tmp_path / "nowhere", index.path.parent, index.path, manifest.parent):
@@ -180,7 +180,7 @@ def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, state
 @pytest.mark.strangers
 @pytest.mark.parametrize("name", ["index.sqlite3", "manifest.json", FILE])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_restore_reads_only_files_of_its_own(
+def test_restore_refuses_links_and_pipes(
     catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str
 ) -> None:
     """A link may lead to any file of the machine, and a pipe never ends."""
@@ -193,7 +193,7 @@ def test_restore_reads_only_files_of_its_own(
 
 
 @pytest.mark.strangers
-def test_artifacts_come_with_their_index(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_snapshot_contains_the_artifacts_of_its_index(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     catalog.artifacts("a").change(description="Photos.", distinct="n")
     index.back_up(tmp_path / "copy")
     catalog.restore("b", tmp_path / "copy")
@@ -225,7 +225,7 @@ def test_restore_refuses_another_manifest(catalog: LocalCatalog, copy: Path, fac
     refused(catalog, copy, said)
 
 
-def test_restore_under_a_name_that_is_taken(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
+def test_restore_refuses_a_taken_name_and_keeps_its_index(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
     put(index, range(1), version=1)
     with pytest.raises(IndexConflict, match="'a'"):
         catalog.restore("a", copy)
@@ -237,7 +237,9 @@ def test_restore_under_a_name_that_is_taken(catalog: LocalCatalog, index: LocalI
     assert contents(index)["0"].text == "version 1 of 0"
 
 
-def test_restore_replaces_another_index(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
+def test_restore_replaces_an_index_on_request(
+    catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path
+) -> None:
     other = LocalCatalog(tmp_path / "indexes")
     theirs = other.get("a")
     put(theirs, range(1), version=1)

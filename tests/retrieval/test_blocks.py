@@ -90,7 +90,7 @@ def file_of(path: Path, name: str = "vectors.faiss") -> Path:
     return file
 
 
-def test_start_reads_the_block_and_then_what_followed(open_index: Open, path: Path) -> None:
+def test_index_start_reads_the_block_and_later_changes(open_index: Open, path: Path) -> None:
     index, plain = open_index(), open_index(plain=True)
     put(index, names(1000))
     assert index.structure() is None
@@ -119,7 +119,7 @@ def test_start_reads_the_block_and_then_what_followed(open_index: Open, path: Pa
 
 
 @pytest.mark.parametrize("count", [99, 100])
-def test_block_is_made_once_it_is_worth_it(open_index: Open, count: int) -> None:
+def test_block_is_made_from_the_least_number_of_documents(open_index: Open, count: int) -> None:
     index = open_index(EAGER)
     put(index, names(count))
     index.settle()
@@ -129,7 +129,7 @@ def test_block_is_made_once_it_is_worth_it(open_index: Open, count: int) -> None
     assert index._trainer.files._names() == written
 
 
-def test_block_is_made_while_it_is_searched_and_written(open_index: Open) -> None:
+def test_block_is_made_during_searches_and_writes(open_index: Open) -> None:
     """Each search sees what was acknowledged before it, in each of the states between two blocks."""
     index, other, plain = open_index(EAGER), open_index(EAGER), open_index(plain=True)
     acknowledged, done = [0], threading.Event()
@@ -159,7 +159,7 @@ def test_block_is_made_while_it_is_searched_and_written(open_index: Open) -> Non
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "a later format", "a missing file"])
-def test_damaged_block_is_named_and_made_again(
+def test_damaged_block_is_reported_and_rebuilt(
     open_index: Open, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = open_index()
@@ -188,7 +188,7 @@ def test_damaged_block_is_named_and_made_again(
     other.close()
 
 
-def test_training_is_tried_again_after_ever_longer_pauses(
+def test_failed_training_is_retried_after_growing_pauses(
     open_index: Open, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [100.0]
@@ -241,7 +241,7 @@ def test_documents_replaced_during_a_training_are_found(open_index: Open, path: 
     assert_same(open_index(), plain)
 
 
-def test_kind_is_chosen_at_creation(catalog: LocalCatalog) -> None:
+def test_index_kind_is_chosen_at_creation(catalog: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=DIMENSION, kind="ivf")
     put(index, names(400))
     assert catalog.describe("a").structure is None
@@ -279,7 +279,7 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
     assert not list(path.with_suffix(".block").glob(".writing-*"))
 
 
-def test_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:
+def test_first_reading_of_an_index_continues_when_abandoned(open_index: Open) -> None:
     """Else an index that takes longer to read than anybody waits would never be read."""
     index = open_index()
     put(index, names(40))

@@ -31,7 +31,7 @@ def put(index: LocalIndex, *texts: str) -> None:
     index.upsert(documents, np.array([vector_of(text) for text in texts]))
 
 
-def test_creation_at_the_same_time_makes_one_index(tmp_path: Path) -> None:
+def test_concurrent_creation_makes_one_index(tmp_path: Path) -> None:
     catalogs = [LocalCatalog(tmp_path) for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(lambda catalog: catalog.ensure("a", encoder=None, dimension=4), catalogs))
@@ -62,7 +62,7 @@ def test_index_deleted_while_it_is_opened(
         assert other.get("a").count() == 2
 
 
-def test_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog, other: LocalCatalog) -> None:
+def test_index_recreated_by_another_process_serves_no_old_documents(catalog: LocalCatalog, other: LocalCatalog) -> None:
     old = catalog.create("a", encoder=None, dimension=32)
     put(old, "old")
     assert list(nearest(old, vector_of("old"), 1).ids) == ["old"]
@@ -81,7 +81,7 @@ def test_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog, ot
 
 
 @pytest.mark.parametrize("damage", ["garbage", "missing", "unreadable"])
-def test_damaged_index_is_named_and_hides_no_other(
+def test_damaged_index_is_reported_and_hides_no_other(
     catalog: LocalCatalog, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = catalog.create("bad", encoder=None, dimension=4).path
@@ -139,7 +139,7 @@ def files(catalog: LocalCatalog) -> set[str]:
     return {link.parent.name for link in links if catalog._directory in link.parents}
 
 
-def test_catalog_closes_the_least_recently_used(many: LocalCatalog) -> None:
+def test_catalog_closes_the_least_recently_used_index(many: LocalCatalog) -> None:
     for name in MANY:
         assert list(nearest(get(many, name), QUERY, 1).ids) == [name]
     assert files(many) == set(MANY[-MOST_OPEN:])
@@ -148,7 +148,7 @@ def test_catalog_closes_the_least_recently_used(many: LocalCatalog) -> None:
     assert files(many) == {MANY[0], MANY[-MOST_OPEN], *MANY[2 - MOST_OPEN :]}, "the least recently used went"
 
 
-def test_caller_with_the_most_indexes_makes_room(many: LocalCatalog) -> None:
+def test_catalog_closes_an_index_of_the_caller_with_the_most(many: LocalCatalog) -> None:
     mine = get(many, "i0", "modest")
     for name in MANY[1:]:
         get(many, name, "greedy")
@@ -175,7 +175,7 @@ def counts(catalog: LocalCatalog) -> dict[str, tuple[int, int]]:
     return {kind: (found.indexes, found.documents) for kind, found in catalog.totals().items()}
 
 
-def test_totals_follow_what_any_process_writes(tmp_path: Path) -> None:
+def test_catalog_totals_follow_writes_of_any_process(tmp_path: Path) -> None:
     chance = random.Random(0)
     writer, other = (LocalCatalog(tmp_path / "indexes", most_open=2) for _ in range(2))
     model: dict[str, tuple[str, set[str]]] = {}

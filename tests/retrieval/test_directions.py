@@ -41,7 +41,7 @@ def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, d
 
 
 @pytest.mark.parametrize(("count", "dimension"), [(700, 160), (100, 160), (300, 1_000)])
-def test_directions_span_what_the_singular_vectors_span(count: int, dimension: int) -> None:
+def test_directions_span_the_space_of_the_singular_vectors(count: int, dimension: int) -> None:
     vectors = topical(count, dimension=dimension)
     basis = Directions.of(vectors).basis
     assert basis.shape == (dimension, COUNT)
@@ -52,7 +52,7 @@ def test_directions_span_what_the_singular_vectors_span(count: int, dimension: i
 
 
 @pytest.mark.parametrize("count", [1, 63, 65, 500])
-def test_directions_of_a_row_do_not_depend_on_others(count: int) -> None:
+def test_directions_of_a_row_ignore_other_rows(count: int) -> None:
     vectors = topical(500)
     learned = Directions.of(vectors)
     whole = learned.units(vectors)
@@ -62,7 +62,7 @@ def test_directions_of_a_row_do_not_depend_on_others(count: int) -> None:
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_directions_change_nothing_but_the_vectors(tmp_path: Path, kind: str, hybrid: bool) -> None:
+def test_directions_change_only_the_vectors_of_a_pool(tmp_path: Path, kind: str, hybrid: bool) -> None:
     index = opened(tmp_path / "index.sqlite3", kind=kind)
     put(index, range(1_500))
     whole, reduced = (found(index, directions=wanted, hybrid=hybrid).pool for wanted in (False, True))
@@ -85,7 +85,7 @@ def test_directions_change_nothing_but_the_vectors(tmp_path: Path, kind: str, hy
         (FEWEST, DIMENSION, False, False),  # how a scorer weighs the dimensions of a query needs all of them
     ],
 )
-def test_directions_need_many_documents_and_dimensions_and_words(
+def test_directions_require_many_documents_dimensions_and_words(
     tmp_path: Path, writes: int, dimension: int, lexical: bool, reduced: bool
 ) -> None:
     index = opened(tmp_path / "index.sqlite3", dimension, lexical=lexical)

@@ -96,7 +96,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     store.close()
 
 
-def test_first_builds(tmp_path: Path) -> None:
+def test_killed_first_build_keeps_acknowledged_documents(tmp_path: Path) -> None:
     rng = random.Random(1)
     for kill in range(times(3, 50)):
         directory = tmp_path / str(kill)
@@ -109,7 +109,7 @@ def test_first_builds(tmp_path: Path) -> None:
         words_agree(directory, stored)
 
 
-def test_updates_of_existing_documents(tmp_path: Path) -> None:
+def test_killed_update_keeps_acknowledged_versions(tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path)
     documents = [document_of(number, 0) for number in range(KNOWN)]
     vectors = np.array([vector_of(document.text) for document in documents])
@@ -130,7 +130,7 @@ def test_updates_of_existing_documents(tmp_path: Path) -> None:
         expected = stored
 
 
-def test_indexes_appear_whole(tmp_path: Path) -> None:
+def test_killed_creation_leaves_only_whole_indexes(tmp_path: Path) -> None:
     rng = random.Random(3)
     for kill in range(2):
         directory = tmp_path / str(kill)

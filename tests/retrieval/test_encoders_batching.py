@@ -69,7 +69,7 @@ class TestContract(EncoderContract):
         yield encoder
         await encoder.close()
 
-    async def test_calls_at_the_same_time_get_their_own_vectors_in_order(self, encoder: BatchingEncoder) -> None:
+    async def test_concurrent_calls_get_their_own_vectors_in_order(self, encoder: BatchingEncoder) -> None:
         calls = [[f"text {n} {m}" + "x" * (n * m % 110) for m in range(n % 7)] for n in range(60)]
         calls.append([f"{number} " + "x" * (number % 130) for number in range(2 * MANY)])  # in many slices
         answers = await asyncio.gather(*map(encoder.encode_documents, calls))
@@ -79,7 +79,7 @@ class TestContract(EncoderContract):
             assert embeddings.truncated == sum(len(text) > 100 for text in texts)
 
 
-async def test_call_has_no_more_than_two_slices_waiting_and_queries_go_first() -> None:
+async def test_large_call_queues_two_slices_and_queries_go_first() -> None:
     model = SeededDualEncoder(open=False)
     encoder = BatchingEncoder(model)
     large = asyncio.create_task(encoder.encode_documents(["x" * 100] * MANY))

@@ -53,7 +53,7 @@ METADATA: dict[str, dict[str, Any]] = {
         ({"not": {}}, ""),
     ],
 )
-def test_filter_meaning(filter: dict[str, Any], expected: str) -> None:
+def test_filter_matches_by_table_and_by_predicate(filter: dict[str, Any], expected: str) -> None:
     assert by_predicate(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
     assert by_table(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
 
@@ -87,7 +87,7 @@ def test_filter_names_mistakes_with_their_place(filter: object, message: str) ->
         Filter(filter)
 
 
-def test_filter_is_bounded() -> None:
+def test_filter_depth_and_values_are_bounded() -> None:
     nested: dict[str, Any] = {"a": 1}
     for _ in range(MAX_DEPTH - 1):
         nested = {"not": nested}

@@ -22,7 +22,7 @@ def candidates(documents: list[Document], query: str = "why do corals bleach", *
 
 
 @pytest.mark.parametrize("overlap", [0, 5])
-def test_blocks_cover_the_text(overlap: int) -> None:
+def test_passage_blocks_cover_the_text(overlap: int) -> None:
     rng = random.Random(1)
     for _ in range(300):
         text = "".join(rng.choices("ab .\n#。é", [6, 6, 3, 1, 1, 1, 1, 1], k=rng.randrange(200)))
@@ -34,7 +34,7 @@ def test_blocks_cover_the_text(overlap: int) -> None:
             assert max(start + 1, end - overlap) <= after <= end
 
 
-def test_blocks_end_at_the_best_border() -> None:
+def test_passage_blocks_end_at_the_best_border() -> None:
     text = "One two three four.\nFive six. Seven eight nine ten eleven"
     assert [text[start:end] for start, end in blocks(text, 30)] == [
         "One two three four.",
@@ -55,7 +55,7 @@ def test_passage_is_a_slice_of_its_document() -> None:
         assert len(candidate.content.encode()) <= 4 * WINDOW * 0.75 + len("Harbours\n")
 
 
-def test_ids_are_unique_and_lead_to_their_documents() -> None:
+def test_passage_ids_are_unique_and_lead_to_their_documents() -> None:
     documents = [Document(id, LONG) for id in ("a", "a#2", "a##2", "#")]
     found = candidates(documents)
     ids = [candidate.id for candidate in found.candidates]
@@ -65,7 +65,7 @@ def test_ids_are_unique_and_lead_to_their_documents() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 32])
-def test_passages_with_the_words_of_the_query_stay(most: int) -> None:
+def test_passages_with_query_words_are_kept_within_the_bound(most: int) -> None:
     text = LONG * 12 + NEEDLE + LONG * 12
     found = candidates([Document("a", text)], per_document=most)
     assert len(found.candidates) == most
@@ -74,7 +74,7 @@ def test_passages_with_the_words_of_the_query_stay(most: int) -> None:
     assert any(NEEDLE.strip() in candidate.text for candidate in found.candidates) == (most > 1)
 
 
-def test_bound_on_all_candidates_is_shared() -> None:
+def test_bound_on_all_candidates_is_shared_among_documents() -> None:
     documents = [Document(str(number), LONG if number % 2 else "short") for number in range(10)]
     for in_all, each in ((10, 1), (14, 1), (15, 2)):
         found = candidates(documents, in_all=in_all)
@@ -93,13 +93,13 @@ def test_documents_within_the_window_stay_whole() -> None:
     assert divided([Document("a", "x" * room)], query, room, cut) is None
 
 
-def test_unknown_window_cuts_nothing_unless_passages_are_asked_for() -> None:
+def test_unknown_window_cuts_nothing_without_a_passage_size() -> None:
     assert Cut(32, 10_000).room("sea", None) == np.inf
     assert Cut(32, 10_000, window=512).room("sea", None) == Cut(32, 10_000).room("sea", 512)
     assert Cut(32, 10_000, window=512).room("sea", 8_192) > 4 * 8_000
 
 
-def test_query_leaves_room_for_a_passage() -> None:
+def test_long_query_leaves_room_for_a_passage() -> None:
     assert Cut(32, 10_000).room("word " * 10_000, WINDOW) == 4 * 64
 
 

@@ -21,12 +21,12 @@ def every_half() -> NDArray[np.float16]:
     return halves[np.abs(halves) <= 1]
 
 
-def test_every_half_comes_back() -> None:
+def test_every_float16_round_trips() -> None:
     halves = every_half()
     np.testing.assert_array_equal(halves_from_floats(floats_from_halves(halves)).view("u2"), halves.view("u2"))
 
 
-def test_ties_and_their_neighbours_round_as_numpy_rounds() -> None:
+def test_float16_rounding_of_ties_matches_numpy() -> None:
     positive = np.sort(every_half()[np.signbit(every_half()) == 0]).astype(np.float32)
     ties = (positive[:-1] + positive[1:]) / 2
     floats = np.concatenate([ties, np.nextafter(ties, np.float32(2)), np.nextafter(ties, np.float32(0))])
@@ -36,7 +36,7 @@ def test_ties_and_their_neighbours_round_as_numpy_rounds() -> None:
 
 
 @given(arrays(np.float32, 50, elements=st.floats(-1, 1, width=32)))
-def test_halves_are_the_nearest(floats: NDArray[np.float32]) -> None:
+def test_float16_conversion_rounds_to_the_nearest(floats: NDArray[np.float32]) -> None:
     ours, numpys = halves_from_floats(floats).astype(np.float64), floats.astype(np.float16).astype(np.float64)
     large = np.abs(floats) >= NORMAL
     np.testing.assert_array_equal(ours[large], numpys[large])

@@ -54,7 +54,7 @@ def figures() -> dict[str, float]:
     }
 
 
-def test_the_default_is_as_good_as_it_was() -> None:
+def test_default_method_keeps_its_measured_quality() -> None:
     """Measured: .670, +.025, .66 and .61. A constant of `trend` that is eight times as large or as small leaves these
     bounds, but for the first calls' rule and the retrieval bonus taken away, which hardly matter here. The loss is
     expected too small, as here neighbours err less alike than on tables of real scores."""
@@ -66,7 +66,7 @@ def test_the_default_is_as_good_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_a_few_calls_are_never_worse_than_none() -> None:
+def test_few_calls_are_never_worse_than_none() -> None:
     """Than the retriever's order, and than the first B of it by their scores: within a point in each cell, and above on
     average. In one of three tables one document in fifty says yes and the others no. Measured: 0 and +6.3; -41 and -7.9
     with slopes that are expected to be 0 and a level of which nothing is known before the first score."""

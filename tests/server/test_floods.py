@@ -53,7 +53,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize(("first", "then"), FLOODS.values(), ids=FLOODS)
-async def test_an_endless_part_of_a_request_closes_the_connection(tmp_path: Path, first: bytes, then: bytes) -> None:
+async def test_endless_part_of_a_request_closes_the_connection(tmp_path: Path, first: bytes, then: bytes) -> None:
     async with served(tmp_path) as (url, client), connected(url) as (_, writer):
         writer.write(first)
         assert await accepted(writer, then, IN_SOCKETS) < IN_SOCKETS
@@ -72,7 +72,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED)
-async def test_a_malformed_request_is_answered_by_one_problem(tmp_path: Path, sent: bytes) -> None:
+async def test_malformed_request_is_answered_by_one_problem(tmp_path: Path, sent: bytes) -> None:
     async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
         writer.write(sent + PROBE + b"\r\n")
         read = await rest(reader)
@@ -120,6 +120,6 @@ REPEATED = {
 
 
 @pytest.mark.parametrize(("first", "repeated", "last"), REPEATED.values(), ids=REPEATED)
-def test_work_grows_with_the_bytes_not_with_their_square(first: bytes, repeated: bytes, last: bytes) -> None:
+def test_parser_work_is_linear_in_the_bytes_received(first: bytes, repeated: bytes, last: bytes) -> None:
     small, large = (seconds_of_work(first + repeated * times + last) for times in (5_000, 20_000))
     assert large < 8 * small + 0.05

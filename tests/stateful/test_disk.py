@@ -139,7 +139,7 @@ class DiskMachine(RuleBasedStateMachine):
         return False
 
 
-def test_a_disk_that_is_full_or_read_only_at_times() -> None:
+def test_indexes_survive_a_disk_that_is_full_or_read_only_at_times() -> None:
     """In a process of its own, which may mount disks."""
     command = [*IN_A_NAMESPACE, sys.executable, "-m", __name__, settings.get_current_profile_name()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -60,7 +60,7 @@ def run(interpreter: str, program: str, *arguments: str, variables: Mapping[str,
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_retrieval_moves_in_one_line(program: str, embeddings: str, tmp_path: Path) -> None:
+def test_store_filled_by_a_framework_is_searched_undescribed(program: str, embeddings: str, tmp_path: Path) -> None:
     (interpreter, indexes), port = PROGRAMS[program], free_port()
     places = {n: postgres.url(port) if kind == "pgvector" else str(tmp_path / n) for n, kind in indexes.items()}
     urls = {f"{kind}://{places[name].removeprefix('postgresql://')}": None for name, kind in indexes.items()}

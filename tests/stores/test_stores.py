@@ -83,7 +83,7 @@ def test_columns_are_guessed_by_the_names_of_frameworks() -> None:
     assert guessed("t", {"id": "", "a": "vector"}) is None
 
 
-async def test_index_is_found_by_its_name_or_its_store(articles: MilvusStore, tmp_path: Path) -> None:
+async def test_catalogs_find_an_index_by_its_name_or_store(articles: MilvusStore, tmp_path: Path) -> None:
     base = LocalCatalog(tmp_path / "indexes")
     base.create("notes", encoder=None, dimension=4)
     away = MilvusStore(MilvusConnection(f"http://127.0.0.1:{free_port()}", timeout=0.2))
@@ -147,7 +147,7 @@ async def test_encoder_is_checked_with_a_document(articles: MilvusStore) -> None
         await without.retrieve("probed", search)
 
 
-def test_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
+def test_index_is_created_in_the_store_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     settings = Settings(data_directory=tmp_path, stores={"lake": {"url": f"lancedb://{tmp_path / 'lake'}"}})
     with closing(build_indexes(settings)) as catalogs:

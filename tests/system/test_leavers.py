@@ -103,7 +103,7 @@ def answers_all(front: Service) -> None:
         until(lambda: all(threads.map(lambda _: completes(front), range(3 * CONNECTIONS))))
 
 
-def test_callers_who_leave_leave_nothing_behind(tmp_path: Path) -> None:
+def test_callers_that_leave_free_all_that_they_used(tmp_path: Path) -> None:
     seed = times(23, random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")
     chance = random.Random(seed)

@@ -153,7 +153,7 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
         ),
     ],
 )
-def test_key_leaves_others_their_share(
+def test_busy_key_leaves_other_keys_their_share(
     whole: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
 ) -> None:
     stays_served(ask, whole, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))

@@ -44,7 +44,7 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
     return running.select(**SELECT | options)
 
 
-def test_gateway_with_a_scorer_answers_as_one_process(gateway: Service, directory: Path) -> None:
+def test_gateway_with_a_scorer_answers_like_one_process(gateway: Service, directory: Path) -> None:
     with service(directory / "whole", embedded=True) as whole:
         here, there = select(whole), select(gateway)
     for body in (here, there):

@@ -60,7 +60,7 @@ def scores(answer: httpx.Response) -> dict[str, float]:
     return {document["id"]: document["relevance"] for document in answer.raise_for_status().json()["documents"]}
 
 
-async def test_from_the_request_to_the_model(folder: Folder, tmp_path: Path) -> None:
+async def test_instruction_of_a_request_reaches_the_model(folder: Folder, tmp_path: Path) -> None:
     told = reference.judged(folder(MODELS), QUERY, TEXTS, FIND)
     untold = reference.judged(folder(MODELS), QUERY, TEXTS)
     assert np.abs(told - untold).max() > 1e-3
@@ -77,7 +77,7 @@ async def test_from_the_request_to_the_model(folder: Folder, tmp_path: Path) -> 
             assert answer["boundarymorph"]["cross_encoder_calls"] == 0, "scores of one instruction are known by it"
 
 
-async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -> None:
+async def test_instruction_is_refused_or_warned_of_if_unsupported(folder: Folder, tmp_path: Path) -> None:
     """The route of ours refuses; those of others go on, and say so."""
     async with served(folder("bert")) as scorer, gateway(scorer, tmp_path) as client:
         refused = await client.post("/select", json=selection(instruction=FIND))
@@ -93,7 +93,7 @@ async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -
             await BatchingScorer(load(folder("bert"))).score(QUERY, TEXTS, instruction=FIND)
 
 
-async def test_an_instruction_that_fills_the_prompt_is_refused(folder: Folder) -> None:
+async def test_instruction_that_fills_the_prompt_is_refused(folder: Folder) -> None:
     scorer = BatchingScorer(load(folder(MODELS), max_length=500))
     try:
         with pytest.raises(InvalidInput, match="no room"):
