@@ -1,5 +1,8 @@
-"""What every route has in common at the edge: methods, types, what Accept says, paths, secrets, on whose behalf its
-work is done, and what no route should raise."""
+"""Test the behaviour that all routes share at the edge.
+
+These are methods, types, Accept, paths, secrets, the caller that work is done for, and errors that no route should
+raise.
+"""
 
 import gzip
 import inspect

@@ -141,8 +141,10 @@ CASES = {
 
 
 def test_every_limit_has_a_case() -> None:
-    """Those of connections are in test_connections.py, and those of passages in test_passages.py; selections beyond
-    `sessions` wait."""
+    """Limits of connections are in test_connections.py, and those for passages in test_passages.py.
+
+    Selections beyond `sessions` wait.
+    """
     elsewhere = {"connections", "head_bytes", "sessions", "deadline_seconds", "passages", "document_passages"}
     assert CASES.keys() | elsewhere == Limits.model_fields.keys()
 

@@ -16,8 +16,10 @@ MODELS: dict[str, Any] = {"scorer": "made-up", "encoder": None}
 
 
 class World:
-    """The log-odds of relevance are `level` + `slope` * (the log-odds of what people are expected to find), which are
-    those of the score plus noise."""
+    """A world in which the log-odds of relevance are a line over those of expected relevance.
+
+    The line has a `level` and a `slope`. The expected log-odds are those of the score plus noise.
+    """
 
     def __init__(self, slope: float, level: float = -1.0, noise: float = 0.5, seed: int = 0) -> None:
         self.slope, self.level, self.noise = slope, level, noise

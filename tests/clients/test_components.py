@@ -26,8 +26,11 @@ NOWHERE = "http://nowhere"
 
 @dataclass(frozen=True)
 class Kit:
-    """A framework. k: the option for the number of documents; sent: what its reranker asks of a document with the text
-    "text 7" and the title "T7", which is in its metadata as `t`."""
+    """A framework.
+
+    `k` is the option for the number of documents. `sent` is what its reranker sends about a document with the text
+    "text 7" and the title "T7", which is in its metadata as `t`.
+    """
 
     reranker: Any
     retriever: Any

@@ -16,8 +16,10 @@ SEARCH = {"query": "common", "index": "i", "budget": 0, "k": 1}
 
 
 def test_costly_filters_end_at_their_deadlines(tmp_path: Path, table: Table) -> None:
-    """As many as there are threads for searches: each would take seconds, and ends at its deadline. Without keys, all
-    callers here are one."""
+    """There are as many requests as threads for searches, and each would take seconds.
+
+    Without keys, all callers here are one.
+    """
     costly = {**SEARCH, "deadline_ms": 250}
     with service(tmp_path / "data") as running:
         running.fill("i", DOCUMENTS, encoder="none")

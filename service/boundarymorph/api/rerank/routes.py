@@ -45,7 +45,6 @@ from boundarymorph.notices import Notice
 from boundarymorph.reading import bound, counted
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.passages import has_long
 from boundarymorph.selection import Selection
 from boundarymorph.selection.methods import BY_WORDS
 from boundarymorph.selector.documents import Grouping, group_key
@@ -258,8 +257,8 @@ def _task(
         Document(str(number), text, metadata=dict(metadata))
         for number, (text, metadata) in enumerate(zip(asked.texts, asked.objects, strict=True))
     ]
-    cut = cut_of(limits, asked=bool(wanted.passages)) if wanted.makes_passages else None
-    long = cut is not None and has_long(documents, cut.room(query, window))
+    cut = cut_of(documents, query, window, limits, asked=bool(wanted.passages)) if wanted.makes_passages else None
+    long = cut is not None
     budget = _budget(wanted, count, settings) if long else min(count, _budget(wanted, count, settings))
     relevance = wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None)
     human = is_human(relevance, settings.method, settings)
@@ -278,7 +277,7 @@ def _task(
             vectors=settings.vectors,
             ranked=True,  # documents mostly come in retrieval order
             listed=exhaustive,
-            cut=cut if long else None,
+            cut=cut,
         ),
         Wanted(min(k, count), distinct=grouping_of(wanted.distinct, wanted.most or count, settings)),
         Spending(
