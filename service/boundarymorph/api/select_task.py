@@ -33,6 +33,7 @@ from boundarymorph.selector.task import (
     Context,
     Relevance,
     Report,
+    Rounds,
     SelectionTask,
     Spending,
     Target,
@@ -150,15 +151,21 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
         budget_of(request, settings),
         explicit=request.budget is not None,
         goal=request.spend,
-        rounds=settings.rounds if request.rounds is None else request.rounds,
+        rounds=rounds_of(request.rounds, settings),
         settle=settings.auto_settle if request.budget == "auto" and objective is None else None,
         reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
         known=_known(request),
     )
     bound("known_scores", len(spending.known), limits.known_scores, "known scores")
     bound("budget", spending.budget, limits.budget, "calls")
-    bound("rounds", 1 if spending.rounds == "auto" else spending.rounds, limits.rounds, "rounds")
     return spending
+
+
+def rounds_of(given: Rounds | None, settings: Settings) -> Rounds:
+    """Return the most requests to the scorer, from a request or the settings. Raises LimitExceeded."""
+    rounds = settings.rounds if given is None else given
+    bound("rounds", 1 if rounds == "auto" else rounds, settings.limits.rounds, "rounds")
+    return rounds
 
 
 def _report(request: SelectRequest, limits: Limits) -> Report:

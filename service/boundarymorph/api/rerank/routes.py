@@ -38,7 +38,15 @@ from boundarymorph.api.rerank.ranking import (
 )
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import passage_of, usage_of
-from boundarymorph.api.select_task import boosts_of, context_of, cut_of, grouping_of, instruction_of, is_human
+from boundarymorph.api.select_task import (
+    boosts_of,
+    context_of,
+    cut_of,
+    grouping_of,
+    instruction_of,
+    is_human,
+    rounds_of,
+)
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
@@ -264,10 +272,8 @@ def _task(
     human = is_human(relevance, settings.method, settings)
     exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # it needs only scores
     k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
-    rounds = settings.rounds if wanted.rounds is None else wanted.rounds
     bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
     bound("k", wanted.k or 0, limits.k, "documents")
-    bound("rounds", 1 if rounds == "auto" else rounds, limits.rounds, "rounds")
     calibration = access.calibration if wanted.calibration is not False else None
     return SelectionTask(
         PoolSource(
@@ -283,7 +289,7 @@ def _task(
         Spending(
             budget,
             goal="scores" if exhaustive else "ranking",
-            rounds=rounds,
+            rounds=rounds_of(wanted.rounds, settings),
             settle=settings.auto_settle if wanted.budget == "auto" else None,
         ),
         Relevance(
