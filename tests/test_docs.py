@@ -38,18 +38,18 @@ def test_page_links_lead_to_existing_files_and_headings(page: Path) -> None:
     assert not broken
 
 
-def test_every_page_has_a_place_on_the_site() -> None:
+def test_every_page_is_in_the_site_navigation() -> None:
     placed = (ROOT / "mkdocs.yml").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f": {page.name}\n" not in placed] == []
 
 
-def test_every_setting_is_described() -> None:
+def test_every_setting_is_described_in_the_running_page() -> None:
     """A section is described by a row for all of its settings, such as `cache.*`."""
     page = (ROOT / "docs" / "running.md").read_text()
     assert [name for name in Settings.model_fields if not re.search(rf"`{name}[`.]", page)] == []
 
 
-def test_every_warning_is_described() -> None:
+def test_every_warning_slug_is_described_in_the_api_page() -> None:
     """Programs find there what they may match."""
     section = (ROOT / "docs" / "api.md").read_text().partition("\n## Warnings\n")[2]
     listed = [slug for row in re.findall(r"(?m)^\| (`.*?) \|", section) for slug in re.findall(r"`([a-z-]+)`", row)]

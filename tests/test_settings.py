@@ -107,7 +107,7 @@ def test_settings_file_in_another_encoding_is_read_or_refused(tmp_path: Path, mo
         ("CONFIG", "/proc/self/mem"), ("KEYS", "["), ("KEYS", "[1]"),
     ],
 )  # fmt: skip
-def test_variable_with_a_mistake_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_invalid_settings_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
     with pytest.raises(InvalidConfiguration):
         Settings.load()
@@ -164,7 +164,9 @@ ONE, TWO = f"rag:select,write:{'0f' * 32}", f"ops:admin:{'a' * 64}:photos,team-*
         ("", ()), (ONE, (ONE,)), (f'["{ONE}", "{TWO}"]', (ONE, TWO)), ("[]", ()), ("nonsense", ("nonsense",)),
     ],
 )  # fmt: skip
-def test_keys_may_be_a_plain_list_or_json(monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]) -> None:
+def test_keys_setting_accepts_a_plain_list_or_json(
+    monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]
+) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_KEYS", text)
     assert Settings.load().keys == keys
 
@@ -185,7 +187,7 @@ def shown(settings: Settings) -> dict[str, Any]:
         ("http://b?model=c&api_key=hunter2", False),
     ],
 )
-def test_url_is_shown_unless_it_holds_a_secret(url: str, open: bool) -> None:
+def test_url_setting_is_shown_unless_it_holds_a_secret(url: str, open: bool) -> None:
     assert shown(Settings.load(scorer={"url": url}))["scorer"]["url"] == [url if open else MASKED]
 
 
@@ -202,7 +204,7 @@ def test_sessions_default_depends_on_where_the_scorer_runs(given: dict[str, Any]
     assert Settings.load(**given).sessions == sessions
 
 
-def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shown_settings_mask_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor a secret in place of its hash, nor what a language model's server is sent besides."""
     key = f"rag:select:{'0f' * 32}"
     for name, value in {

@@ -25,7 +25,7 @@ OF_SELECTIONS = ("selection", "selector", "api")
 AT_THE_ROOT = {"__init__.py", "database.py", "errors.py", "library.py", "notices.py", "reading.py"}
 
 
-def test_files_are_small() -> None:
+def test_source_files_are_short() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in FILES}
     assert [path.name for path, length in lengths.items() if length > LINES_OF_A_FILE] == []
 

@@ -16,7 +16,7 @@ REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "rounds"
 
 
 class TestTheOrderThatTheCallerGave:
-    """Of documents whose scores and embeddings came along, while the query cannot be encoded."""
+    """The pool has scores and embeddings, but the query cannot be encoded."""
 
     POOL: ClassVar[list[dict[str, Any]]] = [
         {"id": f"d{number}", "text": f"text {number}", "score": float(number % 7), "embedding": vector_of("x").tolist()}
@@ -123,7 +123,7 @@ async def test_scorer_failure_during_a_stream_is_a_problem_event(
 async def test_selection_before_the_first_score_equals_budget_zero(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, ranked: dict[str, bool]
 ) -> None:
-    """In the first event of a stream, and when the deadline comes before the first score."""
+    """This is the first event of a stream, and the answer if the deadline passes before the first score."""
     request = {"query": "text 7 and 11", "pool": texts(80), "k": 9, "reuse": False, **ranked}
     without = [document["id"] for document in (await select(client, **request, budget=0))["documents"]]
     stream = await client.post("/select", json=request | {"budget": 8}, headers={"accept": "text/event-stream"})

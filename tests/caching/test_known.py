@@ -44,7 +44,7 @@ def expected(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class TestContract(ScorerContract):
-    """With everything cached that was asked before."""
+    """The scorer contract holds with every earlier score cached."""
 
 
 class TestReadingThrough:
@@ -129,7 +129,7 @@ class TestRecalling:
 
 
 class Renamed(GatedScorer):
-    """A scorer of servers, which tell their model."""
+    """A scorer on servers that report their model, which may change."""
 
     identity: str | None = None
 

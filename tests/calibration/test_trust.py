@@ -12,7 +12,7 @@ from boundarymorph.selection.pool import Trust
 
 
 def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: float) -> list[Ordered]:
-    """Queries whose shares of pairs in order are these on average; 0.8 for what is not named."""
+    """Return queries with these average shares of ordered pairs; choices that are not given have 0.8."""
     noise = np.random.default_rng(seed).normal(scale=0.02, size=(count, 6))
     return [
         Ordered(
@@ -69,7 +69,7 @@ def test_measured_trust_overrides_the_declared_only_for_a_sure_gain(
 
 
 def test_measured_gain_is_estimated_on_held_out_queries() -> None:
-    """One query cannot vouch for itself: what only it supports has no gain."""
+    """A choice that only one query supports has no gain."""
     queries = queries_of(6)
     queries[0] = Ordered(0.8, 0.8, {**queries[0].choices, "none": 1.0})
     sure = MeasuredTrust.of(queries_of(20, none=0.9, weak=0.8), "weak")

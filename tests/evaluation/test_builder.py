@@ -25,7 +25,7 @@ COLLECTION = Collection(
 
 
 class Lengths:
-    """A `Scorer` that keeps count; its scores depend on the two texts alone."""
+    """A `Scorer` that counts pairs; its scores depend only on the two texts."""
 
     takes_instruction = False
     max_length = None
@@ -115,7 +115,7 @@ def test_builder_updates_judgments_and_queries_of_a_finished_table(tmp_path: Pat
 
 
 class Dies(Lengths):
-    """After 64 pairs."""
+    """A scorer that fails after 64 pairs."""
 
     async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
         if self.pairs >= 64:

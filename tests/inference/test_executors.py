@@ -14,7 +14,7 @@ from tests.patience import PATIENCE, until_async
 
 
 class Busy:
-    """Calls of several callers that end when they are told."""
+    """Calls of several callers that end on demand."""
 
     def __init__(self, executor: FairExecutor) -> None:
         self.executor = executor
@@ -70,7 +70,7 @@ async def test_cancelled_call_holds_its_thread_until_it_ends(busy: Busy) -> None
 
 
 class TestComputing:
-    """With two cores."""
+    """The limit on computing threads, on two cores."""
 
     @pytest.fixture(autouse=True)
     def _two(self, monkeypatch: pytest.MonkeyPatch) -> None:

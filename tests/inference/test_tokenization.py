@@ -101,7 +101,7 @@ texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(
 
 @pytest.fixture
 def short() -> Iterator[None]:
-    """Texts of a few words are long ones here."""
+    """Count texts of a few words as long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(our_models, "CHARACTERS_A_TOKEN", 2)
         patch.setattr(our_models, "LEAST_CHARACTERS", 6)

@@ -41,7 +41,7 @@ def test_documented_examples_print_what_is_shown(page: str, count: int) -> None:
 
 @pytest.mark.slow
 def test_notebook_cells_print_what_is_shown() -> None:
-    """Its texts are of this Python, and those of another one print something else."""
+    """Its texts come from this Python version; another version prints other lines."""
     notebook = json.loads(NOTEBOOK.read_text())
     names: dict[str, Any] = {}
     for cell in notebook["cells"]:

@@ -45,7 +45,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-async def test_select_answers_as_over_http(tmp_path: Path) -> None:
+async def test_selector_select_answers_like_the_http_route(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path)
     selector = Selector(scores, settings=settings)
     documents = [{"text": text, "metadata": its} for text, its in zip(TEXTS, METADATA, strict=True)]
@@ -60,7 +60,7 @@ async def test_select_answers_as_over_http(tmp_path: Path) -> None:
             assert without_chance(here.model_dump(mode="json")) == without_chance(there), options
 
 
-async def test_extend_answers_as_over_http(tmp_path: Path) -> None:
+async def test_extend_answers_like_the_http_route(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path)
     known = scores(QUERY, TEXTS[:20])
     documents: list[dict[str, Any]] = [{"text": text} for text in TEXTS]

@@ -26,7 +26,7 @@ print(*sorted({name.partition(".")[0] for name in {*sys.modules} - before}))
 
 
 def brought() -> set[str]:
-    """The distributions that the plain install has: the dependencies and theirs."""
+    """Return the distributions of the plain install: the dependencies and theirs."""
     needed = [*map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])]
     found: set[str] = set()
     while needed:

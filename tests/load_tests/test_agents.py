@@ -30,7 +30,7 @@ TEXTS = [f"{topic} report{number}" for topic in TOPICS for number in range(50)]
 
 
 def alike(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """Score by the share of the query's words that a text has."""
+    """Score by the share of the query's words that a text contains."""
     words = query.split()
     return np.array([sum(word in text for word in words) / len(words) for text in texts])
 

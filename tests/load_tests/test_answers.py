@@ -99,7 +99,7 @@ def test_recorded_requests_reach_every_route(role: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path, tiny_weights: None) -> Path:
-    """A folder as `make demo` leaves it, with few documents."""
+    """Return a folder like that of `make demo`, with few documents."""
     folder = tmp_path / "data"
     folder.mkdir()
     with processes.serving(["serve", "--data-directory", str(folder)]) as server, answers.client(server.url) as client:
@@ -118,7 +118,7 @@ def data(tmp_path: Path, tiny_weights: None) -> Path:
 
 
 def test_recordings_of_one_version_are_equal(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They have every kind of refusal that a request can cause."""
+    """They contain every kind of refusal that a request can cause."""
     for name in ("one", "other"):
         recording = answers.record(data, left_out=[] if name == "one" else WITHOUT)
         (tmp_path / name).write_bytes(orjson.dumps(recording))

@@ -24,7 +24,7 @@ OVERLOAD = "--seconds 2 --spans 1 --clients 20 --documents 60 --budget 5"
 
 
 def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run a program here, and return its report."""
+    """Run a program in this process, and return its report."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # of processes of its own
     monkeypatch.setattr(sys, "argv", [name, *options.split()])
@@ -111,7 +111,7 @@ def test_study_runs_on_a_small_table(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_study_means_and_changes_equal_hand_computed_values() -> None:
-    """Means over the settings of a question, the questions of a table, and tables; changes are paired by question."""
+    """Means are over settings, questions and tables; changes are paired by question."""
     values = {("a", 0): (0.2, 0.3), ("a", 1): (0.4, 0.7), ("b", 0): (0.5, 0.5), ("b", 1): (0.5, 0.5)}
     rows = [
         {"table": table, "query": query, "how": how, "k": k, "ce_ncg": value + (k == 10) / 10}
@@ -127,7 +127,7 @@ def test_study_means_and_changes_equal_hand_computed_values() -> None:
 
 
 def test_probability_study_recovers_the_map_behind_relevance() -> None:
-    """Documents are relevant with the probability of a known map, in two tables of three; in the third none is."""
+    """In two of three tables, documents are relevant with the probability of a known map; in the third none is."""
     random, rows = np.random.default_rng(0), list[dict[str, Any]]()
     for table, query, part in product(("one", "two", "none"), range(40), ("ranking", "set")):
         relevance = random.uniform(0.01, 0.99, 30)
@@ -152,7 +152,7 @@ def test_calibration_error_uses_bins_of_equal_mass() -> None:
 
 
 def test_passage_study_joins_passages_by_topic_or_at_random() -> None:
-    """Scores that are the grades are perfect once every passage is scored, but not where documents are cut."""
+    """If scores equal grades, scoring every passage is perfect, but cutting documents is not."""
     question = synthetic(queries=1, n=110).question(0)
     pool, near = question.pool, list[float]()
     for join in (passages.at_random, passages.by_topic):
@@ -179,7 +179,7 @@ def test_boosts_within_selection_find_more_value_than_after() -> None:
 
 
 def test_list_study_ranks_like_a_rerank_route() -> None:
-    """Without texts there is nothing to send. Words find what stands behind the first 25."""
+    """Lists without texts are skipped. Words find documents beyond the first 25."""
     question, relevant = synthetic(queries=1, n=110).question(0), np.arange(110) // 20 == 2
     texts = QuestionTexts("sea", [f"{'sea' if of_it else 'hill'} {place}" for place, of_it in enumerate(relevant)])
     made = replace(question, grades=relevant.astype(np.float64), scores=np.where(relevant, 0.9, 0.1))

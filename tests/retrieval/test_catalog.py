@@ -154,7 +154,7 @@ def test_catalog_closes_an_index_of_the_caller_with_the_most(many: LocalCatalog)
     assert get(many, "i0", "modest") is mine
 
 
-def test_index_in_use_stays_open(many: LocalCatalog) -> None:
+def test_catalog_keeps_an_index_in_use_open(many: LocalCatalog) -> None:
     index = get(many, "i0")
     with index.one_state():
         for name in MANY[1:]:

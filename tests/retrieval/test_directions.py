@@ -93,7 +93,7 @@ def test_directions_require_many_documents_dimensions_and_words(
     assert found(index).pool.embeddings.shape[1] == (COUNT if reduced else dimension)
 
 
-def test_directions_are_learned_again_and_shared_by_processes(tmp_path: Path) -> None:
+def test_directions_are_relearned_and_shared_between_processes(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite3"
     first, second = opened(path), opened(path)
     put(first, range(FEWEST))

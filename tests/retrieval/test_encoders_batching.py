@@ -107,7 +107,7 @@ async def test_check_refuses_a_probe_that_is_not_a_number(monkeypatch: pytest.Mo
 
 
 @given(st.lists(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3), min_size=1, max_size=5))
-def test_unit_vectors_have_unit_length(states: list[list[float]]) -> None:
+def test_unit_vectors_normalizes_rows_and_makes_zero_rows_nan(states: list[list[float]]) -> None:
     rows = unit_vectors(np.array(states, dtype=np.float32))
     for row, state in zip(rows.astype(np.float64), np.array(states, dtype=np.float32).astype(np.float64), strict=True):
         length = np.linalg.norm(state)

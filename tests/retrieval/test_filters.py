@@ -82,7 +82,7 @@ def test_filter_matches_by_table_and_by_predicate(filter: dict[str, Any], expect
         ({"and": [{"or": [{"not": {"x": {"y": 1}}}]}]}, r"filter\.and\[0\]\.or\[0\]\.not\.x: there is no"),
     ],
 )
-def test_filter_names_mistakes_with_their_place(filter: object, message: str) -> None:
+def test_filter_errors_name_the_place_of_the_mistake(filter: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Filter(filter)
 

@@ -45,7 +45,7 @@ def test_float16_conversion_rounds_to_the_nearest(floats: NDArray[np.float32]) -
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 7, 384, 1024]))
-def test_unit_rows_keep_their_bits(seed: int, dimension: int) -> None:
+def test_unit_rows_of_float16_are_exact(seed: int, dimension: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((20, dimension)) + 1e-3
     halves = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
     vectors, lengths = unit_rows_of(halves)

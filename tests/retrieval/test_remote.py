@@ -244,7 +244,7 @@ async def test_encoder_change_during_a_call_fails_the_call() -> None:
             await retriever.embed_documents(256 * ["t"])
 
 
-async def test_forward_of_a_read_has_a_time_limit() -> None:
+async def test_forwarded_read_has_a_time_limit() -> None:
     script = [answer({"detail": "none"}, 404), answer(b"away", 503), hang]
     async with standing_in(script, timeout=0.5) as (retriever, [server]):
         passed = await retriever.forward("GET", "/indexes/i", {}, None)
@@ -276,7 +276,7 @@ async def test_malformed_retriever_url_is_refused_without_its_password(url: str)
     assert "secret" not in str(raised.value)
 
 
-async def test_several_retrievers_must_run_one_encoder() -> None:
+async def test_retrievers_with_different_encoders_are_not_mixed() -> None:
     frames = [frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4"), encoder=name)) for name in ("e/1", "e/2")]
     async with standing_in(*([answer(each)] for each in frames), clock=Clock()) as (retriever, _):
         encoders = {(await retriever.embed_documents(["t"])).encoder for _ in range(20)}
@@ -286,7 +286,7 @@ async def test_several_retrievers_must_run_one_encoder() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_forward_of_a_write_is_not_tried_twice(method: str) -> None:
+async def test_forwarded_write_is_not_repeated(method: str) -> None:
     async with standing_in([reset], [reset]) as (retriever, servers):
         with pytest.raises(RetrieverUnavailable):
             await retriever.forward(method, "/indexes/i/documents", {}, None)
@@ -294,7 +294,7 @@ async def test_forward_of_a_write_is_not_tried_twice(method: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [reset, answer(b"away", 503), answer({}, 500)])
-async def test_forward_of_a_read_is_tried_elsewhere(broken: Behaviour) -> None:
+async def test_forwarded_read_is_repeated_at_another_retriever(broken: Behaviour) -> None:
     async with standing_in([broken], [answer(b"[]")], clock=Clock()) as (retriever, _):
         for _ in range(20):
             passed = await retriever.forward("GET", "/indexes", {}, None)

@@ -69,7 +69,7 @@ def test_store_counts_characters_like_python(store: DocumentStore) -> None:
     assert store.characters(["a", "b", "c", "unknown"]) == {"a": 9, "b": 12, "c": 11}
 
 
-def test_store_remembers_what_it_was_made_with(tmp_path: Path) -> None:
+def test_store_keeps_its_encoder_and_dimension(tmp_path: Path) -> None:
     for number, encoder in enumerate((None, "123")):
         store = DocumentStore.create(tmp_path / str(number), encoder=encoder, dimension=8)
         assert (store.info.encoder, store.info.dimension) == (encoder, 8)

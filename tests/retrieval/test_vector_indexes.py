@@ -186,7 +186,7 @@ def simulated(dimension: int, most: int, shards: int = 4) -> VectorIndex:
     return VectorIndex(dimension, make_mirror=lambda dimension: mirror(dimension, most, shards))
 
 
-def test_cpu_answers_beyond_what_the_shards_return() -> None:
+def test_cpu_answers_depths_over_the_limit_of_gpu_shards() -> None:
     vectors, index = unit(5000, 8), simulated(8, 500)
     index.upsert(names(5000), vectors)
     found = index.view().search(vectors[0], 1500)

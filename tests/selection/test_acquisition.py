@@ -58,7 +58,7 @@ def test_top_k_is_the_head_of_a_stable_sort(mean: np.ndarray, k: int) -> None:
     np.testing.assert_array_equal(np.flatnonzero(top_k(mean, k)), expected)
 
 
-def test_upper_confidence_bound_anneals() -> None:
+def test_upper_confidence_bound_weighs_doubt_less_with_each_step() -> None:
     belief = Belief(np.array([0.9, 0.5, 0.6]), np.array([0.0, 1.0, 0.2]), np.array([True, False, False]))
     incumbents = np.array([True, False, False])
     rule = UpperConfidenceBound(beta0=1.0)
@@ -75,7 +75,7 @@ def test_expected_excess_equals_the_integral(z: float, std: float) -> None:
     assert found == pytest.approx(exact, rel=1e-4)
 
 
-def test_value_at_cutoff_weighs_doubt_against_distance() -> None:
+def test_value_at_cutoff_prefers_doubtful_documents_near_the_cutoff() -> None:
     belief = Belief(np.array([1.0, 0.6, 0.4, 0.0]), np.array([0.1, 0.1, 0.1, 5.0]), np.zeros(4, dtype=np.bool_))
     incumbents = np.array([True, True, False, False])
     assert ValueAtCutoff().choose(belief, incumbents, 0).document == 3

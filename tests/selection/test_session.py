@@ -133,7 +133,7 @@ def test_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | No
     np.testing.assert_array_equal(session.selection().documents, np.argsort(-scores, kind="stable")[:k])
 
 
-def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_look_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, scores = clustered(600, 16, 4)
     runs = []
     for first in (10**9, 0):

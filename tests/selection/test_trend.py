@@ -117,7 +117,7 @@ def member(
 @pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_terms, 4), (with_signals, 6)])
 @pytest.mark.parametrize("observations", [1, 2, 15])
 @pytest.mark.parametrize("prior", [DEFAULT_PRIOR, OTHER])
-def test_mixture_matches_the_textbook(
+def test_trend_posterior_matches_the_textbook_mixture(
     featured: Callable[[Pool], Pool] | None, size: int, observations: int, prior: TrendPrior
 ) -> None:
     """The default's own configuration: a field of correlation 1/2 at half the median distance of the pool."""

@@ -34,7 +34,7 @@ async def accepted(writer: Any, data: bytes, most: int) -> int:
 
 
 @pytest.mark.parametrize("request_", [PROBE + b"\r\n", POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY])
-async def test_pipelined_requests_wait_in_the_socket(tmp_path: Path, request_: bytes) -> None:
+async def test_pipelined_requests_are_left_in_the_socket(tmp_path: Path, request_: bytes) -> None:
     async with served(tmp_path) as (url, client), connected(url, receive_buffer=4_096) as (_, writer):
         assert await accepted(writer, request_ * 5_000, 4 * IN_SOCKETS) < IN_SOCKETS
         assert (await client.get("/livez")).is_success

@@ -74,7 +74,7 @@ class TestMilvusFlaws(Flaws):
         return StoreCatalog(articles, {"mine": Attached(table="flawed")}).get("mine")
 
 
-def test_columns_are_guessed_by_the_names_of_frameworks() -> None:
+def test_columns_of_framework_tables_are_guessed() -> None:
     langchain = {"langchain_id": "", "content": "", "embedding": "vector", "langchain_metadata": "json"}
     assert guessed("t", langchain) == Attached(
         table="t", id="langchain_id", text="content", vector="embedding", metadata=("langchain_metadata",)
@@ -125,7 +125,7 @@ class Fitting(SeededEncoder):
         return replace(found, vectors=np.array([self.known[text] for text in texts]))
 
 
-async def test_encoder_is_checked_with_a_document(articles: MilvusStore) -> None:
+async def test_encoder_of_a_store_is_checked_with_one_document(articles: MilvusStore) -> None:
     attached = Attached(table="articles", title="title", encoder=SERVICE)
     right = {each.content: vector for each, vector in zip(DOCUMENTS, VECTORS, strict=True)}
     wrong = dict(zip(right, unit(len(right), DIMENSION, seed=99), strict=True))

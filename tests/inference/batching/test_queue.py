@@ -79,7 +79,7 @@ def test_queue_discards_the_pairs_of_an_owner() -> None:
 
 class TestCallers:
     def of(self, *requests: tuple[str, int, float]) -> TokenQueue[str]:
-        """A queue of requests: the caller, the number of its pairs of ten tokens, and when they are due."""
+        """Return a queue of requests: caller, number of pairs of ten tokens, and due time."""
         queue: TokenQueue[str] = TokenQueue()
         for caller, count, due in requests:
             queue.add(Entry(TokenSequence(np.arange(10), False), caller, place, due, caller) for place in range(count))
@@ -95,7 +95,6 @@ class TestCallers:
         assert queue.callers == {"greedy": 950}
 
     def test_callers_take_turns_in_single_pair_batches(self) -> None:
-        """Batches of one pair each."""
         queue = self.of(("a", 6, 0.0), ("b", 2, 1.0), ("c", 2, 2.0))
         order = "".join(queue.take(1, pads=True)[0].caller for _ in range(10))
         assert order == "abcabcaaaa"

@@ -19,7 +19,7 @@ OLD, NEW = "0" * 40, "1" * 40
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of the hub, which cannot be reached: two commits of one model, the newer of them on its main branch."""
+    """Return a cache of the unreachable hub: two commits of one model, the newer one on its main branch."""
     repository = tmp_path / "models--maker--bge-tiny"
     made = tiny.bert(tmp_path / "made")
     for commit in (OLD, NEW):

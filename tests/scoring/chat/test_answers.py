@@ -144,7 +144,7 @@ def test_chat_refuses_content_of_another_form(content: Any) -> None:
 
 
 @pytest.mark.parametrize("spellings", [("3",), ("3", " 3"), ("0",)])
-def test_expected_grade_stays_within_the_grades(spellings: tuple[str, ...]) -> None:
+def test_expected_grade_stays_within_0_and_3(spellings: tuple[str, ...]) -> None:
     random = np.random.default_rng(0)
     for _ in range(5_000):
         likeliest = [(spelling, math.exp(-random.exponential())) for spelling in spellings]

@@ -27,7 +27,7 @@ async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
 
 
 class TestFailover:
-    async def test_broken_connection_is_a_failure_only_if_it_was_fresh(self) -> None:
+    async def test_broken_connection_counts_as_a_failure_only_if_it_was_fresh(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
             for _ in range(3):
                 await check(scorer)
