@@ -50,7 +50,7 @@ def test_fantasies_act_as_observations_without_side_effects() -> None:
     observe(gp, scores, (3, 8, 1))
     before = gp.beliefs.belief()
     few = np.array([1, 3, 5, 8, 10, 11, 12, 40])
-    fantasy = gp.among(few, 2)
+    fantasy = gp.subset(few, 2)
     np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-15)
     for place, document in ((4, 10), (6, 12)):
         scores[document] = fantasy.belief().mean[place]
@@ -70,7 +70,7 @@ def test_prepare_always_keeps_the_first_row(size: int) -> None:
     gp, _ = posterior(size=size)
     for first in (0, 20, 40):
         gp.prepare(range(first, first + 16))
-        assert gp.ready(first)
+        assert gp.is_ready(first)
 
 
 def test_indefinite_kernel_increases_the_noise() -> None:

@@ -243,7 +243,7 @@ def test_trend_fantasies_have_no_side_effects() -> None:
     posterior.observe(range(5), scores[:5].tolist())
     before = posterior.beliefs.belief()
     few = np.array([0, 1, 2, 3, 4, 20, 30, 40])
-    fantasy = posterior.among(few, 2)
+    fantasy = posterior.subset(few, 2)
     np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-6)
     np.testing.assert_allclose(fantasy.belief().std, before.std[few], rtol=0, atol=1e-6)
     weights = fantasy.mixture.weights.copy()
@@ -262,7 +262,7 @@ def test_trend_fantasies_keep_amplitudes_and_weights() -> None:
     posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20, prior=prior)
     posterior.observe(range(12), scores[:12].tolist())
     few = np.arange(0, 60, 1)
-    fantasy = posterior.among(few, 2)
+    fantasy = posterior.subset(few, 2)
     for document in (30, 44):
         scores[document] = expit(fantasy.mixture.weights @ fantasy.mixture.means[:, document])
         fantasy.fantasise(document)

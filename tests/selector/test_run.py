@@ -12,7 +12,7 @@ from boundarymorph.caching.known import KnownScores
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import unfamiliar
+from boundarymorph.selector.remarks import script_notices
 from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
 from boundarymorph.telemetry.tracing import Stopwatch
 from tests.fakes.scorer import SeededScorer
@@ -65,7 +65,7 @@ SCORER, ENCODER = (
 def test_unfamiliar_names_a_script_the_models_do_not_know(
     query: str, models: tuple[str | None, str | None], said: str | None
 ) -> None:
-    found = unfamiliar(query, *models)
+    found = script_notices(query, *models)
     assert (not found) == (said is None) and (said is None or said in str(found))
     if said:
         assert ("were trained" in str(found)) == (models == (SCORER, ENCODER))
@@ -86,8 +86,8 @@ async def run() -> AsyncIterator[SelectionRun]:
 PATH: dict[State, tuple[Call, ...]] = {
     "new": (),
     "retrieved": ("retrieve",),
-    "chosen": ("retrieve", "recall"),
-    "done": ("retrieve", "recall", "result"),
+    "chosen": ("retrieve", "look_up"),
+    "done": ("retrieve", "look_up", "result"),
 }
 
 
@@ -108,7 +108,7 @@ async def test_run_accepts_each_call_in_one_state_only(run: SelectionRun, state:
 
 async def test_run_without_a_batch_accepts_only_result(run: SelectionRun) -> None:
     await run.retrieve()
-    await run.recall()
+    await run.look_up()
     while run.batch.size:
         await run.score()
     for refused in (run.progress, run.score):
