@@ -18,12 +18,12 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
 
 def text_of(page: Path) -> str:
-    """Without blocks of code."""
+    """Return the text of a page without its code blocks."""
     return re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
 
 
 def anchors_of(page: Path) -> set[str]:
-    """As forges and the site make them: lower case, hyphens for spaces, letters, digits and hyphens only."""
+    """Return anchors as forges and the site make them: lower-case letters, digits, and hyphens for spaces."""
     titles = re.findall(r"(?m)^#+ (.+)$", text_of(page))
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
@@ -44,13 +44,13 @@ def test_every_page_is_in_the_site_navigation() -> None:
 
 
 def test_every_setting_is_described_in_the_running_page() -> None:
-    """A section is described by a row for all of its settings, such as `cache.*`."""
+    """A row such as `cache.*` describes all settings of a section."""
     page = (ROOT / "docs" / "running.md").read_text()
     assert [name for name in Settings.model_fields if not re.search(rf"`{name}[`.]", page)] == []
 
 
 def test_every_warning_slug_is_described_in_the_api_page() -> None:
-    """Programs find there what they may match."""
+    """Programs look up there which slugs they may match."""
     section = (ROOT / "docs" / "api.md").read_text().partition("\n## Warnings\n")[2]
     listed = [slug for row in re.findall(r"(?m)^\| (`.*?) \|", section) for slug in re.findall(r"`([a-z-]+)`", row)]
     assert sorted(slug for slug in listed if slug != "slug") == sorted(get_args(Slug))
@@ -60,13 +60,13 @@ CODE = re.compile(r"(?ms)^[ ]*```[^\n]*\n(.*?)^[ ]*```|`([^`\n]+)`")
 
 
 def code_of(page: Path) -> str:
-    """The blocks and spans of code on a page, a command a line."""
+    """Return the code blocks and spans of a page, one command per line."""
     parts = "\n".join(block or span for block, span in CODE.findall(page.read_text()))
     return re.sub(r"\\\n\s*", " ", parts)
 
 
 def commands_of(page: Path, program: str) -> list[list[str]]:
-    """The words after a program of each line of code that begins with it, without what is not its own."""
+    """Return the words after a program in each code line that begins with it."""
     lines = re.findall(rf"(?m)^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*{program}((?: .*)?)$", code_of(page))
     return [re.split(r" (?:#|\||&&|>|<|&$)|;", line)[0].split() for line in lines]
 

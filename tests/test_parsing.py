@@ -34,7 +34,7 @@ def test_parse_accepts_nesting_up_to_the_bound(opening: str) -> None:
 
 @pytest.mark.parametrize("value", [b"{}", b'{"a":1}', b"[[]]"])
 def test_parse_refuses_too_many_small_objects_and_arrays(value: bytes) -> None:
-    """Up to 32 MiB of them, whatever the size of the body is."""
+    """They may take 32 MiB, whatever the size of the body is."""
     few, many = (b"[" + b",".join([value] * number) + b"]" for number in (100_000, 700_000))
     assert len(reading.parse(few)) == 100_000
     with pytest.raises(InvalidInput, match="more than 15 times its"):

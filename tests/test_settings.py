@@ -205,7 +205,7 @@ def test_sessions_default_depends_on_where_the_scorer_runs(given: dict[str, Any]
 
 
 def test_shown_settings_mask_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor a secret in place of its hash, nor what a language model's server is sent besides."""
+    """This includes a secret in place of its hash, and the extra body for a language model."""
     key = f"rag:select:{'0f' * 32}"
     for name, value in {
         "SCORER__API_KEY": "hunter2",

@@ -43,7 +43,7 @@ def test_functions_are_short() -> None:
 
 
 def nodes(*folders: str) -> Iterator[tuple[Path, ast.AST]]:
-    """Yield what the files in these folders of the package consist of."""
+    """Yield the syntax nodes of the files in these folders of the package."""
     for folder in folders:
         for path in (PACKAGE / folder).rglob("*.py"):
             yield from ((path, node) for node in ast.walk(ast.parse(path.read_text())))
@@ -124,7 +124,6 @@ def test_imports_for_typing_have_no_cycles() -> None:
 
 
 def test_context_variables_are_only_for_traces_and_abandoned_threads() -> None:
-    """They are for traces, and for threads whose results nobody awaits."""
     holding = {path.relative_to(PACKAGE.parent).as_posix() for path in FILES if "ContextVar" in path.read_text()}
     assert holding == {"boundarymorph/telemetry/tracing.py", "boundarymorph/inference/concurrency.py"}
 

@@ -17,7 +17,7 @@ from tests import metrics
 from tests.clocks import Clock
 
 
-class Visitors:
+class QueuedRequests:
     """Requests that record the order of their turns and leave on demand."""
 
     def __init__(self, admission: Admission) -> None:
@@ -57,7 +57,7 @@ async def settle() -> None:
     ],
 )
 async def test_admission_gives_turns_in_fair_order(running: int, come: str, leave: str, order: str) -> None:
-    visitors = Visitors(Admission(running=running))
+    visitors = QueuedRequests(Admission(running=running))
     for name in come.split():
         visitors.send(name, name[0])
         await settle()
@@ -68,7 +68,7 @@ async def test_admission_gives_turns_in_fair_order(running: int, come: str, leav
 async def test_admission_expects_a_turn_to_take_as_long_as_recent_turns() -> None:
     """The first guess is one second; a turn of 11 seconds moves it a tenth of the way, to 2 seconds."""
     clock = Clock()
-    visitors = Visitors(Admission(running=1, clock=clock))
+    visitors = QueuedRequests(Admission(running=1, clock=clock))
     slow = visitors.send("slow")
     await settle()
     clock.now += 11
@@ -103,7 +103,7 @@ async def test_request_that_would_wait_half_its_time_is_refused_at_once(
 ) -> None:
     """`seconds` is the expected wait, where each turn takes one second."""
     clock = Clock()
-    visitors = Visitors(Admission(clock=clock, **admission))
+    visitors = QueuedRequests(Admission(clock=clock, **admission))
     for name in there.split():
         visitors.send(name, name[0])
         await settle()
@@ -125,7 +125,7 @@ async def test_request_whose_deadline_passed_gets_a_free_turn(ago: float) -> Non
 
     too_late, deadline = refused("too_late"), refused("deadline")
     clock = Clock()
-    visitors = Visitors(Admission(running=1, clock=clock))
+    visitors = QueuedRequests(Admission(running=1, clock=clock))
     late = visitors.send("late", deadline=clock.now - ago)
     await settle()
     assert late.done()
@@ -137,7 +137,7 @@ async def test_request_whose_deadline_passed_gets_a_free_turn(ago: float) -> Non
 
 async def test_request_that_gives_up_leaves_the_queue() -> None:
     clock = Clock()
-    visitors = Visitors(Admission(running=1, clock=clock))
+    visitors = QueuedRequests(Admission(running=1, clock=clock))
     visitors.send("first")
     await settle()
     impatient = visitors.send("impatient", deadline=clock.now + 2.5)
@@ -158,7 +158,7 @@ async def test_request_is_refused_when_its_deadline_passes_in_the_queue() -> Non
     for _ in range(100):
         async with admission.turn("a"):
             pass
-    visitors = Visitors(admission)
+    visitors = QueuedRequests(admission)
     visitors.send("endless")
     await settle()
     waiting = visitors.send("waiting", deadline=time.monotonic() + 0.5)
@@ -171,7 +171,7 @@ async def test_request_is_refused_when_its_deadline_passes_in_the_queue() -> Non
 
 
 async def test_turn_of_a_request_cancelled_on_its_turn_goes_to_the_next() -> None:
-    visitors = Visitors(Admission(running=1))
+    visitors = QueuedRequests(Admission(running=1))
     visitors.send("first")
     await settle()
     leaving = visitors.send("leaving")
@@ -188,7 +188,7 @@ async def test_turn_of_a_request_cancelled_on_its_turn_goes_to_the_next() -> Non
 
 async def test_single_caller_gets_no_more_than_its_share_of_turns() -> None:
     """One caller has three of four turns; another caller gets the fourth at once."""
-    visitors = Visitors(Admission(running=4, share=0.75))
+    visitors = QueuedRequests(Admission(running=4, share=0.75))
     for number in range(9):
         visitors.send(f"a{number}", "a")
     await settle()

@@ -49,7 +49,7 @@ def head(length: int, accept: str = "*/*") -> bytes:
     return f"POST /select HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
-class TestTime:
+class TestSlowBodies:
     async def test_body_that_stops_half_way_is_given_up_and_frees_its_place(self, tmp_path: Path) -> None:
         limits = Limits(requests=1)
         app = application("whole", Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits))
@@ -71,7 +71,7 @@ class TestTime:
             answer(await client.post("/select", json=SELECT))
 
 
-class TestSilentUploads:
+class TestPausedUploads:
     @pytest.mark.parametrize("sent", [b"", b'{"id": "a", "text": "a"}\n{'])
     async def test_upload_that_pauses_too_long_is_refused_and_frees_its_place(
         self, tmp_path: Path, sent: bytes
@@ -125,7 +125,7 @@ async def silent_upload(url: str, sent: bytes) -> bytes:
             return bytes(await reader.read())
 
 
-class TestReadersWhoStop:
+class TestSlowReaders:
     async def test_client_that_stops_reading_events_is_disconnected(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -161,7 +161,7 @@ async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         return
 
 
-class TestAnswers:
+class TestLargeAnswers:
     @pytest.mark.parametrize("pieces", [[0], [1], [LARGE_ANSWER], [LARGE_ANSWER, 1], [LARGE_ANSWER, LARGE_ANSWER]])
     @pytest.mark.parametrize("more", [False, True])
     async def test_large_answer_is_sent_in_pieces_and_only_the_last_ends_it(
@@ -189,7 +189,7 @@ def test_list_longer_than_every_limit_is_refused_before_it_is_read() -> None:
             decoded(orjson.dumps(value), Limits(dimension=8, pool=7))
 
 
-class TestBytesInHand:
+class TestBytesInFlight:
     def test_settings_leave_each_key_room_for_the_largest_body(self) -> None:
         """The largest body must fit into the share of one key."""
         for share, bytes_in_flight in ((0.75, 4_096), (1.0, 3_072)):

@@ -252,7 +252,7 @@ class TestStreaming:
         assert body == plain
 
 
-class TestWords:
+class TestFilter:
     DOCUMENTS: ClassVar[list[dict[str, Any]]] = [
         {"id": f"{number}", "text": text, "metadata": {"year": 2000 + number, "tags": ["even", "odd"][number % 2]}}
         for number, text in enumerate(

@@ -15,7 +15,7 @@ from tests.retrieval.fakes import SeededEncoder, vector_of
 REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 
 
-class TestTheOrderThatTheCallerGave:
+class TestGivenOrder:
     """The pool has scores and embeddings, but the query cannot be encoded."""
 
     POOL: ClassVar[list[dict[str, Any]]] = [
@@ -58,7 +58,7 @@ class TestTheOrderThatTheCallerGave:
             problem(await client.post("/select", json=REQUEST), status, error.slug)
 
 
-class TestBusy:
+class TestOverload:
     async def test_overloaded_scorer_gives_429_or_a_degraded_answer(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -90,7 +90,7 @@ class TestBusy:
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SeededScorer, "score", late)
-        pool = TestTheOrderThatTheCallerGave.POOL  # so that there is an answer however soon the deadline comes
+        pool = TestGivenOrder.POOL  # so that there is an answer however soon the deadline comes
         request = {"query": "q", "pool": pool, "query_embedding": vector_of("q").tolist(), "budget": 6, "k": 5}
         short = request | {"deadline_ms": 400}
         alone = answer(await client.post("/select", json=short))

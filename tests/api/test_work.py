@@ -95,7 +95,7 @@ class TestUploads:
             assert on_loop and not any(on_loop)
 
 
-class TestBytesOfStreamedUploads:
+class TestStreamedUploads:
     """A streamed upload holds the bytes of one batch from its beginning to its end."""
 
     async def test_streamed_upload_counts_a_batch_in_bytes_in_flight(

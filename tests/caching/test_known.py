@@ -95,7 +95,7 @@ class TestReadingThrough:
         assert set(await cache.recall("seeded", QUERY)) == {digest("a")}
 
 
-class TestRecalling:
+class TestRecall:
     async def test_recall_returns_all_cached_scores_of_a_query(self, scorer: Alone, cache: MemoryScoreCache) -> None:
         await scorer.score(QUERY, ["a", "b"], documents=["id a", "id b"])
         await scorer.score(QUERY, ["b", "c"])
@@ -134,7 +134,7 @@ class Renamed(GatedScorer):
     identity: str | None = None
 
 
-class TestNames:
+class TestModelNames:
     async def test_scores_are_not_cached_until_the_model_is_known(self, cache: MemoryScoreCache) -> None:
         inner = Renamed()
         scorer = Alone(inner, cache)

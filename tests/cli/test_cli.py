@@ -377,7 +377,7 @@ LOCAL = [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["res
 ANYWHERE = [["list"], ["info", "a"], ["describe", "a", "b"], ["delete", "a"], ["build", "a", "--from", "docs.jsonl"]]
 
 
-class TestWhereTheIndexesAre:
+class TestRemoteIndexes:
     """Indexes on another machine: commands use the service, or say where the indexes are."""
 
     @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class Bench:
         return await self.balancer.call(lambda peer: self.ask(peer, outcomes), deadline=deadline)
 
     async def begin(self, texts: int = 1) -> int:
-        """Send a request that stays under way; return where it is."""
+        """Send a request that stays in flight, and return the place of its server."""
 
         async def ask(peer: Peer) -> None:
             outcome = asyncio.get_running_loop().create_future()
@@ -66,7 +66,7 @@ class Bench:
         return self.open[-1][0] if len(self.open) > before else NOWHERE
 
     async def end(self, place: int, failure: BaseException | None = None) -> None:
-        """End the request that began as so many-th."""
+        """End a request by its number in the order of their starts."""
         outcome = self.open[place][1]
         outcome.set_result(None) if failure is None else outcome.set_exception(failure)
         for _ in range(4):

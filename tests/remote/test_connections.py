@@ -13,7 +13,7 @@ from tests.patience import PATIENCE
 
 @asynccontextmanager
 async def pool_to(answer: Callable[..., Coroutine[Any, Any, None]]) -> AsyncIterator[ConnectionPool]:
-    """A pool of one connection to a server of raw bytes."""
+    """Yield a pool of one connection to a server that writes raw bytes."""
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(PATIENCE):
         pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
         yield pool

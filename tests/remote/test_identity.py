@@ -18,7 +18,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def name(endpoint: Endpoint, answer: Any = None, address: str | None = None) -> str:
-    """Under which results are kept of a server that describes itself so."""
+    """Return the name under which results of a server with this description are cached."""
     description = endpoint.dialect.describe(orjson.dumps(answer), endpoint.model)
     return identified(description, endpoint, address or endpoint.base).name
 
@@ -68,7 +68,7 @@ def test_identity_differs_for_vague_or_different_descriptions(scheme: str, one: 
 
 @pytest.mark.parametrize(("scheme", "one", "two"), DIFFERENT)
 def test_identity_of_servers_of_one_scorer_uses_the_first_address(scheme: str, one: Any, two: Any) -> None:
-    """The address that stands in is that of the first of them."""
+    """All servers of a scorer use the address of the first one."""
     first, second = (parse_scorer(f"{scheme}://{host}:80") for host in "ab")
     assert (name(first, one, first.base) == name(second, two, first.base)) == (one == two)
 

@@ -11,7 +11,7 @@ TURNS = 5  # of the event loop that a connection takes to close
 
 
 class Connection:
-    """What is open until its closing, which takes a few turns, was not interrupted."""
+    """A connection that stays open if its closing, which takes a few turns, is interrupted."""
 
     def __init__(self) -> None:
         self.open = True

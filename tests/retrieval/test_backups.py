@@ -82,7 +82,7 @@ def test_restored_index_equals_the_original(
 
 
 def test_snapshots_made_during_writes_are_consistent(catalog: LocalCatalog, tmp_path: Path) -> None:
-    """Each holds all that was acknowledged before, and batches whole."""
+    """Each contains everything acknowledged before, and only whole batches."""
     index = catalog.create("a", encoder=None, dimension=32)
     written, done = [0], threading.Event()
 
@@ -130,7 +130,7 @@ def test_restore_refuses_a_folder_without_a_snapshot(catalog: LocalCatalog, inde
 
 
 def sealed(copy: Path) -> None:
-    """Write a manifest with right checksums, as whoever means harm would."""
+    """Write a manifest with correct checksums, as an attacker would."""
     (copy / "manifest.json").unlink()
     seal(copy, {"format": BACKUP_FORMAT, "name": "a"})
 
@@ -144,7 +144,7 @@ def signed(copy: Path, **facts: Any) -> None:
 
 
 def refused(catalog: LocalCatalog, copy: Path, said: str) -> None:
-    """Nothing of it is there afterwards."""
+    """Check that restoring fails with this message and leaves nothing behind."""
     with pytest.raises((CorruptIndex, InvalidInput), match=said) as caught:
         catalog.restore("b", copy)
     assert ".creating" not in str(caught.value), "the message names the snapshot"
@@ -170,7 +170,7 @@ TRIGGER = "create trigger evil after insert on documents begin delete from docum
     ],
 )
 def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, statement: str, said: str) -> None:
-    """It would be run with the statements of every later upload or search."""
+    """Its statements would run with every later upload or search."""
     with closing(sqlite3.connect(copy / "index.sqlite3")) as database:
         database.executescript(statement)
     sealed(copy)
@@ -266,7 +266,7 @@ def test_interrupted_replacement_is_undone(catalog: LocalCatalog, index: LocalIn
 
 @pytest.mark.slow
 def test_replacement_survives_a_kill_at_any_moment(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
-    """The index is the old one or the new one, whole, wherever the process was killed."""
+    """The index is wholly the old one or the new one, wherever the process was killed."""
     index.back_up(tmp_path / "0")
     put(index, range(COUNT), version=1)
     index.back_up(tmp_path / "1")

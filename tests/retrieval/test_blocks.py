@@ -43,7 +43,7 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def open_index(path: Path) -> Iterator[Open]:
-    """Another process's view of the index, as far as files tell. plain: it uses no block."""
+    """Return a function that opens the index as another process would; `plain` uses no block."""
     opened = []
 
     def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: Any) -> LocalIndex:
@@ -64,18 +64,18 @@ def put(index: LocalIndex, ids: list[str], seed: int = 0) -> NDArray[np.float32]
 
 
 def make(index: LocalIndex) -> bool:
-    """Make the block, which an index of kind flat gets only if it is large."""
+    """Make the block, which a flat index has only if it is large."""
     index.refresh()
     return index._trainer.train(after=index.last_sequence() - 1)
 
 
 def rows(index: LocalIndex) -> int:
-    """How many rows the block has that this process searches; 0 while there is none."""
+    """Return the number of rows in the block that this process searches, or 0 without a block."""
     return index.refresh().view().base
 
 
 def assert_same(first: LocalIndex, second: LocalIndex) -> None:
-    """In all that an approximate search is to find: everything, and exact vectors and scores of what is nearest."""
+    """Compare all documents, and the exact vectors and scores of the nearest ones."""
     for query in unit(5, DIMENSION, seed=99):
         for depth in (1, 10_000):
             one, other = nearest(first, query, depth), nearest(second, query, depth)
@@ -133,7 +133,7 @@ def test_block_is_made_from_the_least_number_of_documents(open_index: Open, coun
 
 
 def test_block_is_made_during_searches_and_writes(open_index: Open) -> None:
-    """Each search sees what was acknowledged before it, in each of the states between two blocks."""
+    """Each search sees every acknowledged document, in each state between two blocks."""
     index, other, plain = open_index(EAGER), open_index(EAGER), open_index(plain=True)
     acknowledged, done = [0], threading.Event()
 
@@ -224,7 +224,7 @@ def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, cap
 
 
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:
-    """The rows are read a page at a time, between which others write."""
+    """The rows are read in pages, between which others write."""
     index, plain = open_index(), open_index(plain=True)
     index.page_rows = 50
     put(index, names(300))
@@ -283,7 +283,7 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
 
 
 def test_first_reading_of_an_index_continues_when_abandoned(open_index: Open) -> None:
-    """Else an index that takes longer to read than anybody waits would never be read."""
+    """Otherwise an index that takes longer to read than any deadline would never be read."""
     index = open_index()
     put(index, names(40))
     with awaited() as context:

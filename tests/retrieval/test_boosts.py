@@ -30,7 +30,7 @@ def factor(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("shape", ["gauss", "exp", "linear"])
 @pytest.mark.parametrize("side", [-1, 1])
 def test_decay_boost_follows_the_elasticsearch_formulas(shape: str, side: int) -> None:
-    """1 at the origin and within the offset, and `decay` at `scale` beyond it; Elasticsearch's formulas in between."""
+    """The boost is 1 within the offset from the origin, and `decay` at `scale` beyond it."""
     rule = decay(shape, offset=2, decay=0.3)
     assert [boost_of({"x": 10 + side * far}, rule) for far in (0, 1, 2)] == [1.0, 1.0, 1.0]
     assert boost_of({"x": 10 + side * 6}, rule) == pytest.approx(0.3)

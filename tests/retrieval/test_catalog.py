@@ -19,7 +19,7 @@ from tests.retrieval.fakes import nearest, vector_of
 
 @pytest.fixture
 def other(catalog: LocalCatalog, tmp_path: Path) -> Iterator[LocalCatalog]:
-    """The same directory, as another process has it open."""
+    """Yield a catalog over the same directory, as another process would open it."""
     other = LocalCatalog(tmp_path / "indexes")
     yield other
     other.close()
@@ -45,7 +45,7 @@ def test_concurrent_creation_makes_one_index(tmp_path: Path) -> None:
 def test_index_deleted_while_it_is_opened(
     catalog: LocalCatalog, other: LocalCatalog, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """Its folder is found empty; perhaps there is another one by then."""
+    """Its folder is empty, or a new index has taken its name."""
     put(catalog.create("a", encoder=None, dimension=32), "x")
     listed = Path.iterdir
 
@@ -115,7 +115,7 @@ QUERY = [1.0, 0.0]
 
 @pytest.fixture
 def many(tmp_path: Path) -> Iterator[LocalCatalog]:
-    """Twelve indexes, each with a document of its own name."""
+    """Yield a catalog of twelve indexes, each with one document."""
     catalog = LocalCatalog(tmp_path / "indexes", most_open=MOST_OPEN)
     for name in MANY:
         index = catalog.create(name, encoder=None, dimension=2)
@@ -130,7 +130,7 @@ def get(catalog: LocalCatalog, name: str, caller: str = "a") -> LocalIndex:
 
 
 def files(catalog: LocalCatalog) -> set[str]:
-    """The indexes that this process has files of open."""
+    """Return the indexes whose files this process has open."""
     links = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):

@@ -16,7 +16,7 @@ WORDS = ["river", "bridge", "water", "stone", "tower"]
 
 
 def topical(count: int, seed: int = 0, dimension: int = DIMENSION, topics: int = 20) -> NDArray[np.float32]:
-    """(n, d) unit rows near a few topics, as encoders make them."""
+    """Return (n, d) unit rows near a few topics, as encoders make them."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((topics, dimension))
     rows = centres[rng.integers(topics, size=count)] + 0.3 * rng.standard_normal((count, dimension))

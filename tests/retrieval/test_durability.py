@@ -25,7 +25,7 @@ def document_of(number: int, version: int) -> Document:
 
 
 def write() -> None:
-    """In a process that is killed: add or update documents or make indexes, and print what was acknowledged."""
+    """Write documents or create indexes until killed, and print each acknowledgement."""
     directory, what, *arguments = sys.argv[1:]
     first = int(arguments[0]) if arguments else 0
     catalog = LocalCatalog(Path(directory))
@@ -60,7 +60,7 @@ def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[
 
 
 def read_all(directory: Path) -> dict[int, int]:
-    """Versions by document number, after checking that texts, vectors and answers agree."""
+    """Return versions by document number, after checking that texts, vectors and answers agree."""
     catalog = LocalCatalog(directory)
     index = catalog.get("index")
     pool = nearest(index, np.ones(DIMENSION), 1_000_000)
@@ -78,7 +78,7 @@ def read_all(directory: Path) -> dict[int, int]:
 
 
 def words_agree(directory: Path, stored: dict[int, int]) -> None:
-    """That BM25 after a kill is what it is over the documents that are there, however they were written."""
+    """Check that BM25 after a kill equals BM25 over the stored documents."""
     (path,) = (directory / "index").glob("*.sqlite3")
     store, ids = DocumentStore(path), [str(number) for number in stored]
     last = max(stored.values())

@@ -14,7 +14,7 @@ class TestOnnxEncoder(EncoderContract):
     @pytest.fixture(scope="class")
     @classmethod
     def model(cls) -> OnnxDualEncoder:
-        """One for all: it keeps nothing of a call."""
+        """Return one model for all tests, since it keeps no state."""
         return OnnxDualEncoder.embedded()
 
     @pytest.fixture

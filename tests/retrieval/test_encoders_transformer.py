@@ -40,7 +40,7 @@ THEIR_POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 
 
 def ended(folder: Path) -> Path:
-    """With the tokenizer of Qwen3-Embedding, which ends each text."""
+    """Use the tokenizer of Qwen3-Embedding, which adds an end token to each text."""
     path = str(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(path)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -83,7 +83,7 @@ def documents(encoder: TransformerDualEncoder, *texts: str) -> NDArray[np.float3
 
 
 def by_hand(folder: Path, pooling: str, *texts: str, length: int = 96) -> NDArray[np.float64]:
-    """Each text alone, without padding, by plain transformers."""
+    """Encode each text alone, without padding, with plain transformers."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModel.from_pretrained(folder)
     rows = []
@@ -97,7 +97,7 @@ def by_hand(folder: Path, pooling: str, *texts: str, length: int = 96) -> NDArra
 
 
 def described(folder: Path, target: Path, **options: Any) -> SentenceTransformer:
-    """The model with the files that sentence-transformers writes of it."""
+    """Return the model with the files that sentence-transformers writes for it."""
     transformer: Any = Transformer(str(folder))
     pooling = TheirPooling(transformer.get_embedding_dimension(), options.pop("pooling"))
     theirs = SentenceTransformer(modules=[transformer, pooling, Normalize()], device="cpu", **options)

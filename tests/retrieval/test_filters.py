@@ -179,7 +179,7 @@ def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
 
 
 def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list[bool]:
-    """every: the distance between the sequence numbers of two documents."""
+    """Evaluate a filter with the metadata table; `every` is the distance between sequence numbers."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(";".join(SCHEMA))
         encoded = [(number, orjson.dumps(row)) for number, row in zip(count(every, every), rows, strict=False)]

@@ -63,7 +63,7 @@ class TestParsing:
 
     @pytest.mark.parametrize("size", [1, 2, 7, 1000])
     async def test_parser_accepts_chunks_that_end_anywhere(self, size: int) -> None:
-        """Also within a character."""
+        """A chunk may end within a character."""
         records = [{"id": str(number), "text": text} for number, text in enumerate(["ä.", "漢字\n", "🙂", "plain"])]
         body = b"\n".join(map(orjson.dumps, records))
         entries = await parse(*(body[start : start + size] for start in range(0, len(body), size)))
@@ -200,7 +200,7 @@ class TestIngesting:
         assert list(nearest(index, vector_of("given"), 1).ids) == ["7"]
 
     async def test_ingest_bounds_the_bytes_of_a_batch(self, own: LocalIndex) -> None:
-        """Of the upload, and one line more."""
+        """A batch may exceed the bound by one line."""
         vector = vector_of("v").tolist()
         records = [{"id": i, "text": "x" * 2**20, "embedding": vector} for i in range(20)]
         seen: list[tuple[int, int]] = []

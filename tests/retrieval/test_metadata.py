@@ -42,7 +42,7 @@ def test_metadata_table_omits_values_that_no_filter_can_name() -> None:
 
 
 def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:
-    """How many hundred instructions of SQLite's machine it takes to answer a filter that was never asked before."""
+    """Return the hundreds of SQLite instructions that a new filter takes."""
     with store.transaction() as connection:
         condition, calls = Filter(filter).condition, [0]
         connection.set_progress_handler(lambda: calls.__setitem__(0, calls[0] + 1), 100)
@@ -85,7 +85,7 @@ def test_cached_filter_answers_are_bounded_in_bytes(store: DocumentStore) -> Non
 
 
 def test_filter_query_is_interrupted_when_abandoned(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its one comparison reads two hundred million values, which takes longer than a test may."""
+    """Its one comparison reads 200 million values, which takes longer than the test may."""
     begun, read = threading.Event(), module._read
     endless = (
         "(WITH RECURSIVE n(sequence) AS (SELECT 1 UNION ALL SELECT sequence + 1 FROM n WHERE sequence < 2e8) "

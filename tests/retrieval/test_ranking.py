@@ -16,7 +16,7 @@ NORMAL = 2.0**-14  # the smallest float16 that has all its digits
 
 
 def every_half() -> NDArray[np.float16]:
-    """All of magnitude at most 1, negative zero among them."""
+    """Return every float16 of magnitude at most 1, including negative zero."""
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     return halves[np.abs(halves) <= 1]
 

@@ -95,7 +95,7 @@ async def local(made: Path) -> AsyncIterator[IndexRetriever]:
 
 
 class TestRemoteRetriever(RetrieverContract):
-    """Everything that a Retriever does."""
+    """The remote retriever fulfils the contract of retrievers."""
 
 
 @pytest.mark.parametrize("depth", [1, 7, 10_000])
@@ -144,7 +144,7 @@ async def test_remote_embeddings_equal_local_ones_across_requests(
 
 @asynccontextmanager
 async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Any]]:
-    """One retriever in front of servers that do one thing after the other, and the last with every other request."""
+    """Yield a retriever and servers that follow scripts and repeat their last behaviour."""
     servers = [Upstream() for _ in scripts]
     for server, script in zip(servers, scripts, strict=True):
         *server.script, server.behaviour = script
@@ -155,7 +155,7 @@ async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterato
 
 
 async def test_unreachable_retriever_is_unavailable_at_once() -> None:
-    """At once: nothing is waited for that an hour of timeout could change."""
+    """The call does not wait for anything that its timeout of an hour could change."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     retriever = RemoteRetriever(f"http://127.0.0.1:{port}", timeout=3600)

@@ -78,7 +78,7 @@ HAVING = [[True, False, False, False], [False, False, False, True], [False] * 4,
 async def test_given_candidates_have_the_query_terms_of_each_document(
     catalog: LocalCatalog, embeddings: NDArray[np.float64] | None, features: dict[str, list[float]], words: bool
 ) -> None:
-    """Whoever computed BM25 and the vectors; but only for a method that has use for words."""
+    """This holds wherever BM25 and vectors come from, but only for a method that uses words."""
     documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
     candidates = GivenCandidates(
         IndexRetriever(catalog, None),

@@ -19,7 +19,7 @@ from tests.contract.vector_index import names, unit
 
 
 async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
-    """What the answers of a plain, a filtered and a hybrid search are told with."""
+    """Return the warnings of a plain, a filtered and a hybrid search."""
     index = catalog.create("a", encoder=None, dimension=8)
     index.upsert([Document(id, "tram", metadata={"id": id}) for id in names(20)], unit(20, 8))
     retriever = IndexRetriever(catalog, None)

@@ -24,7 +24,7 @@ def write(store: DocumentStore, ids: list[str], text: str = "text of", seed: int
 
 
 def matching(store: DocumentStore, filter: Filter) -> list[str]:
-    """The ids of the documents that are there and meet a filter, in the order of writing."""
+    """Return the ids of stored documents that match a filter, in the order of writing."""
     changes = store.changes(0)
     met = np.isin(changes.sequences, store.matching_sequences(filter))
     return [id for id, meets in zip(changes.ids, met, strict=True) if meets]

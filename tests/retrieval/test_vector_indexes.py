@@ -24,7 +24,7 @@ Effort = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
 class Recorded:
-    """FAISS's index, which keeps how many results it was asked for, and of how many clusters."""
+    """A FAISS index that records the numbers of results and clusters of each search."""
 
     def __init__(self, index: Any) -> None:
         self.index, self.asked = index, list[tuple[int, int]]()
@@ -38,7 +38,7 @@ class Recorded:
 
 
 def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clusters: int = 12) -> VectorIndex:
-    """An index over a block of these vectors, in clusters that have nothing to do with them if there is an effort."""
+    """Return an index over a block of vectors; with an effort, in clusters unrelated to the vectors."""
     count, dimension = vectors.shape
     halves = vectors.astype(np.float16)
     index, inverted = Recorded(blocks._vectors_of(dimension)), None
@@ -81,7 +81,7 @@ def brute_force(
 def test_vector_index_equals_brute_force_after_changes(
     kind: str, count: int, later: int, dimension: int, depth: int, distinct: int, removed: float, seed: int
 ) -> None:
-    """With ties across every cut and near ones, with any share removed and some written anew, in all and among some."""
+    """Vectors have ties and near ties; any share is removed or replaced; searches cover all or some."""
     rng = np.random.default_rng(seed)
     bases, numbers = unit(distinct, dimension, seed), dict[str, int]()
     expected: dict[str, NDArray[np.float32]] = {}
@@ -162,7 +162,7 @@ def test_probes_grow_with_depth() -> None:
 
 
 class Limited:
-    """FAISS on the CPU, which refuses what its kernels on a GPU refuse."""
+    """FAISS on the CPU that refuses what GPU kernels refuse."""
 
     def __init__(self, dimension: int, most: int) -> None:
         self.index, self.most = faiss.IndexFlatIP(dimension), most
@@ -178,7 +178,7 @@ class Limited:
 
 
 def mirror(dimension: int, most: int, shards: int = 4) -> FaissMirror:
-    """FAISS on the CPU in place of a GPU, and a limit of its own."""
+    """Return a mirror in FAISS on the CPU with a limit of its own, in place of a GPU."""
     return FaissMirror([FaissShard(Limited(dimension, most)) for _ in range(shards)], most)
 
 

@@ -19,7 +19,7 @@ QUERY = "tram depot"
 
 
 def written(count: int) -> list[Document]:
-    """Documents with a word of the query each, of lengths and contents of their own."""
+    """Return documents that contain a query word each, with different lengths and contents."""
     rng = np.random.default_rng(count)
     return [
         Document(f"d{n}", " ".join(["tram" if n % 2 else "depot", *rng.choice(WORDS, 3 + n)]), metadata={"n": n})
@@ -40,7 +40,7 @@ async def retriever(catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
 
 
 async def test_words_index_pool_equals_the_pool_of_its_texts(catalog: LocalCatalog) -> None:
-    """Where all documents have a word of the query, statistics of the index and of the pool are the same."""
+    """If all documents contain a query word, index and pool have the same statistics."""
     documents = written(30)
     put(catalog, documents)
     retriever = IndexRetriever(catalog, SeededEncoder())

@@ -41,7 +41,7 @@ async def queued(scorer: BatchingScorer, pairs: int) -> None:
 
 
 def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.Event:
-    """Texts of a query are not tokenized before this is set."""
+    """Return an event that delays the tokenization of a query's texts until it is set."""
     tokenize, may_go_on = model.tokenize, threading.Event()
 
     def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
@@ -53,7 +53,7 @@ def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.
 
 
 class Bench:
-    """A scorer whose model is held while requests gather behind a first one."""
+    """A scorer whose model waits while requests gather behind a first one."""
 
     def __init__(self, **options: Any) -> None:
         scorer_options = {
@@ -63,7 +63,7 @@ class Bench:
         self.scorer = BatchingScorer(self.model, **scorer_options)
 
     async def queue(self, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
-        """A request that waits behind the first one."""
+        """Start a request that waits behind the first one."""
         before = self.scorer.waiting()[0]
         task = asked(self.scorer, query, *texts, **options)
         await queued(self.scorer, before + len(texts))
@@ -126,7 +126,7 @@ class TestBatches:
             assert bench.model.batches[1] == ["short text"]
 
     async def test_equal_requests_are_finished_one_after_another(self) -> None:
-        """All of them taking turns would be done at the end."""
+        """If they took turns, all of them would end late."""
         async with Bench(batch_tokens=1) as bench:
             bench.scorer.token_seconds = 0.01
             tasks = []
@@ -153,7 +153,7 @@ class TestBatches:
         await scorer.close()
 
 
-class TestDoor:
+class TestQueueAdmission:
     async def test_request_over_the_queue_limit_is_refused_whole(self) -> None:
         async with Bench(queue_tokens=30) as bench:
             refused = metric("refused_requests_total")
@@ -225,7 +225,7 @@ class TestDoor:
         await scorer.close()
 
 
-class TestLeaving:
+class TestCancellation:
     async def test_pairs_of_a_cancelled_request_never_reach_the_model(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             dropped = metric("dropped_pairs_total", reason="cancelled")
@@ -277,7 +277,7 @@ class TestLeaving:
         await closing
 
 
-class TestTrouble:
+class TestFailures:
     @pytest.mark.parametrize(
         ("nonsense", "message"),
         [
@@ -291,7 +291,6 @@ class TestTrouble:
     async def test_malformed_model_output_fails_only_its_request(
         self, monkeypatch: Any, nonsense: object, message: str
     ) -> None:
-        """It fails who asked, and the others go on."""
         async with Bench(batch_tokens=1_000) as bench:
             run = bench.model.run
 
@@ -309,7 +308,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("where", ["batch_tokens", "wait_seconds"])
     async def test_worker_thread_that_ends_fails_all_requests(self, monkeypatch: Any, where: str) -> None:
-        """Every request fails, now and later, and the process is told."""
+        """Present and later requests fail, and the process is notified."""
         calls: list[None] = []
 
         def broken(amount: float) -> None:
@@ -400,7 +399,7 @@ class TestMetrics:
 
 class TestCallers:
     async def test_caller_leaves_room_in_the_queue_for_another(self) -> None:
-        """Three quarters of 400 tokens, besides those in the model."""
+        """The share is three quarters of 400 tokens, besides those in the model."""
         model = SeededCrossEncoder(open=False)
         scorer = BatchingScorer(model, queue_tokens=400, share=0.75)
 

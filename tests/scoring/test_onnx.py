@@ -14,7 +14,7 @@ class TestOnnxCrossEncoder(ScorerContract):
     @pytest.fixture(scope="class")
     @classmethod
     def encoder(cls) -> OnnxCrossEncoder:
-        """One for all: it keeps nothing of a call."""
+        """Return one model for all tests, since it keeps no state."""
         return OnnxCrossEncoder.embedded()
 
     @pytest.fixture

@@ -34,7 +34,7 @@ def snapshot(hub: Path, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of the hub that has the main branch of each."""
+    """Return a cache of the hub with the main branch of each model."""
     hub = tmp_path_factory.mktemp("hub")
     for name, (make, _) in WEIGHTS.items():
         make(snapshot(hub, name))
@@ -51,7 +51,7 @@ def offline(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def scored(**chosen: Any) -> tuple[str, NDArray[np.float64]]:
-    """The name of a scorer with these settings, and its scores."""
+    """Return the name of a scorer with these settings, and its scores."""
     settings = Settings.model_validate({"scorer": {"device": "cpu", "precision": "fp32", **chosen}, "threads": 1})
     scorer = build_local_scorer(settings)
     try:

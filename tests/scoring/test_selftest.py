@@ -19,7 +19,7 @@ Score = Callable[[str, list[str]], list[Any]]
 
 
 def overlap(query: str, text: str) -> float:
-    """A scorer by words in common, which works."""
+    """Score by common words; this scorer works."""
     words = set(re.findall(r"\w{4,}", query.lower()))
     shared = sum(any(word[:5] in other for other in text.lower().split()) for word in words)
     return 1 / (1 + math.exp(4 - 8 * shared / max(1, len(words))))
@@ -59,7 +59,7 @@ BROKEN: dict[str, tuple[Score, str]] = {
 
 
 class Scoring(Ours):
-    """A server that scores as it is told to."""
+    """A server that scores with the given function."""
 
     def __init__(self, score: Score, model: str = "stand-in") -> None:
         super().__init__(model)

@@ -26,7 +26,7 @@ def answerable(session: Session, enough: float = ENOUGH) -> float:
 
 
 def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
-    """A question without the documents that score so much."""
+    """Return a question without the documents that score at least `least`."""
     pool, scores = question(seed)
     kept = np.flatnonzero(scores < least)
     ids = [pool.ids[place] for place in kept.tolist()]
@@ -35,7 +35,7 @@ def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
 
 
 def by_the_posterior(session: Session, least: float) -> float:
-    """From the mixture's normal distributions of the log-odds, one document after the other."""
+    """Compute the probability from the mixture's normal distributions, document by document."""
     mixture = session._posterior.beliefs
     assert isinstance(mixture, Mixture)
     mark, none = logit(least), 0.0
@@ -53,7 +53,7 @@ def by_the_posterior(session: Session, least: float) -> float:
 @pytest.mark.parametrize("config", [TrendConfig(), HUMAN_CONFIG])
 @pytest.mark.parametrize("least", [0.3, 0.5, 0.8])
 def test_answerable_matches_the_posterior_distribution(config: TrendConfig, least: float) -> None:
-    """Of scores, also where relevance is what people find."""
+    """This holds for scores, and also if relevance is human."""
     pool, scores = unanswered(3, 0.3)
     session = play(session_of(pool, budget=12, k=10, config=config), scores, 4)
     assert answerable(session, least) == pytest.approx(by_the_posterior(session, least), rel=1e-3)

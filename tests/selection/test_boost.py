@@ -75,7 +75,7 @@ def in_three_rounds(session: Session, scores: Scores) -> Session:
 def test_boosted_set_with_all_scores_sorts_by_relevance_times_boost(
     family: str, seed: int, k: int, config: Config, maps: tuple[Reading | None, Reading | None]
 ) -> None:
-    """Also where relevance is a function of the score, in the session or in the answer."""
+    """Relevance may be a function of the score, in the session or in the answer."""
     pool, scores = FAMILIES[family](40, 6, seed)
     boosts, (reading, shown) = boosts_of(40, seed), maps
     relevance = scores if maps == (None, None) else FLAT(scores)
@@ -126,7 +126,7 @@ def shared(truth: Selection, documents: NDArray[np.intp]) -> float:
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("factor", [1.0, 0.25, 64.0])
 def test_equal_boosts_leave_a_session_unchanged(config: Config, factor: float) -> None:
-    """Powers of two, which scale exactly."""
+    """The factors are powers of two, which scale exactly."""
     pool, scores = clustered(120, 8, 3)
     plain, boosted = (
         in_three_rounds(session_of(pool, boosts, budget=20, config=config), scores)
@@ -154,7 +154,7 @@ def test_session_depends_only_on_ratios_of_boosts(config: Config) -> None:
 
 
 def test_session_never_asks_for_documents_with_hopeless_boosts() -> None:
-    """Once something is known; the first round takes the head of the list."""
+    """The first round still takes the head of the list."""
     pool, scores = clustered(200, 8, 5)
     boosts = np.where(np.arange(200) % 2, 1.0, 1e-3)
     history = in_three_rounds(session_of(pool, boosts, budget=30), scores).history
@@ -163,7 +163,7 @@ def test_session_never_asks_for_documents_with_hopeless_boosts() -> None:
 
 
 def test_retrieval_bonus_is_multiplied_by_the_boost() -> None:
-    """The method's preference for what the retriever ranks high counts as relevance, so it is boosted, too."""
+    """The bonus for a high retrieval rank counts as relevance, so it is boosted, too."""
     pool, scores = clustered(60, 8, 6)
     boosts = np.where(np.arange(60) < 30, 1e-3, 1.0)
     chosen = session_of(pool, boosts, known={0: float(scores[0]), 59: 0.9}).selection().documents
@@ -192,7 +192,7 @@ def test_token_capacity_is_filled_by_value() -> None:
 
 
 def test_expected_loss_is_measured_in_value() -> None:
-    """A document that counts a thousand times as much is a risk as long as its score is unknown."""
+    """A document with a boost of a thousand is a risk until its score is known."""
     pool, scores = saturated(100, 8, 9)
     known = {place: float(scores[place]) for place in range(0, 100, 2)}
     boosts = np.where(np.arange(100) % 2, 0.01, 1.0)

@@ -105,7 +105,7 @@ def test_session_stops_when_the_expected_loss_is_tolerable(config: Config) -> No
 
 
 def test_session_settles_only_after_enough_looks_at_differing_scores() -> None:
-    """A scorer that has said no so far may yet say yes; and a few scores do not say how far scores spread."""
+    """A few equal scores do not show how far scores spread."""
     pool, scores = clustered(150, 12, 3)
     rare = np.where(scores > np.quantile(scores, 0.9), 1.0, 0.0)
     rare[:20] = 0.0

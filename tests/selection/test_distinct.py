@@ -27,7 +27,7 @@ def grouped(groups: NDArray[np.intp], k: int, at_most: int) -> GroupedCapacity:
 
 
 def allowed(groups: NDArray[np.intp], k: int, at_most: int) -> list[list[int]]:
-    """Every largest set."""
+    """Return every allowed set of the largest size."""
     count = min(k, sum(min(at_most, int((groups == group).sum())) for group in np.unique(groups)))
     sets = (list(chosen) for chosen in combinations(range(len(groups)), count))
     return [chosen for chosen in sets if np.bincount(groups[chosen]).max(initial=0) <= at_most]
@@ -89,7 +89,7 @@ def test_grouped_capacity_of_single_documents_equals_the_plain_one() -> None:
 
 @pytest.mark.parametrize(("at_most", "within"), [(1, 0.02), (2, 0.06), (5, 0.06)])
 def test_grouped_best_approximates_the_expected_best_set(at_most: int, within: float) -> None:
-    """Against draws of all outcomes; 60 groups of one to nine documents, of which some are known."""
+    """Compare with draws of all outcomes; 60 groups have one to nine documents, some of them known."""
     rng = np.random.default_rng(at_most)
     groups = np.repeat(np.arange(60), rng.integers(1, 10, size=60))
     count = len(groups)
@@ -107,7 +107,7 @@ def test_grouped_best_approximates_the_expected_best_set(at_most: int, within: f
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_session_counts_groups_toward_k(config: Config) -> None:
-    """With all scores known: the k groups with the best documents, and the best three of each."""
+    """With all scores known, it returns the k groups with the best documents, and the best three of each."""
     pool, scores = clustered(100, 8, 5)
     groups = np.arange(100) // 7
     known = dict(enumerate(scores.tolist()))
@@ -131,7 +131,7 @@ def test_session_omits_documents_negligible_beside_the_best() -> None:
 
 
 def literally(vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float) -> list[int]:
-    """By the determinants themselves."""
+    """Select greedily by the determinants themselves."""
     kappa = math.log(2) / (median_distance(vectors) / 2)
     covariance = np.exp(-kappa * (1 - vectors @ vectors.T))
     chosen: list[int] = []
@@ -192,7 +192,7 @@ def test_session_combines_diversity_and_groups() -> None:
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("known", [{}, {3: 0.5}])
 def test_copies_found_later_reopen_a_decided_session(config: Config, known: dict[int, float]) -> None:
-    """All documents fit into the set until some turn out to be copies, of which the set may have one each."""
+    """All documents fit into the set until some turn out to be copies, of which it may have one each."""
     pool, scores = clustered(12, 4, 1)
     texts = np.arange(12) // 2
     session = session_of(pool, budget=9, k=12, config=config, known=known, distinct=Groups())

@@ -53,7 +53,7 @@ def test_search_recall_follows_a_negative_binomial_distribution(found: int, targ
 
 
 def test_search_recall_counts_allowed_misses_exactly() -> None:
-    """Of 20, 19 are a share of .95, which rounding must not take away."""
+    """19 of 20 are exactly a share of 0.95; rounding must not lose this."""
     unread = np.full(10, 0.05)
     exactly, less = (Search(19, unread, 100).recall(share).probability for share in (0.95, 0.9501))
     missed = nbinom(SHAPE, SHAPE / (SHAPE + 0.5 + STRAY / 10))
@@ -74,7 +74,7 @@ def test_find_session_stops_early_and_reaches_its_recall() -> None:
 
 
 def test_find_session_proposes_what_an_asking_session_would_ask() -> None:
-    """A session that asks, and one without a budget that knows the same answers, name the same documents next."""
+    """One session asks the scorer; the other has no budget and is given the same answers."""
     pool, answers = topics(1)
     asking = searching(pool, 100)
     for _ in range(4):

@@ -83,7 +83,6 @@ def test_inner_products_are_summed_in_the_type_of_the_points(m: int) -> None:
     ],
 )
 def test_kernel_decreases_from_1_and_is_positive_definite(kind: type[Kernel], at_the_median: float) -> None:
-    """It is 1 at cosine 1 and falls from there, and positive definite on unit vectors."""
     kernel = kind.from_median(0.3)
     assert kernel(np.array([0.3]))[0] == pytest.approx(at_the_median)
     values = kernel(np.linspace(0, 2, 101))

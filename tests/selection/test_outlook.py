@@ -27,7 +27,7 @@ def test_gains_of_a_set_equal_hand_computed_values() -> None:
 
 
 def test_deviation_of_the_loss_matches_simulation() -> None:
-    """Of a set of 3 whose boundary no draw moves. A scored document adds nothing."""
+    """No draw moves the boundary of the set of 3. A scored document adds nothing."""
     rng = np.random.default_rng(0)
     shares = np.tile([[0.9], [0.1]], 8)
     scores = np.array([[0.9, 0.8, 0.5, 0.2, 0.2, 0.1, 0.0, 0.0], [0.9, 0.1, 0.5, 0.9, 0.7, 0.8, 0.3, 1.0]])
@@ -41,7 +41,7 @@ def test_deviation_of_the_loss_matches_simulation() -> None:
 
 
 def test_session_stops_by_the_cautious_loss() -> None:
-    """A session goes on while its expected loss, with three deviations, is above the threshold."""
+    """A session continues while its expected loss plus three deviations exceeds the threshold."""
     pool, scores = question(2)
     session = session_of(pool, budget=200, k=30, config=TrendConfig(), settle=0.05)
     bounds = [0.0]

@@ -42,13 +42,13 @@ def unit(values: Matrix) -> Matrix:
 
 
 def moved(pool: Pool, best: NDArray[np.intp]) -> Matrix:
-    """(N,) nearness to the query, and as much to the mean of the best documents."""
+    """Return (N,) nearness to the query plus nearness to the mean of the best documents."""
     products = np.array([np.mean([one @ other for other in pool.embeddings[best]]) for one in pool.embeddings])
     return unit(unit(pool.scores) + unit(products))
 
 
 def speaking(pool: Pool, near: Matrix) -> Matrix:
-    """(N,) the signals together."""
+    """Return the (N,) sum of the signals."""
     return 0.85 * near + 0.15 * unit(np.sqrt(pool.features["bm25"])) if "bm25" in pool.features else near
 
 

@@ -114,7 +114,7 @@ def test_standardised_accepts_any_finite_values(values: NDArray[np.float64]) -> 
 
 
 def test_rank_and_similarity_depend_on_how_the_pool_is_ranked() -> None:
-    """The similarity of a fused pool is among them; else it is what the pool is ranked by."""
+    """A fused pool has its similarity as a feature; otherwise similarity ranks the pool."""
     rng = np.random.default_rng(0)
     vectors, query, bm25 = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 4.0, 9.0, 1.0])
     plain = Pool.of(list("abcd"), vectors, query)
@@ -149,7 +149,7 @@ def test_term_features_are_centred_with_unit_mean_square() -> None:
 
 
 def test_signals_of_callers_become_ranks_of_their_own() -> None:
-    """By name, on ranks of their own, whatever their scale; a missing value says nothing."""
+    """Each signal has ranks of its own, whatever its scale; a missing value has no effect."""
     rng = np.random.default_rng(0)
     clicks, age = np.array([1e9, np.nan, 3.0, 3.0, -7.0]), np.array([np.nan] * 5)
     features = {"clicks": clicks, "bm25": np.ones(5), "age": age, "similarity": np.ones(5), "flat": np.full(5, 2.0)}

@@ -66,7 +66,7 @@ def test_fantasies_act_as_observations_without_side_effects() -> None:
 
 @pytest.mark.parametrize("size", [8, 20, 100, 135, 200])
 def test_prepare_always_keeps_the_first_row(size: int) -> None:
-    """It is the one that is about to be observed."""
+    """The first row is the next observation."""
     gp, _ = posterior(size=size)
     for first in (0, 20, 40):
         gp.prepare(range(first, first + 16))
@@ -117,7 +117,7 @@ def test_retarget_equals_observing_the_new_targets() -> None:
 
 
 def test_gaussian_processes_match_the_textbook_formulas() -> None:
-    """Of two covariances at once. In float32 V the sums stay good to what its rounding allows."""
+    """Two covariances run side by side. With V in float32 the sums stay accurate to its rounding."""
     pool, scores = clustered(40, 8, 1)
     columns = np.stack([np.ones(40), np.random.default_rng(0).normal(size=40)])
     for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-5)):

@@ -39,14 +39,14 @@ def with_bm25(pool: Pool, seed: int = 0) -> Pool:
 
 
 def with_terms(pool: Pool, seed: int = 0) -> Pool:
-    """BM25 and three words of the query, of which every document has the last."""
+    """Add BM25 and three query words; every document has the last one."""
     rng = np.random.default_rng(seed)
     terms = rng.uniform(size=(3, len(pool))) < np.array([[0.1], [0.5], [1.0]])
     return replace(with_bm25(pool, seed), terms=terms)
 
 
 def with_signals(pool: Pool, seed: int = 0) -> Pool:
-    """BM25 and three signals of the caller's."""
+    """Add BM25 and three signals of the caller."""
     rng = np.random.default_rng(seed)
     features = {
         "bm25": np.maximum(rng.normal(size=len(pool)), 0),
@@ -82,7 +82,7 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
 
 
 def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
-    """Inverse covariance of the observations, covariances with them, and variances given them."""
+    """Return the inverse covariance of observations, covariances with them, and conditional variances."""
     noisy = covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed))
     inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = covariance[:, observed]
@@ -120,7 +120,7 @@ def member(
 def test_trend_posterior_matches_the_textbook_mixture(
     featured: Callable[[Pool], Pool] | None, size: int, observations: int, prior: TrendPrior
 ) -> None:
-    """The default's own configuration: a field of correlation 1/2 at half the median distance of the pool."""
+    """This is the default configuration: correlation 1/2 at half the median distance of the pool."""
     for seed in range(3):
         pool, scores = clustered(70, 10, seed)
         scores = 0.1 + 0.8 * scores  # far enough from 0 and 1 that nothing is clipped
@@ -217,7 +217,7 @@ def test_scale_holds_exact_zeros_and_ones_half_a_step_away() -> None:
 @settings(max_examples=40)
 @given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.sampled_from([(), (0.0,), (1.0,), (0.0, 0.5, 1.0)]))
 def test_scale_round_trips_scores_and_is_monotone(scores: Scores, also: tuple[float, ...]) -> None:
-    """A score that was seen comes back as it was, the ends among them; what lies between comes back in order."""
+    """Seen scores come back unchanged, including 0 and 1; values between them keep their order."""
     seen = np.append(scores, also)
     scale = Scale.of(seen.tolist())
     np.testing.assert_allclose(scale.scores(scale.log_odds(seen)), seen, rtol=0, atol=3e-7)
@@ -226,7 +226,7 @@ def test_scale_round_trips_scores_and_is_monotone(scores: Scores, also: tuple[fl
 
 
 def test_belief_before_the_first_score_follows_the_ranking() -> None:
-    """Where the pool knows no words; BM25 counts beside the ranking."""
+    """With words in the pool, BM25 counts beside the ranking."""
     pool, _ = clustered(400, 12, 0)
     belief = session_of(pool, budget=0, k=20, config=TrendConfig()).belief
     assert (np.diff(belief.mean) < 0).all() and 0 < belief.mean[-1] < belief.mean[0] < 0.5
@@ -273,7 +273,7 @@ def test_trend_fantasies_keep_amplitudes_and_weights() -> None:
 
 @pytest.mark.parametrize("d", [4, 384])
 def test_equal_embeddings_leave_ranking_and_words_in_effect(d: int) -> None:
-    """Rounding noise is not taken for a query to reweight, which had made the variances of fantasies negative."""
+    """Rounding noise must not reweight the query, which once made variances negative."""
     rng = np.random.default_rng(0)
     embeddings, query = np.tile(rng.normal(size=d), (200, 1)), rng.normal(size=d)
     pool = Pool.of(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
@@ -346,7 +346,7 @@ def test_scale_keeps_the_order_of_nearly_equal_scores() -> None:
 
 
 def test_heavy_tails_keep_an_unlikely_level_possible() -> None:
-    """Of a logistic distribution with the same mean and variance."""
+    """The tails are those of a logistic distribution with the same mean and variance."""
     np.testing.assert_allclose(logistic_share(NODES), logistic(scale=np.sqrt(3) / np.pi).cdf(NODES), atol=1e-12)
     scale = replace(Scale.of([0.0] * 5 + [0.5, 1.0] * 3), cuts=(0.0, 2.0))
     means, variances = np.full((1, 1), -8.0), np.full((1, 1), 4.0)

@@ -24,7 +24,7 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, change
 
 
 class Copying(FakeRetriever):
-    """30 documents with these texts; of `strange` ones the vectors are not those of their texts."""
+    """A retriever of 30 documents with these texts; the vectors of `strange` ones do not fit their texts."""
 
     def __init__(self, texts: Sequence[str], strange: bool = False) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Copying(FakeRetriever):
 
 
 def scored(result: SelectionResult) -> dict[str, float]:
-    """The scored documents of the set."""
+    """Return the scored documents of the set."""
     found = result.selection
     rows = zip(found.documents.tolist(), found.relevance.tolist(), found.scored.tolist(), strict=True)
     return {result.pool.ids[position]: relevance for position, relevance, by_model in rows if by_model}
@@ -90,8 +90,8 @@ async def test_given_score_of_a_document_applies_to_its_copies(selector_of: Make
     assert list(scored(result).values()).count(0.99) == 20
 
 
-class Down(FakeRetriever):
-    """Its encoder is."""
+class UnavailableRetriever(FakeRetriever):
+    """A retriever whose encoder is unavailable."""
 
     async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         raise EncoderUnavailable("it is down")
@@ -112,7 +112,7 @@ async def test_distinct_applies_to_the_retrieval_order_without_vectors(
     documents = [Document(id, f"text {n // 2}", metadata={"page": n // 10}) for n, id in enumerate(IDS)]
     source = PoolSource(QUERY, documents, vectors="encoder", ranked=True)
     wanted = changed(task(k=4), source=source, distinct=grouping)
-    result = await selector_of(Down(), SeededScorer()).select(wanted)
+    result = await selector_of(UnavailableRetriever(), SeededScorer()).select(wanted)
     assert result.status == "retrieval_only" and result.selection.documents.tolist() == expected
 
 

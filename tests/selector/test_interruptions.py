@@ -24,8 +24,8 @@ from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, changed, task
 
 
-class Leaving(FakeRetriever):
-    """Answers so many fetches, and raises this for any later one, or hangs."""
+class FailingRetriever(FakeRetriever):
+    """A retriever that answers some fetches, and then raises an error or hangs."""
 
     def __init__(self, error: Exception | None, fetches: float) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Leaving(FakeRetriever):
         raise self.error or AssertionError
 
 
-class TestLessThanWanted:
+class TestFailures:
     @pytest.mark.parametrize(
         ("error", "reason"),
         [
@@ -84,14 +84,16 @@ class TestLessThanWanted:
         self, error: BoundaryMorphError, reason: str, fetches: int, selector_of: MakeSelector
     ) -> None:
         wanted = task(budget=8, k=12, rounds=4, return_documents=True)
-        result = await selector_of(Leaving(error, fetches), SeededScorer()).select(wanted)
+        result = await selector_of(FailingRetriever(error, fetches), SeededScorer()).select(wanted)
         assert result.status == ("partial" if fetches else "retrieval_only")
         assert result.stop_reason == reason
         assert len(result.history) == 2 * fetches
         assert len(result.selection.documents) == 12
         assert any(error.public in warning.message for warning in result.warnings)
         with pytest.raises(type(error)):
-            await selector_of(Leaving(error, fetches), SeededScorer()).select(changed(wanted, accepts="complete"))
+            await selector_of(FailingRetriever(error, fetches), SeededScorer()).select(
+                changed(wanted, accepts="complete")
+            )
 
     async def test_selection_with_nothing_to_decide_needs_no_scorer(self, selector_of: MakeSelector) -> None:
         selector = selector_of(FakeRetriever(), SeededScorer(error=ScorerUnavailable("gone")))

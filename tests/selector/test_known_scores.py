@@ -17,7 +17,7 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, change
 
 class TestKnownScores:
     async def test_calls_count_only_scores_that_were_computed(self, selector_of: MakeSelector) -> None:
-        """Not what the cache answered."""
+        """Scores from the cache are not counted."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
         wanted = changed(task(budget=6, rounds=2), reuse=False)
@@ -34,7 +34,7 @@ class TestKnownScores:
         assert [(step.calls, step.cached) for step in rounds if isinstance(step, Progress)] == [(0, 0), (0, 3)]
 
     async def test_cached_scores_of_request_pools_are_matched_by_text(self, selector_of: MakeSelector) -> None:
-        """Their ids mean nothing beyond the request."""
+        """The ids of such a pool have no meaning beyond the request."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
 
@@ -69,7 +69,7 @@ class TestKnownScores:
     async def test_cache_is_read_once_per_selection(
         self, reuse: bool, looks: tuple[int, int], selector_of: MakeSelector
     ) -> None:
-        """Else each round would wait for the cache, and one that hangs hold up all of them."""
+        """Otherwise each round would wait for a cache that hangs."""
         cache, scorer = Mock(wraps=MemoryScoreCache()), SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, cache)
         result = await selector.select(changed(task(budget=6, rounds=3), reuse=reuse))

@@ -16,7 +16,7 @@ QUERIES = ("one", "two", "three")
 
 
 def joint(budget: int = 20, k: int = 4, **more: object) -> SelectionTask:
-    """Of three queries; the third finds only half of the documents."""
+    """Return a task of three queries; the third finds only half of the documents."""
     several = [
         WeightedSource(IndexSource("index", Search(query, depth)), 1.0)
         for query, depth in zip(QUERIES, (30, 30, 15), strict=True)

@@ -19,8 +19,8 @@ from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, task
 
 
-class Low(SeededScorer):
-    """All scores are low, but for that of the last document of a selection."""
+class LowScorer(SeededScorer):
+    """A scorer with low scores, except for the last document of a selection."""
 
     def __init__(self, last: float) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Low(SeededScorer):
 async def test_result_warns_if_all_scores_are_low(
     budget: int, last: float, said: bool, selector_of: MakeSelector
 ) -> None:
-    result = await selector_of(FakeRetriever(), Low(last)).select(task(budget=budget))
+    result = await selector_of(FakeRetriever(), LowScorer(last)).select(task(budget=budget))
     assert len(result.history) == budget
     assert any(warning.slug == "all-scores-low" for warning in result.warnings) == said
 

@@ -19,7 +19,7 @@ OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # characters that
 
 
 def seconds(characters: float, rate: float = FIRST_GUESS) -> float:
-    """Twice what that many characters take, and a little more."""
+    """Return twice the time for the characters, and a little more."""
     return 2 * characters * rate * 1.000001
 
 

@@ -31,10 +31,10 @@ async def test_selector_retrieves_scores_and_selects_in_rounds(selector_of: Make
     assert list(result.warnings) == []
 
 
-class TestDeletedMeanwhile:
+class TestDeletedDocuments:
     @pytest.mark.parametrize("method", METHODS)
     async def test_deleted_document_is_not_taken_for_irrelevant(self, method: str, selector_of: MakeSelector) -> None:
-        """Else what is like it would seem irrelevant too: here everything scores 0.9."""
+        """Otherwise similar documents would seem irrelevant, too; here everything scores 0.9."""
 
         class Constant(SeededScorer):
             async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
@@ -68,7 +68,7 @@ class TestDeletedMeanwhile:
     async def test_documents_deleted_before_the_first_round_are_left_out(
         self, limits: dict[str, Any], selector_of: MakeSelector
     ) -> None:
-        """When its known scores, or the lengths of all documents, are read. Each of these has one token."""
+        """Deletion is noticed when cached scores or lengths are read. Each document has one token."""
         retriever = FakeRetriever()
         selector = selector_of(retriever, SeededScorer(), MemoryScoreCache())
         first = await selector.select(task(budget=6))

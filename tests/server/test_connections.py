@@ -32,7 +32,7 @@ async def served(folder: Path, **settings: Any) -> AsyncIterator[tuple[str, http
 
 
 async def rest(reader: Any) -> bytes:
-    """What comes until the service closes the connection."""
+    """Return the bytes that arrive until the service closes the connection."""
     async with asyncio.timeout(SECONDS):
         read: bytes = await reader.read()
     return read
@@ -50,7 +50,7 @@ async def test_unfinished_request_head_is_closed_after_head_seconds(tmp_path: Pa
 
 
 async def test_request_head_over_head_bytes_is_refused(tmp_path: Path) -> None:
-    """Counted with its line and headers as they came; without an end, they are not awaited."""
+    """The request line and headers count as received; an unfinished head over the limit is not awaited."""
 
     def request(size: int) -> bytes:
         head = b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-a: %s\r\n\r\n"
@@ -117,7 +117,7 @@ def hung_up() -> float:
 
 
 async def test_unread_answer_is_given_up_after_event_seconds(tmp_path: Path) -> None:
-    """Of several megabytes, as JSON: what of it is kept for the client is not kept for ever."""
+    """The answer has several megabytes of JSON, which the service does not keep for ever."""
     pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(20)]
     body = orjson.dumps({"query": "q", "pool": pool, "budget": 0, "k": 20, "return_documents": True})
     before = hung_up()

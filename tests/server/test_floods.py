@@ -20,7 +20,7 @@ IN_SOCKETS = 16 * 2**20  # bytes that the kernel may hold between two sockets of
 
 
 async def accepted(writer: Any, data: bytes, most: int) -> int:
-    """How many bytes of a flood the service takes: until it takes no more, or closes the connection."""
+    """Return the bytes of a flood that the service reads until it stops or closes the connection."""
     taken = 0
     while taken < most and not writer.transport.is_closing():
         writer.write(data)
@@ -88,7 +88,7 @@ async def test_blank_lines_between_requests_are_ignored(tmp_path: Path) -> None:
 
 
 def events(parser: StrictParser) -> list[str]:
-    """The names of the events in what a parser has received."""
+    """Return the names of the events in the bytes that a parser received."""
     names = [""]
     while names[-1] not in ("PAUSED", "NEED_DATA"):
         event: Any = parser.next_event()
@@ -97,7 +97,7 @@ def events(parser: StrictParser) -> list[str]:
 
 
 def seconds_of_work(data: bytes) -> float:
-    """The CPU time for parsing what one connection sends, the less of two runs."""
+    """Return the CPU time for parsing the bytes of one connection, the smaller of two runs."""
 
     def once() -> float:
         parser, begin = StrictParser(2**22), time.process_time()

@@ -19,7 +19,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Part:
-    """Answers probes with what it is told to do."""
+    """A probe that answers on demand."""
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None

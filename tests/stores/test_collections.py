@@ -40,7 +40,7 @@ SEARCH_SERVERS = ("elasticsearch", "opensearch")
 
 
 class Place(NamedTuple):
-    """An engine that runs, and the catalog of the indexes in it."""
+    """A running engine, and the catalog of its indexes."""
 
     name: str
     url: str

@@ -43,7 +43,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("server", ["elasticsearch"], indirect=True)
 class TestWhole(ReadOnly, StoreContract):
-    """Metadata in an object, as LangChain keeps them, with mappings that the server guesses."""
+    """Metadata in one object, as LangChain writes them, with guessed mappings."""
 
     documents: ClassVar[list[Document]] = ROWS
 
@@ -60,7 +60,7 @@ class TestWhole(ReadOnly, StoreContract):
 
 @pytest.mark.parametrize("server", ["opensearch"], indirect=True)
 class TestFields(ReadOnly, StoreContract):
-    """Each field of the metadata beside the text, with mappings of one's own."""
+    """Each metadata field is beside the text, with explicit mappings."""
 
     documents: ClassVar[list[Document]] = ROWS
 

@@ -55,7 +55,7 @@ def fill(folder: Path, name: str, rows: list[Document], *, text: bool = False, t
 
 
 class TestText(ReadOnly, StoreContract):
-    """Metadata as JSON in a column of text: filters are decided here."""
+    """Metadata are JSON in a text column, so filters are evaluated in Python."""
 
     halves = True
 
@@ -67,7 +67,7 @@ class TestText(ReadOnly, StoreContract):
 
 
 class TestTyped(ReadOnly, StoreContract):
-    """Metadata in a column of structs: filters become SQL."""
+    """Metadata are in a struct column, so filters become SQL."""
 
     documents: ClassVar[list[Document]] = TYPED
 
@@ -79,7 +79,7 @@ class TestTyped(ReadOnly, StoreContract):
 
 
 class TestColumns(StoreContract):
-    """Each field of the metadata in a column of its own, whose name has no dots there."""
+    """Each metadata field has its own column, without dots in its name."""
 
     documents: ClassVar[list[Document]] = COLUMNS
 
@@ -99,7 +99,7 @@ def pairs(rows: list[list[float]]) -> arrow.Array:
 
 
 def only(folder: Path, columns: dict[str, Any]) -> StoreIndex:
-    """The index over the only table there."""
+    """Return the index over the only table of a folder."""
     lancedb.connect(folder).create_table("only", arrow.table(columns))
     return StoreCatalog(LanceStore(str(folder)), {}).get("only")
 

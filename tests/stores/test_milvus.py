@@ -39,7 +39,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def catalog(url: str) -> Iterator[StoreCatalog]:
-    """Each test has its own collections in the one server."""
+    """Yield a catalog with its own collections in the shared server."""
     catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=next(prefixes))
     yield catalog
     catalog.close()
@@ -49,7 +49,7 @@ def catalog(url: str) -> Iterator[StoreCatalog]:
 def test_pool_over_the_search_limit_is_complete(
     catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """By pages where there is much more, all at once where there is little more, and with a filter."""
+    """It is read in pages, or at once if it is only a little larger, and also with a filter."""
     assert stores.SEARCH_LIMIT == 16_384
     documents = [Document(id, "", metadata={"third": n % 3 == 0, "s": str(n % 3)}) for n, id in enumerate(names(120))]
     catalog.create("a", encoder=None, dimension=4, kind=kind, lexical=False).upsert(documents, unit(120, 4))
@@ -161,7 +161,7 @@ def test_server_version_determines_its_features(name: str, lite: bool, halves: b
 
 
 def test_float16_vectors_are_read_in_both_forms(catalog: StoreCatalog) -> None:
-    """As servers from 2.4 send them: as bytes by a search, and as a list of bytes by a query."""
+    """Servers from 2.4 on send bytes for a search, and a list of bytes for a query."""
     catalog.create("a", encoder=None, dimension=8)
     table = catalog.get("a").table
     assert isinstance(table, MilvusTable) and not table._halves
@@ -177,7 +177,7 @@ def test_float16_vectors_are_read_in_both_forms(catalog: StoreCatalog) -> None:
 
 
 def test_server_with_full_text_search_finds_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over milvus-lite, which has the function: the calls are those for a server, the scores of milvus-lite are not."""
+    """milvus-lite stands in: its calls are those for a server, but its scores differ."""
     monkeypatch.setattr(Server, "full_text", property(lambda _: True))
     monkeypatch.delenv("MILVUS_URL", raising=False)
     with milvus.embedded(tmp_path) as url:
@@ -197,7 +197,7 @@ def test_server_with_full_text_search_finds_words(tmp_path: Path, monkeypatch: p
 
 
 def test_attached_collection_with_numeric_ids_is_read(url: str) -> None:
-    """By inner products, with numbers as ids."""
+    """The collection uses inner products."""
     own = next(names_of_collections)
     schema = MilvusClient.create_schema()
     schema.add_field("pk", DataType.INT64, is_primary=True)
@@ -257,7 +257,7 @@ ROWS = random_metadata(80)
 
 @pytest.fixture(scope="module")
 def papers(url: str) -> Iterator[Index]:
-    """A collection of many types of fields, with 80 documents."""
+    """Return a collection of 80 documents with many types of fields."""
     name = next(names_of_collections)
     schema = MilvusClient.create_schema(enable_dynamic_field=True)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)

@@ -96,7 +96,7 @@ class TestHalves(ReadOnly, StoreContract):
 
 
 class TestColumns(ReadOnly, StoreContract):
-    """Metadata in columns of their own, vectors of any dimension, words by PostgreSQL."""
+    """Metadata have their own columns, vectors any dimension, and PostgreSQL searches words."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -114,7 +114,7 @@ class TestColumns(ReadOnly, StoreContract):
 
 @pytest.mark.strangers
 def test_times_become_texts_in_utc(port: int, connection: psycopg.Connection[Any]) -> None:
-    """On a server in New York."""
+    """The server's time zone is New York."""
     connection.execute("""CREATE TABLE days (id text, text text, embedding vector(2), at timestamptz, day date,
         several timestamp[])""")
     connection.execute("""INSERT INTO days VALUES ('a', 'tram', '[1, 0.5]', '-infinity', '2025-03-04', '{}'),

@@ -47,7 +47,7 @@ def fill(client: QdrantClient, name: str, payloads: list[dict[str, Any]], vector
 
 
 class TestMetadata(ReadOnly, StoreContract):
-    """As LangChain keeps them: metadata in one field."""
+    """Metadata are in one field, as LangChain writes them."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -64,7 +64,7 @@ class TestMetadata(ReadOnly, StoreContract):
 
 
 class TestFields(ReadOnly, StoreContract):
-    """Each field of the metadata beside the text, and a vector with a name."""
+    """Each metadata field is beside the text, and the vector has a name."""
 
     @pytest.fixture(scope="class")
     @classmethod

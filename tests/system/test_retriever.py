@@ -28,7 +28,7 @@ def alone(directory: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def gateway(directory: Path, alone: Service) -> Iterator[Service]:
-    """Neither indexes nor models are in this process."""
+    """Yield a gateway without indexes and models."""
     with (
         scorer(directory / "scorer.log") as scoring,
         service(directory / "gateway", "--retriever-url", alone.url, "--scorer-url", scoring.url) as running,

@@ -22,7 +22,7 @@ SELECT = {"query": QUERY, "query_embedding": [1.0, 0.3], "pool": POOL, "budget":
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where nothing is remembered, so that every round reaches the scorer."""
+    """Return a data directory without a cache, so that every round reaches the scorer."""
     directory = tmp_path_factory.mktemp("scorers")
     (directory / "boundarymorph.toml").write_text("[cache]\nenabled = false")
     return directory

@@ -51,7 +51,7 @@ def test_log_line_includes_the_exception() -> None:
 
 @pytest.mark.strangers
 def test_log_message_stays_on_one_line() -> None:
-    """Whatever it quotes: a tab and letters of any alphabet are what they are."""
+    """Tabs and letters of any alphabet are printed unchanged."""
     forged = record("no index %s", "'x'\nINFO:     all is well\r\x1b[2K\u2028\x85\té\u20ac")
     assert tracing.Lines().format(forged) == (
         f"{TIME} WARNING:  no index 'x'\\nINFO:     all is well\\r\\x1b[2K\\u2028\\x85\té\u20ac"

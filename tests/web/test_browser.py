@@ -45,7 +45,7 @@ def titles(page: Page, side: str) -> list[str]:
 
 
 def selections(page: Page) -> list[Any]:
-    """The selections that the page asks for from now on. Its comparisons are not explained."""
+    """Record the selections that the page requests, except its comparisons."""
     asked: list[Any] = []
 
     def on_request(request: Request) -> None:
@@ -67,7 +67,7 @@ def check_accessibility(page: Page) -> None:
 
 @pytest.mark.servers
 def test_playground_opens_with_two_sets_to_compare(opened: Open, tmp_path: Path) -> None:
-    """On a service without an index, with the embedded models, as a visitor has them."""
+    """The service has no index and uses the embedded models, as for a new visitor."""
     with service(tmp_path / "data", embedded=True) as running:
         for width in (1_280, 390):
             with opened(url=running.url, viewport={"width": width, "height": 900}) as page:
@@ -167,7 +167,7 @@ def test_playground_marks_an_answer_to_earlier_settings(opened: Open) -> None:
 
 
 def test_playground_repeats_a_request_after_retry_after(opened: Open) -> None:
-    """As it does while its models are warming up."""
+    """The service answers so while its models are warming up."""
 
     def refuse(route: Route) -> None:
         headers = {"Retry-After": "1", "Content-Type": "application/problem+json"}
@@ -211,7 +211,7 @@ def test_playground_keeps_the_focus(opened: Open) -> None:
 
 
 def test_playground_shows_pasted_documents_as_text(opened: Open) -> None:
-    """They may hold HTML and any script."""
+    """They may contain HTML and any script."""
     arabic = "كيف يتحول النص إلى رقم في بايثون"
     image = {"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"}
     documents = [image, {"text": "long " * 40}, {"text": arabic}]

@@ -30,7 +30,7 @@ KEY = "sk-secret"
 async def grading(
     *wires: scripted.Chat, settings: JudgeSettings | None = None, **options: Any
 ) -> AsyncIterator[tuple[RemoteScorer, list[Server]]]:
-    """A scorer in front of stand-ins."""
+    """Yield a scorer in front of stand-in servers."""
     async with running(*(wires or (scripted.Chat(),)), key=KEY) as servers:
         urls = [f"openai+http://127.0.0.1:{server.port}/v1?model={MODEL}" for server in servers]
         scorer = RemoteScorer([parse(url, settings) for url in urls], api_key=KEY, **options)
@@ -98,7 +98,7 @@ def test_chat_prompt_quotes_passages_with_an_unforgeable_marker(others: list[str
     assert messages(Context("q"), [hostile, *others])[1]["content"] == asked, "else nothing could be cached"
 
 
-class TestTwentyInOneRequest:
+class TestBatchedRequests:
     TWENTY = JudgeSettings(documents_per_request=20)
     TEXTS = tuple(f"text {number}" for number in range(50))
 

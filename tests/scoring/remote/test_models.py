@@ -188,7 +188,7 @@ def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> No
 
 
 class Focused(Cohere):
-    """Cohere's Rerank 5, which finds the first ten characters of each text relevant, and then the next ten."""
+    """Cohere's Rerank 5; it finds the first ten characters of each text relevant, and then the next ten."""
 
     models = (PRO,)
 

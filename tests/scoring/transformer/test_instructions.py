@@ -30,7 +30,7 @@ MODELS = "Qwen3-Reranker-tiny"
 
 @asynccontextmanager
 async def gateway(scorer: Scorer, directory: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A service whose scores come from this scorer, and stay in a cache."""
+    """Yield a service with this scorer and a score cache."""
     parts = faked(scorer, cache=MemoryScoreCache())
     async with serving(Settings(data_directory=directory, **settings), parts) as client:
         yield client
@@ -38,7 +38,7 @@ async def gateway(scorer: Scorer, directory: Path, **settings: Any) -> AsyncIter
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[RemoteScorer]:
-    """A scorer process's application on a socket, and what calls it."""
+    """Yield a client of a scorer application on a socket."""
 
     def build(settings: Settings, *_: object) -> Parts:
         return Parts(scorer=BatchingScorer(load(folder)))
@@ -78,7 +78,7 @@ async def test_instruction_of_a_request_reaches_the_model(folder: Folder, tmp_pa
 
 
 async def test_instruction_is_refused_or_warned_of_if_unsupported(folder: Folder, tmp_path: Path) -> None:
-    """The route of ours refuses; those of others go on, and say so."""
+    """POST /select refuses the instruction; the rerank routes warn of it."""
     async with served(folder("bert")) as scorer, gateway(scorer, tmp_path) as client:
         refused = await client.post("/select", json=selection(instruction=FIND))
         assert refused.status_code == 422 and "takes none" in refused.json()["detail"]

@@ -40,7 +40,7 @@ def scores(encoder: CrossEncoder, query: str, texts: list[str]) -> NDArray[np.fl
 
 
 def theirs_of(folder: Path) -> Any:
-    """Return a model of sentence-transformers, which takes seconds to import."""
+    """Return the sentence-transformers model of a folder; the import takes seconds."""
     from sentence_transformers import CrossEncoder as TheirCrossEncoder
 
     return TheirCrossEncoder(str(folder), device="cpu", local_files_only=True)
@@ -161,7 +161,7 @@ class TestContract:
 
 
 class TestDescribed:
-    """Repositories that say in sentence-transformers' files how they are asked."""
+    """Repositories whose sentence-transformers files describe the prompt."""
 
     @pytest.fixture
     def described(self, tmp_path: Path) -> Path:
