@@ -278,7 +278,7 @@ def ranked(documents: NDArray[np.intp], belief: Belief, values: NDArray[np.float
     """Return the selection of these ascending positions, by (N,) values or else by relevance."""
     by = belief.mean if values is None else values
     documents = documents[np.argsort(-by[documents], kind="stable")]
-    belief, value = belief.of(documents), None if values is None else values[documents]
+    belief, value = belief.subset(documents), None if values is None else values[documents]
     return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored, value)
 
 

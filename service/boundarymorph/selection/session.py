@@ -221,10 +221,10 @@ class Session(BaseSession):
         """Return the probability that some document scores `enough`; copies count once."""
         left = self._left if self.texts is None else first_of_each(self._left, self.texts)
         beliefs = self._posterior.beliefs
-        belief = self.state.share_scores(beliefs.scoring(enough)).of(left)
+        belief = self.state.share_scores(beliefs.scorer_belief(enough)).subset(left)
         if self.known:
             return answerable_after(belief)
-        return answerable_before(self.pool, belief.mean, beliefs.scoring(ENOUGH).mean[left])
+        return answerable_before(self.pool, belief.mean, beliefs.scorer_belief(ENOUGH).mean[left])
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._different.update(scores.values())
