@@ -141,7 +141,7 @@ class Division:
     def __init__(self, boundary: BestBoundary, state: State) -> None:
         self._boundary, self._state = boundary, state
         texts = np.arange(len(state.pool)) if state.texts is None else state.texts
-        self.capacity = boundary.limit.at(state.mask(state.left), texts)  # for the documents that are left
+        self.capacity = boundary.limit.capacity_for(state.mask(state.left), texts)  # for the documents that are left
 
     @property
     def decided(self) -> bool:
