@@ -56,17 +56,17 @@ REFUSED: list[tuple[str, str]] = [  # files, and what the refusal names
     ("[stores.My]", "stores.My.[key]: must have 1 to 64 of a-z"),
     ('[traces]\nurl = "collector"', "traces.url: must begin with http:// or https://"),
     *(
-        (f'[scorer]\ndevice = "{device}"', "scorer.device: must be auto, cpu, cuda or cuda:N")
+        (f'[scorer]\ndevice = "{device}"', "scorer.device: must be 'auto', 'cpu', 'cuda', or 'cuda:N'")
         for device in ("cuda:x", "tpu")
     ),
-    ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
+    ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a URL or a model"),
     ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
     *((f"[{part}]\n{option}", "only of a model with a name") for part in ("encoder", "scorer") for option in NAMED),
     *(
         (f'[encoder]\nurl = "tei://a"\n{option}', "only of a model with a name")
         for option in (*NAMED, 'pooling = "cls"')
     ),
-    *((f"[encoder]\n{option}", "only of a model with a name or a url") for option in CHOSEN),
+    *((f"[encoder]\n{option}", "only of a model with a name or a URL") for option in CHOSEN),
 ]
 
 
