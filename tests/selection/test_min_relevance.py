@@ -55,7 +55,7 @@ def test_min_relevance_asks_for_the_most_doubtful_document() -> None:
         asked = session.ask(4)
         session.tell(asked, scores[asked])
     (asked,) = session.ask()
-    shares = session._posterior.beliefs.reaching(0.6).mean
+    shares = session._posterior.beliefs.reaching_belief(0.6).mean
     unscored = np.flatnonzero(~session.belief.scored)
     assert asked == unscored[np.abs(shares[unscored] - 0.5).argmin()]
 
@@ -68,7 +68,7 @@ def test_reaching_is_the_probability_of_a_score_at_the_threshold(least: float, s
     shares = (np.arange(20_000) + 0.5) / 20_000
     drawn = scale.scores(means[:, :, None] + np.sqrt(variances)[:, :, None] * norm.ppf(shares))
     expected = weights @ (drawn >= least).mean(axis=2)
-    np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-3)
+    np.testing.assert_allclose(scale.reach_probabilities(least, weights, means, variances), expected, atol=1e-3)
 
 
 def test_reaching_is_the_probability_of_a_level_of_the_scorer() -> None:
@@ -76,8 +76,8 @@ def test_reaching_is_the_probability_of_a_level_of_the_scorer() -> None:
     weights, means, variances = np.ones(1), np.array([[0.1, -0.4]]), np.array([[0.49, 1.0]])
     for least, cut in ((0.01, -0.4), (0.5, -0.4), (0.51, 0.6), (1.0, 0.6)):
         expected = norm.cdf((means[0] - cut) / np.sqrt(variances[0]))
-        np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-4)
-    np.testing.assert_array_equal(scale.reaching(0.0, weights, means, variances), [1.0, 1.0])
+        np.testing.assert_allclose(scale.reach_probabilities(least, weights, means, variances), expected, atol=1e-4)
+    np.testing.assert_array_equal(scale.reach_probabilities(0.0, weights, means, variances), [1.0, 1.0])
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -78,10 +78,10 @@ def test_human_relevance_of_a_scored_document_adds_the_signals(
     found = posterior(pool, scores, human=True, signal_weight=share).beliefs
     scored = list(scores)
     expected, _, _ = literally(pool, scores, share)
-    read = found.deciding()
+    read = found.deciding_belief()
     np.testing.assert_allclose(read.mean[scored], expit(expected[scored]), rtol=1e-9)
     assert (read.std[scored] == 0).all() and read.scored.sum() == count
-    assert found.reported() is read
+    assert found.reported_belief() is read
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
@@ -111,13 +111,13 @@ def test_human_relevance_of_unscored_documents_shifts_the_log_odds() -> None:
     )
     shifted = moved.belief().mean
     unscored = np.setdiff1d(np.arange(len(pool)), list(scores))
-    read = found.deciding()
+    read = found.deciding_belief()
     np.testing.assert_allclose(read.mean[unscored], shifted[unscored], atol=1e-6)
     shares, values = found.outcomes()
-    reached = found.reaching(0.3)
+    reached = found.reaching_belief(0.3)
     np.testing.assert_allclose((shares * values)[:, list(scores)].sum(axis=0), read.mean[list(scores)], rtol=1e-6)
     np.testing.assert_array_equal(reached.mean[list(scores)], read.mean[list(scores)] >= 0.3)
-    assert np.corrcoef((reached.mean - plain.reaching(0.3).mean)[unscored], added[unscored])[0, 1] > 0.3
+    assert np.corrcoef((reached.mean - plain.reaching_belief(0.3).mean)[unscored], added[unscored])[0, 1] > 0.3
 
 
 def test_constant_scores_leave_the_order_to_the_signals() -> None:
