@@ -57,7 +57,7 @@ def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bo
         return []
     seen = "the best was" if scored else "the best was expected to have"
     best = math.floor(1000 * relevance.max()) / 1000
-    said = f"no document reached {least:g}; {seen} {best:g}; lower min_relevance"
+    said = f"no document reached {least:g}, as {seen} {best:g}; lower min_relevance"
     return [Notice("min-relevance-not-reached", said)]
 
 
