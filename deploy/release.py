@@ -1,4 +1,4 @@
-"""`make release`: check the packages in dist/, try them on each Python that is there, and write the notes.
+"""Check the packages in dist/, try them on each Python, and write notes: `make release`.
 
 With `--tag v1.2.3` the packages must have that version, and CHANGELOG.md a section of it. Nothing is published here:
 .github/workflows/release.yml does that.
@@ -23,7 +23,10 @@ class NotReady(Exception):
 
 
 def version() -> str:
-    """Return the version of the service, which all packages but the models have. Raises NotReady."""
+    """Return the version of the service, which all packages but the models have.
+
+    Raises NotReady.
+    """
     found: dict[str, str] = {
         folder: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]["version"]
         for folder in PROJECTS
@@ -36,7 +39,10 @@ def version() -> str:
 
 
 def notes(changelog: str, version: str, *, tagged: bool) -> str:
-    """Return the section of a version. Without a tag it may still be called "Unreleased". Raises NotReady."""
+    """Return the section of a version. Raises NotReady.
+
+    Without a tag it may still be called "Unreleased".
+    """
     sections: dict[str, str] = dict(re.findall(r"(?ms)^## (\S+)[^\n]*\n(.*?)(?=^## |\Z)", changelog))
     found = sections.get(version) if tagged else sections.get("Unreleased", sections.get(version))
     if not (found and found.strip()):
@@ -45,7 +51,10 @@ def notes(changelog: str, version: str, *, tagged: bool) -> str:
 
 
 def packages(dist: Path, version: str) -> list[Path]:
-    """Return the wheels and the npm package. Raises NotReady if one is missing, or there are others."""
+    """Return the wheels and the npm package.
+
+    Raises NotReady if one is missing, or there are others.
+    """
     models = tomllib.loads((ROOT / "models" / "pyproject.toml").read_text())["project"]["version"]
     names = ("", "_client", "_evaluation", "_stores")
     expected = {f"boundarymorph{name}-{version}-py3-none-any.whl" for name in names}

@@ -1,4 +1,4 @@
-"""Record the answers to more than three hundred requests, and compare the recordings of two versions of the service.
+"""Record the answers to many requests, and compare the recordings of two versions.
 
     python -m load_tests.answers record after.json
     python -m load_tests.answers record --command ../before/.venv/bin/boundarymorph before.json
@@ -71,7 +71,7 @@ def record(
 ) -> Recording:
     """Return the answers of a service over copies of `data` by the names of the requests.
 
-    command: an installed `boundarymorph` to run instead of that of this checkout.
+    `command` is an installed `boundarymorph` to run instead of this checkout's.
     """
     recording: Recording = {}
     for scene in scenes().values():
@@ -94,7 +94,10 @@ def record(
 def running(
     scene: Scene, data: Path, command: Path | None = None, ignored: Sequence[str] = ()
 ) -> Iterator[dict[str, processes.Server]]:
-    """Start the processes of a scene over a copy of `data`, and yield them by their roles when they are ready."""
+    """Start the processes of a scene over a copy of `data`, and yield them when they are ready.
+
+    They are by role.
+    """
     variables = {
         name: value if isinstance(value, str) else orjson.dumps(without(value, ignored)).decode()
         for name, value in scene.variables.items()
@@ -117,12 +120,15 @@ def running(
 def start(
     command: Path | None, arguments: Sequence[str], places: Mapping[str, str], variables: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start `boundarymorph ARGUMENTS`. Of the service's settings, its environment has only these variables."""
+    """Start `boundarymorph ARGUMENTS`.
+
+    Its environment has only these variables for the service's settings.
+    """
     filled = [argument.format(**places) for argument in arguments]
     inherited = {name: value for name, value in processes.source(None).items() if not name.startswith("BOUNDARYMORPH_")}
     if command is None:
         return processes.start(filled, {**inherited, **variables})
-    del inherited["PYTHONPATH"]  # which leads to this checkout
+    del inherited["PYTHONPATH"]  # it leads to this checkout
     return subprocess.Popen([str(command), *filled], env={**inherited, **variables})
 
 
@@ -134,9 +140,9 @@ def client(url: str) -> httpx.Client:
 def answer(
     client: httpx.Client, request: Request, urls: Mapping[str, str] | None = None, ignored: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Send a request, and return it and its answer without what differs from run to run.
+    """Send a request, and return it and its answer without values that differ from run to run.
 
-    urls: what stands in the answer for the URL of each process.
+    `urls` has the text that replaces the URL of each process.
     """
     body = without(request.body, ignored)
     headers = {} if body is None else {"Content-Type": "application/json"}
@@ -175,14 +181,20 @@ def content_of(response: httpx.Response, urls: Mapping[str, str]) -> Any:
 
 
 def summary(tensor: NDArray[Any]) -> Any:
-    """Return the JSON that a tensor has as bytes, or else its type, its shape, and a hash of its numbers."""
+    """Return a tensor's JSON, if it has JSON as bytes.
+
+    Otherwise return its type, its shape, and a hash of its numbers.
+    """
     if tensor.dtype == np.uint8 and tensor.ndim == 1:
         return orjson.loads(tensor.tobytes())
     return [str(tensor.dtype), *tensor.shape, hashlib.sha256(tensor.tobytes()).hexdigest()]
 
 
 def without(value: Any, fields: Sequence[str], path: tuple[str, ...] = ("",)) -> Any:
-    """Return a JSON value without some fields. path: of the value, with an empty name first."""
+    """Return a JSON value without some fields.
+
+    `path` is the path of the value, with an empty name first.
+    """
     if isinstance(value, list):
         return [without(inner, fields, path) for inner in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`make bench NAME=agents`: a research loop over a collection, with and without a reranker.
+"""Run a research loop with and without a reranker: `make bench NAME=agents`.
 
 python -m load_tests.bench_agents --data FOLDER [--table TABLE.npz] [--encode] [--every 10] [--turns 3]
 
@@ -42,7 +42,10 @@ Answer = tuple[list[int], int]  # documents, best first, by their places in the 
 
 @dataclass
 class Search:
-    """A collection and its models. vectors: of the documents, None to retrieve by BM25."""
+    """A collection and its models.
+
+    `vectors` are of the documents, None to retrieve by BM25.
+    """
 
     texts: Sequence[str]
     score: Score
@@ -93,7 +96,7 @@ def words_of(text: str) -> list[str]:
 
 
 def asked(turn: int, question: str, first: str, search: Search) -> str:
-    """Return the query of a turn. first: the text that was read first in the turn before."""
+    """Return the query of a turn. `first` is the first text that the turn before read."""
     if turn == 0:
         return question
     rarity = {word: log(len(search.texts) / (1 + count)) for word, count in search.frequencies.items()}
@@ -106,7 +109,7 @@ def asked(turn: int, question: str, first: str, search: Search) -> str:
 
 
 def researched(search: Search, tool: Tool, question: str, relevant: set[int]) -> dict[str, int]:
-    """Play the loop for a question, and return what it took and what it found."""
+    """Run the loop for a question, and return its costs and findings."""
     needed, read = min(NEEDED, len(relevant)), list[int]()
     turns, calls, found, first = 0, 0, 0, ""
     while turns < search.turns and found < needed:
@@ -119,7 +122,10 @@ def researched(search: Search, tool: Tool, question: str, relevant: set[int]) ->
 
 
 def played(search: Search, questions: Mapping[str, set[int]], name: str) -> Iterator[dict[str, Any]]:
-    """Yield a row for each tool. questions: the positions of the relevant documents, by question."""
+    """Yield a row for each tool.
+
+    `questions` has the positions of the relevant documents, by question.
+    """
     for tool_name, tool in TOOLS.items():
         loops = [researched(search, tool, question, relevant) for question, relevant in questions.items()]
         total = {key: sum(loop[key] for loop in loops) for key in loops[0]}
@@ -136,7 +142,7 @@ def played(search: Search, questions: Mapping[str, set[int]], name: str) -> Iter
 
 
 def remembering(score: Score, known: Known) -> Score:
-    """Score each pair once. known: scores that need not be computed."""
+    """Score each pair once. `known` has scores that need not be computed."""
 
     def scored(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         new = [text for text in dict.fromkeys(texts) if (query, text) not in known]
@@ -148,7 +154,10 @@ def remembering(score: Score, known: Known) -> Score:
 
 
 def known_by(table: tables.ScoreTable, queries: Mapping[str, str], texts: Sequence[str]) -> Known:
-    """Return the scores of a table. queries: by id; texts: of its documents."""
+    """Return the scores of a table.
+
+    `queries` are by id, and `texts` those of its documents.
+    """
     known = Known()
     asked = table.arrays["query_ids"].astype(str).tolist()
     for query, pool, scores in zip(asked, table.arrays["pool"], table.arrays["score"], strict=True):

@@ -1,7 +1,7 @@
-"""`make bench NAME=failover`: the times of rounds while one of two scorers is killed under load and restarted.
+"""Kill and restart one of two scorers under load: `make bench NAME=failover`.
 
-Sessions use the gateway's own client. One row a window: one scorer is killed with -9 at the end of the second and
-restarted at the end of the fourth.
+This measures the times of rounds. Sessions use the gateway's own client. There is one row per window: one scorer is
+killed with -9 at the end of the second and restarted at the end of the fourth.
 """
 
 import argparse

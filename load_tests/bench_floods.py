@@ -1,7 +1,8 @@
-"""`make bench NAME=floods`: the memory of a service, and the longest pause of its `/livez`, while one caller floods it.
+"""Measure a service while one caller floods it: `make bench NAME=floods`.
 
-One row a flood, each against a service of its own, without keys and with one that the flood does not have. A flood is a
-single connection, opened again where the service closes it, and ends early if the service grows by LARGEST.
+This measures its memory, and the longest pause of its `/livez`. There is one row per flood, each against a service of
+its own, without keys and with one that the flood does not have. A flood is a single connection, opened again if the
+service closes it, and ends early if the service grows by LARGEST.
 """
 
 import argparse
@@ -44,7 +45,7 @@ FLOODS = {  # the first bytes of a connection, and the bytes that follow again a
 
 
 class Flood:
-    """What one caller sends to a service for some seconds, whether or not it reads the answers."""
+    """The bytes that one caller sends for some seconds, whether or not it reads the answers."""
 
     def __init__(self, server: Server, first: bytes, then: bytes, *, reads: bool) -> None:
         self.bytes = self.connections = 0
@@ -80,7 +81,7 @@ class Flood:
 
 
 def measured(server: Server, flood: Flood, seconds: float) -> dict[str, float]:
-    """Flood a service, and return its memory and the longest time that `/livez` took meanwhile."""
+    """Flood a service, and return its memory and the longest time of `/livez` meanwhile."""
     before = peak = server.resident()
     slowest, failed, parts = 0.0, 0, urlsplit(server.url)
     sender = threading.Thread(target=flood.run, args=(seconds,))

@@ -1,4 +1,4 @@
-"""`make bench NAME=gpu`: the correctness and speed of the scorer on this GPU.
+"""Measure the correctness and speed of the scorer on this GPU: `make bench NAME=gpu`.
 
 Models have real shapes and random weights (`load_tests.models`). `--device cpu --models smoke` tries the program
 anywhere.
@@ -20,12 +20,15 @@ from load_tests import report
 from load_tests.models import SHAPES
 from load_tests.workload import QUERIES, passages
 
-WORDS = (30, 250)  # of a document
+WORDS = (30, 250)  # words of a document
 ROUND = 5  # pairs of a call of a session
 
 
 def correctness(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the greatest differences of scores: from float32 on the CPU, and of the same pair in two batches."""
+    """Return the greatest differences of scores.
+
+    They are from float32 on the CPU, and of the same pair in two batches.
+    """
     with_float32 = TransformerCrossEncoder.load(str(folder), precision="fp32", device="cpu")
     pairs = tokenised(with_float32, min(64, given.pairs))
     expected = np.concatenate([with_float32.run([pair]) for pair in pairs])
@@ -44,7 +47,7 @@ def correctness(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]
 
 
 def speed(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the milliseconds of one call, and pairs and tokens a second by tokens of a batch."""
+    """Return the milliseconds of one call, and pairs and tokens per second by tokens of a batch."""
     precision = given.precisions[0]
     model = TransformerCrossEncoder.load(str(folder), device=given.device, precision=precision)
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,6 @@
-"""`make bench NAME=models`: a model behind `boundarymorph scorer` and POST /v1/rerank, bare, and behind Infinity.
+"""Measure a model in three servers and without one: `make bench NAME=models`.
+
+The servers are `boundarymorph scorer`, POST /v1/rerank, and Infinity.
 
 All run the same model (MiniLM-L-12 with random weights, float32). Sessions of rounds of 5 texts ask the scorer, 1 to
 128 at a time; *bare* is the best of our own forward pass and that of transformers, over batches of pairs tokenised and
@@ -36,7 +38,7 @@ from tests.ports import free_port
 Route = tuple[Server, str, dict[str, Any]]  # path, and fields of a request
 BATCHES, REPEATS = (1, 2, 4, 8, 16), 3
 BATCH_SIZE = 5  # texts of a round
-WORDS, SHARE = (100, 250), 0.2  # of a document that is reranked; of a list that a budget scores
+WORDS, SHARE = (100, 250), 0.2  # words of a reranked document; share of a list that a budget scores
 # Otherwise known scores, deadlines and admission would be measured.
 SERVICE = {
     "BOUNDARYMORPH_CACHE__ENABLED": "false",
@@ -56,7 +58,7 @@ INFINITY = (
     "datasets==3.6.0",
     "pandas==2.3.3",
     "pyarrow==20.0.0",
-    # Whatever else may change how fast a request is answered.
+    # Other settings that may change how fast a request is answered.
     "fastapi==0.163.2",
     "prometheus-fastapi-instrumentator==8.1.0",
     "sentence-transformers==3.4.1",
@@ -64,7 +66,7 @@ INFINITY = (
     "tokenizers==0.21.4",
     "uvicorn==0.32.1",
 )
-# How the model is run, of what `infinity_emb v2 --help` offers.
+# How the model runs, from the options of `infinity_emb v2 --help`.
 RUN = ("--engine", "torch", "--dtype", "float32", "--device", "cpu", "--no-bettertransformer", "--no-compile")
 # Answers out of a cache would measure the cache.
 OPTIONS = (*RUN, "--batch-size", "32", "--no-model-warmup", "--no-vector-disk-cache", "--no-trust-remote-code")
@@ -75,7 +77,7 @@ OFFLINE = dict.fromkeys(("DO_NOT_TRACK", "HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"
 def infinity(model: Path) -> Iterator[Server]:
     """Run Infinity with a model, yield it when it is ready, and stop it at the end.
 
-    Its output is in `server.log` in its environment, which is made anew only if the INFINITY have changed.
+    Its output is in `server.log` in its environment, which is made again only if INFINITY has changed.
     """
     home, port = install(Environment("infinity-server", INFINITY), fresh=False).parents[1], free_port()
     command = [str(home / "bin" / "infinity_emb"), "v2", "--model-id", str(model.absolute()), "--port", str(port)]
@@ -89,7 +91,7 @@ def infinity(model: Path) -> Iterator[Server]:
 
 
 def bare(folder: Path, texts: Sequence[str]) -> float:
-    """Return the most pairs a second of a forward pass without a server."""
+    """Return the most pairs per second of a forward pass without a server."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     features = [tokenizer(QUERIES[0], text, truncation=True) for text in texts]
@@ -114,7 +116,10 @@ def bare(folder: Path, texts: Sequence[str]) -> float:
 
 
 async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -> dict[str, float]:
-    """Run `count` sessions without a pause, and measure for `seconds` after each has had its first answer."""
+    """Run `count` sessions without a pause.
+
+    Measure for `seconds` after each has had its first answer.
+    """
     scorer = RemoteScorer([parse(url)], timeout=600, attempt_timeout=600, connections=256)
     offered, finished = itertools.cycle(texts), list[float]()
     started = asyncio.Barrier(count + 1)
@@ -141,7 +146,10 @@ async def sessions(url: str, texts: Sequence[str], count: int, seconds: float) -
 async def reranked(
     routes: dict[str, Route], documents: int, clients: int, repetitions: int
 ) -> dict[str, dict[str, float]]:
-    """Return for each route documents a second, the latency of a list, and CPU seconds of 1,000 documents."""
+    """Return for each route documents per second, a list's latency, and CPU seconds.
+
+    The CPU seconds are of 1,000 documents.
+    """
     lists = [passages(documents, words=WORDS, seed=client) for client in range(clients)]
     seconds: dict[str, list[float]] = {name: [] for name in routes}
     walls, cpu = dict.fromkeys(routes, 0.0), dict.fromkeys(routes, 0.0)

@@ -1,4 +1,4 @@
-"""`make bench NAME=overload`: send requests at a rate that does not wait for answers.
+"""Send requests at a rate that does not wait for answers: `make bench NAME=overload`.
 
 The service runs in one process, over an index of docstrings. Without `--rates`, its capacity is measured first, with a
 few clients that never pause, and the rate is twice that. Requests are due at random times (Poisson), and answers are
@@ -26,14 +26,18 @@ from load_tests.processes import Server, serving, stopped
 from load_tests.workload import MIX, fill, outcome, requests
 
 ANSWERS = ("complete", "partial", "retrieval_only")
-CAPACITY_CLIENTS, TIMES = 4, 2  # times the capacity: the rate, if none is given
+CAPACITY_CLIENTS, TIMES = 4, 2  # default rate, as a multiple of the capacity
 DEADLINE = 5.0  # seconds of each request
 
 
 @dataclass
 class Clients:
-    """Callers of one service, and what came of the requests that ended in a span. seconds: of each answer, without the
-    refusals before it; lags: of the generator."""
+    """Callers of one service, and the outcomes of the requests that ended in a span.
+
+    Attributes:
+        seconds: Of each answer, without the refusals before it.
+        lags: Of the generator.
+    """
 
     client: httpx.AsyncClient
     requests: Iterator[dict[str, Any]]
@@ -80,7 +84,7 @@ class Clients:
                     self.statuses["unsent"] += 1
 
     async def capacity(self, seconds: float) -> float:
-        """Return the answers a second to clients without a pause."""
+        """Return the answers per second to clients without a pause."""
         start = time.perf_counter()
 
         async def one() -> None:

@@ -1,4 +1,4 @@
-"""`make bench NAME=request`: what the service adds to the time of its scores.
+"""Measure the time that the service adds to its scores: `make bench NAME=request`.
 
 The scorer costs nothing here: it answers at once, in the process of the benchmark. Every query is new, so nothing is
 cached. *index* asks an index, in two layouts: "three" processes (gateway, retriever and Redis) and "one". *pool* sends
@@ -39,7 +39,7 @@ STAGES = ("parse", "retrieve", "fetch", "select", "score")
 BLOCK = 5  # requests of one version before those of the other
 UPLOAD = 500  # documents per request
 EMBEDDED, PACE = "cross-encoder/ms-marco-MiniLM-L-12-v2", 0.01  # the embedded model and its seconds per text
-NO_TEST = {"BOUNDARYMORPH_SCORER__SELF_TEST": "false"}  # the scores of the benchmark mean nothing
+NO_TEST = {"BOUNDARYMORPH_SCORER__SELF_TEST": "false"}  # the scores of the benchmark have no meaning
 Size = tuple[int, int, int]
 SIZES: dict[str, list[Size]] = {  # (N, B, d) by part
     "index": [(1_000, 0, 384), (1_000, 20, 384), (1_000, 50, 384), (10_000, 0, 384), (10_000, 50, 384),
@@ -52,7 +52,10 @@ RATIOS = {"p50_ms", "gateway_cpu_ms", "retriever_cpu_ms"}
 
 @dataclass
 class Service:
-    """The processes of one version by role, and what they took: seconds of each request, CPU seconds, and answers."""
+    """The processes of one version by role, and their measurements.
+
+    They are the seconds of each request, CPU seconds, and answers.
+    """
 
     parts: dict[str, Server]
     client: httpx.Client
@@ -75,7 +78,7 @@ class Service:
                 self.client.post(f"{url}/documents", content=body).raise_for_status()
 
     def ask(self, bodies: Sequence[bytes], budget: int) -> None:
-        """Send requests one after another, and add what they took."""
+        """Send requests one after another, and add their measurements."""
         before = {role: part.processor_seconds() for role, part in self.parts.items()}
         for body in bodies:
             start = time.perf_counter()
@@ -91,7 +94,10 @@ class Service:
             self.cpu[role] = self.cpu.get(role, 0.0) + part.processor_seconds() - before[role]
 
     def row(self) -> dict[str, float]:
-        """Return percentiles of a request, CPU milliseconds by role, and milliseconds by stage, and forget all."""
+        """Return percentiles of a request and milliseconds by role and stage, and forget all.
+
+        The milliseconds by role are CPU time.
+        """
         row = report.percentiles(self.seconds)
         row |= {f"{role}_cpu_ms": spent / len(self.seconds) * 1e3 for role, spent in self.cpu.items()}
         row["rounds"] = statistics.fmean(answer["usage"]["rounds"] for answer in self.answers)
@@ -104,7 +110,10 @@ class Service:
 def start(
     stack: ExitStack, layout: str, data: Path, scorer: str, tree: Path | None, settings: Mapping[str, str]
 ) -> Service:
-    """Start the processes of a layout over the indexes in `data`. tree: the source that they run, None for this one."""
+    """Start the processes of a layout over the indexes in `data`.
+
+    `tree` is the source that they run, None for this one.
+    """
     variables = {"BOUNDARYMORPH_SCORER__URL": f'["{scorer}"]', **settings}
     parts, options = {}, ["--data-directory", str(data)]
     if layout == "three":
@@ -142,7 +151,10 @@ def requests(part: str, size: Size) -> Iterator[bytes]:
 
 
 def compared(versions: dict[str, Service], part: str, size: Size, count: int) -> dict[str, dict[str, float]]:
-    """Send `count` requests to each version, in alternating blocks, after some to warm up, and return a row of each."""
+    """Send `count` requests to each version, in alternating blocks, and return a row of each.
+
+    Some more requests come first, to warm up.
+    """
     offered = {name: requests(part, size) for name in versions}
     for name, version in versions.items():
         version.ask(list(itertools.islice(offered[name], 3)), size[1])
@@ -178,7 +190,7 @@ def main() -> None:
             trees["before"] = tree, {}  # older versions do not know all settings
         if given.beside_set:
             trees["beside"] = None, settings | dict(each.split("=", 1) for each in given.beside_set)
-        # Each version has a folder of its own, as their formats may differ.
+        # Each version has a folder of its own, because their formats may differ.
         folders = {name: Path(whole.enter_context(tempfile.TemporaryDirectory())) for name in trees}
         layouts = [("index", layout) for layout in given.layouts] + [("pool", "one"), ("embedded", "one")]
         for part, layout in (each for each in layouts if each[0] in given.parts):

@@ -1,4 +1,4 @@
-"""`make bench NAME=retrieval`: pools from `boundarymorph retriever` over HTTP, beside plain FAISS.
+"""Measure pools of a retriever over HTTP, beside FAISS: `make bench NAME=retrieval`.
 
 Documents have clustered vectors, 20 to 60 words and metadata. Each kind of index is filled in a process of its own;
 then each request asks for the ids, vectors and exact scores of the nearest, with a new query: by vectors alone, with
@@ -41,10 +41,10 @@ Vectors = NDArray[np.float32]
 
 
 def clustered(count: int, dimension: int, first: int = 0) -> Iterator[Vectors]:
-    """Yield blocks of unit rows of float16 precision: centres of unequal weight, each with a cloud that spreads mostly
-    along a tenth of the axes.
+    """Yield blocks of unit rows of float16 precision around centres of unequal weight.
 
-    first: number of the first block; the same numbers make the same rows.
+    Each centre has a cloud that spreads mostly along a tenth of the axes. `first` is the number of the first block; the
+    same numbers make the same rows.
     """
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLUSTERS, dimension), dtype=np.float32)
@@ -61,7 +61,10 @@ def clustered(count: int, dimension: int, first: int = 0) -> Iterator[Vectors]:
 
 
 def documents(count: int) -> Iterator[Document]:
-    """Yield documents with a passage, and one of 1,000 tenants, 4 languages and 70 years, a URL, and 3 of 50 tags."""
+    """Yield documents with a passage, a tenant, a language, a year, a URL, and 3 of 50 tags.
+
+    There are 1,000 tenants, 4 languages and 70 years.
+    """
     rng = random.Random(0)
     words = [word for document in docstrings() for word in document.content.split()]
     for number in range(count):
@@ -77,7 +80,10 @@ def documents(count: int) -> Iterator[Document]:
 
 
 def kinds_of_search(number: int, count: int) -> dict[str, dict[str, Any]]:
-    """Return the searches of a turn: fields of `Search` by name, with values that no other turn has."""
+    """Return the searches of a turn: fields of `Search` by name.
+
+    No other turn has the same values.
+    """
     words = {"query": f"{QUERIES[number % len(QUERIES)]} {number}"}
     years = {"gte": 1955 + number % 70, "lt": 2025}
     filters: dict[str, dict[str, Any]] = {
@@ -116,7 +122,7 @@ def fill(folder: Path, kind: str, count: int, dimension: int) -> dict[str, Any]:
 
 
 def filled(folder: Path, kind: str, given: argparse.Namespace, tree: Path | None) -> dict[str, Any]:
-    """Return what `fill` does, by the version in a source tree, in a process of its own."""
+    """Return the result of `fill` by the version in a source tree, in a process of its own."""
     command = [sys.executable, "-m", "load_tests.bench_retrieval", "--fill", str(folder), "--kinds", kind]
     command += ["--documents", str(given.documents), "--dimension", str(given.dimension)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=source(tree))
@@ -125,7 +131,10 @@ def filled(folder: Path, kind: str, given: argparse.Namespace, tree: Path | None
 
 
 async def searched(servers: dict[str, Server], given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return a row for each kind of search: percentiles by version, and FAISS's and the recall of the first."""
+    """Return a row for each kind of search.
+
+    It has percentiles by version, and those of FAISS, and the recall of the first version.
+    """
     matrix = np.concatenate(list(clustered(given.documents, given.dimension)))
     plain = faiss.IndexFlatIP(given.dimension)
     plain.add(matrix)
@@ -147,7 +156,7 @@ async def searched(servers: dict[str, Server], given: argparse.Namespace) -> lis
                     seconds[kind, "faiss"].append(time.perf_counter() - start)
                     recalls.append(len(set(ids) & set(pool.ids)) / len(ids))
                     assert np.abs(pool.embeddings - matrix[[int(id) for id in pool.ids]]).max() < 2e-3
-        for measured in (seconds, found, recalls) if number == 0 else ():  # to warm up
+        for measured in (seconds, found, recalls) if number == 0 else ():  # warms up
             measured.clear()
     for remote in remotes.values():
         await remote.close()

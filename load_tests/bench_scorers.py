@@ -1,8 +1,8 @@
-"""`make bench NAME=scorers`: trips and time of a request by kind of scorer, beside reranking the first hundred.
+"""Measure requests by kind of scorer, beside reranking: `make bench NAME=scorers`.
 
-Stand-ins answer on sockets of this machine after a time that is a part for each request and one for each document; none
-of them is a model. Trips and the wait for the scorer are measured, also of the whole request. The same 1,000 documents
-come with each request, without vectors.
+Fake scorers answer on sockets of this machine after a time that is a part for each request and one for each document;
+none of them is a model. The number of requests to the scorer and the wait for it are measured, also of the whole
+request. The same 1,000 documents come with each request, without vectors. Reranking scores the first hundred.
 """
 
 import argparse
@@ -31,7 +31,12 @@ FIRST = 100  # documents that plain reranking scores
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of scorer. seconds: of a request, and of each document in it; settings: of the scorer."""
+    """A kind of scorer.
+
+    Attributes:
+        seconds: Of a request, and of each document in it.
+        settings: The settings of the scorer.
+    """
 
     name: str
     wire: Callable[[], Wire]
@@ -52,7 +57,7 @@ KINDS = (
 
 
 def taking(fixed: float, each: float) -> Behaviour:
-    """Return what answers after the time of a request and its documents."""
+    """Return a behaviour that answers after the time of a request and its documents."""
 
     async def behaviour(reply: Reply) -> Reply:
         results = reply.body

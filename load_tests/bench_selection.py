@@ -1,4 +1,4 @@
-"""`make bench NAME=selection`: sessions of the algorithm, without a service, on one thread.
+"""Measure sessions on one thread, without a service: `make bench NAME=selection`.
 
 *literal* compares the paper's method as it runs here with its pseudocode (`tests/selection/literal.py`), whose time
 includes its N x N kernel, in one process. *sessions* has the CPU time of whole sessions, in rounds as the service makes
@@ -34,7 +34,7 @@ from load_tests.processes import checkout, source
 from tests.selection import literal
 from tests.selection.pools import Scores, clustered, play
 
-TERMS, SHARE = 8, 0.2  # of a query, and of the documents that have each
+TERMS, SHARE = 8, 0.2  # words of a query, and share of the documents with each
 
 
 def session(pool: Pool, budget: int, k: int, method: str) -> Any:
@@ -46,8 +46,8 @@ def session(pool: Pool, budget: int, k: int, method: str) -> Any:
 
 
 def literal_rows(size: int, dimension: int, budgets: list[int], k: int, repeats: int) -> Iterator[dict[str, Any]]:
-    """Yield seconds of the session and of the pseudocode, and whether they picked the same."""
-    from boundarymorph.selection.process import median_distance  # which a version beside this one may lack
+    """Yield seconds of the session and of the pseudocode, and whether their picks are equal."""
+    from boundarymorph.selection.process import median_distance  # a version beside this one may lack it
 
     pool, scores = clustered(size, dimension, 2, np.float32)
     start = time.perf_counter()
@@ -77,7 +77,10 @@ def with_words(size: int, dimension: int, seed: int) -> tuple[Pool, Scores]:
 
 
 def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds: int | None) -> float:
-    """Return the CPU seconds of one session. rounds: None for growing ones, which older versions have alone."""
+    """Return the CPU seconds of one session.
+
+    `rounds` is None for growing ones, the only ones of older versions.
+    """
     start = time.process_time()
     one = session(pool, budget, k, method)
     while (left := budget - one.spent) > 0:
@@ -93,8 +96,10 @@ def played(pool: Pool, scores: Scores, budget: int, k: int, method: str, rounds:
 
 
 def session_rows(given: argparse.Namespace, tree: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield the median CPU time of a session of each method, and of the version beside it. Each version has a process,
-    which reads a session from a line of JSON, and answers its CPU seconds."""
+    """Yield the median CPU time of a session of each method, and of the version beside it.
+
+    Each version has a process, which reads a session from a line of JSON, and answers its CPU seconds.
+    """
     for size, dimension in product(given.pools, given.dimensions):
         trees = {"": None} if tree is None else {"": None, "before_": tree}
         command = [sys.executable, "-m", "load_tests.bench_selection", "--worker", str(size), str(dimension)]

@@ -1,4 +1,4 @@
-"""`make bench NAME=stores`: what a pool costs from each store.
+"""Measure the cost of a pool from each store: `make bench NAME=stores`.
 
 Each store is filled and searched in a process of its own. Documents are those of `make bench NAME=retrieval`. Times are
 of `Index.retrieve`: the store, its answer as arrays, the exact ranking and, with words, BM25 over the texts.
@@ -53,7 +53,7 @@ def catalog_of(name: str) -> Iterator[Catalog]:
             with psycopg.connect(postgres.url(port), autocommit=True) as connection:
                 connection.execute("CREATE EXTENSION vector")
             if name == "pgvector-hnsw":
-                vars(pgvector)["EXACT"] = 0  # its index is searched, however few documents there are
+                vars(pgvector)["EXACT"] = 0  # its index is searched even for few documents
             catalog = StoreCatalog(pgvector.PgvectorStore(postgres.url(port), timeout=120), schema_seconds=600)
         yield catalog
         catalog.close()

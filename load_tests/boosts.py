@@ -1,4 +1,4 @@
-"""The study "boosts": boosts in the value of the set, against sorting a set that was chosen without them.
+"""Study boosts in the value of the set, against sorting a set that was chosen without them.
 
 The truth is the set of the k documents with the largest score times boost, as if all were scored. Documents get one of
 three kinds of boosts, drawn by the number of the question.
@@ -42,7 +42,10 @@ def head(pool: Pool) -> Pool:
 def believed(
     pool: Pool, scores: NDArray[np.float64], calls: int, boosts: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """Return (N,) the relevance of all candidates after a session by relevance or, with boosts, by values."""
+    """Return (N,) the relevance of all candidates after a session.
+
+    The session is by relevance or, with boosts, by values.
+    """
     best = Best(DocumentCapacity(K), CONFIG)
     boundary: Boundary = best if boosts is None else Boosted(best, boosts)
     session = Session(pool, CONFIG.posterior(pool, calls), boundary, Budget(calls))

@@ -1,4 +1,4 @@
-"""The study "lists": lists of a hundred texts in a retriever's order, as applications send them to a reranker."""
+"""Study lists of a hundred texts in a retriever's order, as applications send to rerankers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTED, K, CALLS = 100, 10, (25, 10)
 
 
 def lists(question: Question, number: int) -> Iterator[dict[str, Any]]:
-    """Yield nDCG@10 by people of each order, where texts are at hand."""
+    """Yield nDCG@10 by people of each order, if texts are available."""
     texts, grades = question.texts, question.grades
     if texts is None or grades is None or not (grades[:LISTED] > 0).any():
         return

@@ -1,4 +1,7 @@
-"""Models of real shapes with random weights, as folders. Their scores mean nothing, but their time and rounding do."""
+"""Make models of real shapes with random weights, as folders.
+
+Their scores have no meaning, but their time and rounding do.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ from tests.scoring.transformer import tiny
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """folder: by whose name the product knows the kind of model."""
+    """The shape of a model.
+
+    `folder` is the name by which the product knows the kind of model.
+    """
 
     folder: str
     make: Callable[[], PreTrainedModel]
@@ -33,7 +39,10 @@ class Shape:
     dtype: torch.dtype = torch.float32
 
     def write(self, directory: Path, device: str = "cpu") -> Path:
-        """Write the model and its tokenizer, made on the device, to a folder in the directory, and return that."""
+        """Write the model and its tokenizer to a folder in the directory, and return the folder.
+
+        The model is made on the device.
+        """
         torch.manual_seed(0)
         torch.set_default_dtype(self.dtype)
         try:

@@ -1,4 +1,4 @@
-"""`make mutants MODULE=file TESTS="files"`: says which changes of one operator of a module no test sees.
+"""Find changes of one operator that no test sees: `make mutants MODULE=file TESTS="files"`.
 
 A mutant is the module with one comparison, arithmetic or boolean operator, constant or condition changed, drawn with
 a seed. The tests run in a process of their own, with a fixed seed of Hypothesis and a time limit; a mutant that
@@ -39,7 +39,7 @@ def mutants(source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield fields of a node that a mutant has otherwise, with a description."""
+    """Yield changed fields of a node, with a description."""
     if isinstance(node, ast.Compare):
         for at, operator in enumerate(node.ops):
             if other := OPERATORS.get(type(operator)):

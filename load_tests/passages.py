@@ -1,4 +1,4 @@
-"""The study "passages": long documents, ranked by their best passages with a twentieth of the calls.
+"""Study long documents, ranked by their best passages with a twentieth of the calls.
 
 The passages of a table are joined to documents of eight: at random, or each with its nearest neighbours, so that all
 passages of a document have one topic. A document is as relevant to people as its most relevant passage.
@@ -26,13 +26,18 @@ EVERY = "every passage scored"
 
 
 def at_random(pool: Pool, random: np.random.Generator) -> Joined:
-    """Return (documents, EACH) positions of passages. What does not fill a document is left out."""
+    """Return (documents, EACH) positions of passages.
+
+    Passages that do not fill a document are left out.
+    """
     return random.permutation(len(pool))[: len(pool) // EACH * EACH].reshape(-1, EACH)
 
 
 def by_topic(pool: Pool, random: np.random.Generator) -> Joined:
-    """As `at_random`, but each document has a random passage and its nearest neighbours of those that are left, in
-    random order."""
+    """Return positions as `at_random` does; a document has a random passage and its neighbours.
+
+    They are its nearest of the remaining passages, in random order.
+    """
     similarities, free = pool.embeddings @ pool.embeddings.T, np.ones(len(pool), dtype=np.bool_)
     documents = list[NDArray[np.intp]]()
     for passage in random.permutation(len(pool)).tolist():
@@ -45,8 +50,10 @@ def by_topic(pool: Pool, random: np.random.Generator) -> Joined:
 
 
 def selected(question: Question, kept: NDArray[np.intp], document: NDArray[np.intp], calls: int) -> NDArray[np.intp]:
-    """Return the passages of a set of K documents, best first, as the service chooses them among passages with a limit
-    of one for each document. document: (N,) of which document each passage is."""
+    """Return the passages of a set of K documents, best first, as the service chooses them.
+
+    Among passages, it has a limit of one for each document. `document` has (N,) the document of each passage.
+    """
     config, limit = question.configured(HUMAN_CONFIG), Distinct(DocumentCapacity(K), document)
     pool = question.pool
     session = Session(pool, config.posterior(pool, calls), Best(limit, config), Budget(calls))

@@ -1,5 +1,6 @@
-"""`python -m load_tests.path_of_a_request`: how many of our files one warm request enters, functions, and calls, and by
-which functions it comes from the route to the boundary rule of the paper.
+"""Count the files, functions and calls of one warm request.
+
+`python -m load_tests.path_of_a_request` also prints the functions from the route to the boundary rule of the paper.
 
 The service runs in this process, with the embedded models. Each request is sent three times, with another query each
 time, and the last one is counted.

@@ -1,5 +1,6 @@
-"""The longest pause of a real service, by what it is sent: for each route that takes texts and each kind of text, how
-long `GET /livez` waited at most, beside the same number of bytes of plain prose in the same run.
+"""Measure the longest pause of a real service, by route and kind of text.
+
+This is how long `GET /livez` waited at most, beside the same number of bytes of plain prose in the same run.
 
 Another process asks every 5 ms over one connection. The service has the embedded models and the default limits. On an
 idle machine no pause should be longer than 250 ms; on a busy one, compare a line with its prose.
@@ -28,14 +29,17 @@ import numpy as np
 from load_tests.processes import serving
 from tests.texts import KINDS, PROSE, repeated
 
-CHARACTERS = 500_000  # of each text
+CHARACTERS = 500_000  # characters of each text
 MOST = 0.25  # seconds
 EVERY = 0.005
 JSON, LINES = "application/json", "application/x-ndjson"
 
 
 def watch(port: int, control: Connection) -> None:
-    """Ask every few milliseconds; answer each message of the control with the longest wait since the one before."""
+    """Call the service every few milliseconds.
+
+    Answer each message of the control with the longest wait since the one before.
+    """
     request = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     connection, longest = None, 0.0
     while True:
@@ -56,17 +60,17 @@ def watch(port: int, control: Connection) -> None:
 
 
 class Pauses:
-    """The watcher, and what it saw."""
+    """The watching process, and its observations."""
 
     def __init__(self, control: Connection, client: httpx.Client) -> None:
         self._control, self._client = control, client
         self.longest = 0.0
 
     def of(self, path: str, body: bytes, kind: str = JSON) -> tuple[float, httpx.Response]:
-        """Send a request; return the longest pause of the others meanwhile and a moment later, and the answer."""
+        """Send a request; return the longest pause of others until a moment later, and the answer."""
         self._reset()
         response = self._client.post(path, content=body, headers={"Content-Type": kind, "Accept": "*/*"})
-        time.sleep(0.05)  # what the answer leaves behind is freed
+        time.sleep(0.05)  # the memory of the answer is freed
         return self._reset(), response
 
     def _reset(self) -> float:
@@ -137,8 +141,10 @@ def watched(url: str) -> Iterator[Pauses]:
 
 
 def measure(pauses: Pauses) -> tuple[int, int]:
-    """Print a line for each route and kind, and for each body. Returns how many pauses were too long, and how many
-    bodies got another answer than they should."""
+    """Print a line for each route and kind, and for each body.
+
+    Returns how many pauses were too long, and how many bodies got an unexpected answer.
+    """
     print(f"{'route':15}{'text':50}{'pause':>8}{'prose':>8}  status")
     prose: dict[tuple[str, int], float] = {}
     long, wrong = 0, 0

@@ -1,4 +1,4 @@
-"""The study "probability": the map from relevance to people to a probability that ships for the embedded scorer.
+"""Study the shipped map from relevance to probability for the embedded scorer.
 
 The map is fitted to the rankings of whole pools and of their first 100 documents, without and with calls. A document
 counts by one over its rank, so that short and long sets count alike. Its expected calibration error is that of the sets
@@ -27,7 +27,10 @@ CLIP, BINS, DRAWN = 1e-7, 10, 30  # documents of a ranking
 
 
 def documents(question: Question, number: int) -> Iterator[Row]:
-    """Yield documents of each ranking, evenly spaced by the logarithm of the rank, and those of each set."""
+    """Yield documents of each ranking, and those of each set.
+
+    They are evenly spaced by the logarithm of the rank.
+    """
     if question.grades is None or not (question.grades > 0).any():
         return
     config = question.configured(HUMAN_CONFIG)
@@ -59,7 +62,10 @@ def fitted(frame: pd.DataFrame) -> ProbabilityMap:
 
 
 def lines(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each table, with the map of the other tables, then the mean, the worst, and the map of all."""
+    """Return a line for each table, with the map of the other tables, and three more.
+
+    These are the mean, the worst, and the map of all.
+    """
     frame, found = pd.DataFrame(rows), list[Row]()
     largest = frame.groupby(["table", "query"])["N"].transform("max")
     sets = frame[(frame["part"] == "set") & (frame["N"] == largest)]

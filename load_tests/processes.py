@@ -1,4 +1,4 @@
-"""Starts the servers of benchmarks, of this version or of another commit."""
+"""Start the servers of benchmarks, of this version or of another commit."""
 
 import asyncio
 import os
@@ -41,9 +41,13 @@ class Server:
 def serving(
     command: Sequence[str], *, port: int | None = None, tree: Path | None = None, variables: Mapping[str, str] = {}
 ) -> Iterator[Server]:
-    """Run `boundarymorph COMMAND`, by default on a free port, yield it when it is ready, and stop it at the end.
+    """Run `boundarymorph COMMAND`, yield it when it is ready, and stop it at the end.
 
-    tree: a checkout whose source it runs instead of this one. variables: further ones of its environment.
+    Args:
+        command: The arguments.
+        port: The port; by default a free one.
+        tree: A checkout whose source it runs instead of this one.
+        variables: Further environment variables.
     """
     port = port or free_port()
     arguments = [*command, "--port", str(port), "--log-level", "warning"]
@@ -79,7 +83,7 @@ def retriever(
 
 
 def source(tree: Path | None) -> dict[str, str]:
-    """Return the environment of a process that runs the version in a source tree, None for this one."""
+    """Return the environment of a process for the version in a source tree, None for this one."""
     path = [str((tree or REPOSITORY) / "service"), str(REPOSITORY)]
     return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
@@ -91,7 +95,10 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subproces
 
 @contextmanager
 def checkout(commit: str | None) -> Iterator[Path | None]:
-    """Yield a temporary work tree of this repository at a commit, or the folder of one that is there; None for None."""
+    """Yield a temporary work tree of this repository at a commit, or an existing folder.
+
+    It is None for None.
+    """
     if commit is None or Path(commit).is_dir():
         yield None if commit is None else Path(commit)
         return

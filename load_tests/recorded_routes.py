@@ -1,4 +1,4 @@
-"""What `load_tests.answers` records: processes, and requests to all of their routes."""
+"""List the processes and requests that `load_tests.answers` records, for all routes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ class Kill:
 
 @dataclass(frozen=True)
 class Scene:
-    """Processes, and what happens to them in this order.
+    """Processes, and the events of a recording in order.
 
-    processes: the arguments of `boundarymorph` by role, in the order of their start; `{data}` stands for the copied
-    folder, `{empty}` for an empty one, and `{ROLE}` for the URL of an earlier process. variables: of their environment;
-    values that are not strings become JSON.
+    Attributes:
+        processes: The arguments of `boundarymorph` by role, in the order of their start; `{data}` stands for the copied
+            folder, `{empty}` for an empty one, and `{ROLE}` for the URL of an earlier process.
+        variables: Their environment variables; values that are not strings become JSON.
+        events: The events.
     """
 
     processes: Mapping[str, str]
@@ -350,7 +352,7 @@ def failures(name: str) -> list[Request]:
 
 
 def apart() -> Iterator[Request | Kill]:
-    """Yield what happens to a gateway, its scorer and its retriever."""
+    """Yield the events of a gateway, its scorer and its retriever."""
     for request in rows("scorer", "/score", {"query": "sort numbers", "texts": TEXTS[:5]}, SCORED):
         yield replace(request, role="scorer")
     for request in rows("retriever", "/retrieve", {"index": INDEX, "query": "sort a list", "depth": 5}, RETRIEVED):

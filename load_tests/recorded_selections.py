@@ -1,4 +1,6 @@
-"""The requests for selections and rankings whose answers `load_tests.answers` records, as tables: a name, and fields.
+"""List the requests for selections and rankings that `load_tests.answers` records.
+
+They are tables: a name, and fields.
 
 A row has the fields in which a request differs from a base. Every option has a row, and many pairs of options have one.
 """
@@ -23,7 +25,7 @@ INDEX = "python-docstrings"
 
 @dataclass(frozen=True)
 class Request:
-    """A request. Its body is sent as JSON unless it is bytes. role: the process that receives it."""
+    """A request to the process `role`. Its body is sent as JSON unless it is bytes."""
 
     name: str
     path: str
@@ -43,7 +45,10 @@ def rows(
 
 
 def pairs(table: Mapping[str, Fields], share: float) -> dict[str, Fields]:
-    """Return about this share of the pairs of rows. A pair is drawn by its name, whatever other rows there are."""
+    """Return about this share of the pairs of rows.
+
+    A pair is drawn by its name, independent of other rows.
+    """
     drawn = [pair for pair in combinations(table, 2) if zlib.crc32(f"53 {pair}".encode()) < share * 2**32]
     return {f"{one} + {other}": {**table[one], **table[other]} for one, other in drawn}
 
@@ -397,7 +402,7 @@ DIALECTS: dict[str, tuple[str, str, Fields]] = {
     "alias": ("/reranking", "documents", SORT),
     "aliyun": ("/api/v1/services/rerank/text-rerank/text-rerank", "documents", {"model": "gte-rerank", "input": SORT}),
 }  # fmt: skip
-FORMATS = ("cohere v1", "tei", "weaviate", "nim", "mixedbread", "aliyun")  # of answers
+FORMATS = ("cohere v1", "tei", "weaviate", "nim", "mixedbread", "aliyun")  # formats of answers
 EVERY_DIALECT: dict[str, Fields] = {
     "plain": {},
     "budget=3": {"budget": 3},
@@ -484,7 +489,10 @@ def reranking() -> Iterator[Request]:
 
 
 def selections() -> Iterator[Request]:
-    """Yield the requests to `POST /select`, most of which differ from others in one option or in two."""
+    """Yield the requests to `POST /select`.
+
+    Most differ from others in one option or in two.
+    """
     yield from rows("select", "/select", OF_INDEX, INDEX_OPTIONS | INDEX_VALUES | pairs(INDEX_OPTIONS, 0.05))
     yield from rows("select/query", "/select", {**OF_INDEX, "k": 30}, {query: {"query": query} for query in QUERIES})
     yield from rows(

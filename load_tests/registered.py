@@ -1,5 +1,6 @@
-"""The studies "registered", "collections", "constants" and "strong": is a set better than by simple methods, by people,
-and never much worse?
+"""Study whether a set is better than by simple methods, by people, and never much worse.
+
+These are the studies "registered", "collections", "constants" and "strong".
 
 The criterion was fixed before the constants of `selection.pool` and `selection.trend` were chosen: the mean nCG over
 tables and cells (k = 10 and 50; 10, 25 and 50 calls), less the largest regret of a table. The regret is what the mean
@@ -33,14 +34,14 @@ Scores = NDArray[np.float64]
 CALLS, KS, ROUNDS = (10, 25, 50), (10, 50), 3
 FIRST, NOISY = "first B, reranked", "grades and noise"
 SIMPLE = ("retriever", "fusion", FIRST, "hybrid, first B reranked")
-TEN, MOST = KS[0], CALLS[-1]  # of the study "collections"
+TEN, MOST = KS[0], CALLS[-1]  # calls of the study "collections"
 # Constants of a weak scorer that were tried: the weights of the signals, of the feedback, and of words in the signals.
 TRIED = tuple(product((0.25, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0), (1.0, 2.0), (0.15, 0.25)))
 STRONG = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 1.0)  # weights of the signals beside a strong scorer
 
 
 def scorers(question: Question, number: int) -> Mapping[str, Scores]:
-    """Return the table's scores, and those of made-up scorers: a good one, one at random, and one that is wrong."""
+    """Return the table's scores, and those of a good, a random and a wrong scorer."""
     random, scores = np.random.default_rng(number), question.scores
     assert question.grades is not None
     noisy = standardised(question.grades) + random.normal(size=len(scores))
@@ -60,13 +61,16 @@ def simple(question: Question, scores: Scores, calls: int) -> dict[str, NDArray[
 
 
 def selected(question: Question, scores: Scores, k: int, calls: int, config: Config) -> NDArray[np.intp]:
-    """Return the set of a session: by the paper's method in rounds that grow, by others in a few."""
+    """Return the set of a session.
+
+    The paper's method has growing rounds, and others have a few.
+    """
     rounds = None if config is METHODS[PAPER] else ROUNDS
     return chosen(question.pool, scores, k, calls, config=config, rounds=rounds)
 
 
 def registered(question: Question, number: int) -> Iterator[Row]:
-    """Every method with every scorer."""
+    """Study every method with every scorer."""
     if question.grades is None or not (question.grades > 0).any():
         return
     methods: dict[str, Config] = {
@@ -83,7 +87,7 @@ def registered(question: Question, number: int) -> Iterator[Row]:
 
 
 def constants(question: Question, number: int) -> Iterator[Row]:
-    """The default with the constants that were tried, beside the simple methods."""
+    """Study the default with the constants that were tried, beside the simple methods."""
     if question.grades is None or not (question.grades > 0).any():
         return
     relevant, scores = (question.grades > 0).astype(np.float64), question.scores
@@ -104,7 +108,7 @@ def constants(question: Question, number: int) -> Iterator[Row]:
 
 
 def collections(question: Question, number: int) -> Iterator[Row]:
-    """The service's default beside simple methods, for sets of ten."""
+    """Study the service's default beside simple methods, for sets of ten."""
     if question.grades is None or not (question.grades > 0).any():
         return
     scores, config = question.scores, question.configured(HUMAN_CONFIG)
@@ -117,7 +121,7 @@ def collections(question: Question, number: int) -> Iterator[Row]:
 
 
 def strong(question: Question, number: int) -> Iterator[Row]:
-    """Grades plus noise, with several weights of the signals, beside reranking the first B."""
+    """Study grades plus noise, with weights of the signals, beside reranking the first B."""
     if question.grades is None or not (question.grades > 0).any():
         return
     relevant, scores = (question.grades > 0).astype(np.float64), scorers(question, number)[NOISY]
@@ -132,13 +136,13 @@ def strong(question: Question, number: int) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Criterion:
-    """The means of one scorer. means: by method and table, in percent."""
+    """The means of one scorer, by method and table, in percent."""
 
     means: pd.DataFrame
 
     @property
     def regrets(self) -> pd.DataFrame:
-        """What each method lacks of the best simple one, by table."""
+        """The differences of the best simple method to each method, by table."""
         return self.means.loc[[*SIMPLE]].max() - self.means
 
     @property
@@ -175,7 +179,10 @@ def lines(rows: Sequence[Row]) -> list[Row]:
 
 
 def left_out(rows: Sequence[Row]) -> list[Row]:
-    """Return the `lines`, best first, after one for each table with the constants that the others choose."""
+    """Return the `lines`, best first.
+
+    Before them there is one for each table, with the constants that the others choose.
+    """
     frame = pd.DataFrame(rows)
     means = 100 * frame.groupby(["method", "table"])["ncg"].mean().unstack()
     criterion, chosen = Criterion(means), list[Row]()
@@ -188,8 +195,10 @@ def left_out(rows: Sequence[Row]) -> list[Row]:
 
 
 def by_collection(rows: Sequence[Row]) -> list[Row]:
-    """Return three lines for each collection, one for each metric, from the one in which the default with most calls
-    gains least over the best simple method to the one in which it gains most."""
+    """Return three lines for each collection, one for each metric, in order of gain.
+
+    The gain of the default with most calls over the best simple method increases.
+    """
     frame = pd.DataFrame(rows)
     means, found = 100 * frame.groupby(["table", "method"], sort=False)[["precision", "ncg", "ndcg_10"]].mean(), []
     for table, own in means.groupby("table", sort=False):
@@ -203,9 +212,11 @@ def by_collection(rows: Sequence[Row]) -> list[Row]:
 
 
 def beside_strong(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each table: its means, and the differences of the weight of `strong` to the best weight of the
-    table, to the best weight of the other tables, and to the first B. It also counts the cells in which that weight is
-    below one of these at 95 %."""
+    """Return a line for each table, with its means and three differences.
+
+    They are of the weight of `strong` to the best weight of the table, to the best weight of the other tables, and to
+    the first B. It also counts the cells in which that weight is below one of these at 95 %.
+    """
     frame, found, declared = pd.DataFrame(rows), list[Row](), f"{SIGNAL_WEIGHTS['strong']:g}"
     weights = [f"{weight:g}" for weight in STRONG]
     cells = 100 * frame.groupby(["table", "method", "k", "B", "query"])["ncg"].mean()

@@ -1,4 +1,4 @@
-"""Reports of benchmarks: each row as it is measured, then a table, and everything in build/bench/NAME.json."""
+"""Report benchmarks: each row when it is measured, then a table, and build/bench/NAME.json."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,10 @@ STOPPED = 130  # the exit code after Ctrl-C, as in a shell
 
 
 class Rows(list[Mapping[str, Any]]):
-    """The rows of a benchmark. Each is printed and written as it is appended, so that a run may be stopped at any time.
+    """The rows of a benchmark.
 
-    The file says `"complete": false` until `write` has written all of it.
+    Each is printed and written as it is appended, so that a run may be stopped at any time. The file says `"complete":
+    false` until `write` has written all of it.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +31,7 @@ class Rows(list[Mapping[str, Any]]):
         print("  ".join(f"{key} {_shown(value)}" for key, value in row.items() if value != ""), flush=True)
 
     def write(self, ratios: Mapping[str, float] = {}) -> None:
-        """Write the report. ratios: the figures for claims, all measured in this run."""
+        """Write the report. `ratios` has the figures for claims, all measured in this run."""
         names = list(dict.fromkeys(key for row in self for key in row))
         table = Table(*(Column(name, justify="right") for name in names), title=self._name)
         for row in self:
@@ -69,7 +70,10 @@ def study(folder: Path, name: str, title: str, table: str, rows: object) -> None
 
 
 def percentiles(seconds: Sequence[float], *, shares: Sequence[int] = (50, 99), of: str = "p{}_ms") -> dict[str, float]:
-    """Return percentiles of seconds in milliseconds, under names made of the share; nan where there are none."""
+    """Return percentiles of seconds in milliseconds, or nan without any.
+
+    Their names are made of the share.
+    """
     return {of.format(share): float(np.percentile(seconds, share)) * 1e3 if seconds else np.nan for share in shares}
 
 

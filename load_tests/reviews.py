@@ -1,7 +1,7 @@
-"""A study of reviews: find the relevant records, and know when they are found.
+"""Study reviews: find the relevant records, and know when they are found.
 
-Records are in a random order, vectors are made from their words, and answers are the labels. Read are 1 + t / 20
-documents at a time after t.
+Records are in a random order, vectors are made from their words, and answers are the labels. After t records, the next
+1 + t / 20 are read at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from boundarymorph_evaluation import datasets
 AT, LEAST = (50, 100, 200), 0.5
 TARGETS = (Target(0.8, 0.9), Target(0.9, 0.9), Target(0.95, 0.9), Target(0.95, 0.8))
 # Writes the positions of records in the order in which a model reads them, without the seed's. Until it can be fitted,
-# they are read as they come, as ASReview's own simulation does.
+# they are read in the given order, as in ASReview's own simulation.
 ASREVIEW = """
 import asreview, json, pandas, sys
 from asreview.models import models, queriers, stoppers
@@ -53,8 +53,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Review:
-    """documents: in a random order; labels: (N,) 1 where relevant; seed: a relevant one that is known from the start,
-    None for none."""
+    """A review.
+
+    Attributes:
+        name: The name of the review.
+        query: Its question.
+        documents: The records, in a random order.
+        labels: (N,) 1 for relevant records.
+        seed: A relevant record that is known from the start, if any.
+    """
 
     name: str
     query: str
@@ -86,7 +93,10 @@ def reviews(folder: Path, draws: int) -> Iterator[Review]:
 
 
 def measured(review: Review, how: str, order: Sequence[int]) -> Row:
-    """Return recall after some documents, without the seed, and the work saved at 95 % recall (Cohen 2006)."""
+    """Return recall after some documents, and the work saved at 95 % recall (Cohen 2006).
+
+    The seed does not count.
+    """
     recall = np.cumsum(review.labels[list(order)]) / (review.labels.sum() - (review.seed is not None))
     row: Row = {f"recall@{read}": recall[min(read, len(recall)) - 1] for read in AT}
     enough = np.flatnonzero(recall >= 0.95 - 1e-9)
@@ -95,12 +105,12 @@ def measured(review: Review, how: str, order: Sequence[int]) -> Row:
 
 
 def ours(review: Review, pool: Pool) -> Iterator[Row]:
-    """Yield the row of a search through all documents, and what each target would have said."""
+    """Yield the row of a search through all documents, and the answer for each target."""
     places = np.array([int(id) for id in pool.ids])
     labels = review.labels[places]
     known = dict.fromkeys(np.flatnonzero(places == review.seed).tolist(), 1.0)
     best, count = Best(DocumentCapacity(len(pool)), TO_FIND), len(pool)
-    stop = Found(count, 1.0 - 1e-12)  # is not reached before the end
+    stop = Found(count, 1.0 - 1e-12)  # the target is not reached before the end
     session = Session(pool, TO_FIND.posterior(pool, count), Find(best, LEAST, 1.0), stop, known=known)
     stopped: dict[Target, Row] = {target: {"read": 1.0, "found": 1.0, "true": 1.0} for target in TARGETS}
     going_on = list(TARGETS)
@@ -118,7 +128,7 @@ def ours(review: Review, pool: Pool) -> Iterator[Row]:
 
 
 def others(review: Review, pool: Pool, asreview: str | None) -> Iterator[Row]:
-    """Yield rows of what else could be done: the order of BM25, and those of ASReview."""
+    """Yield rows of the alternatives: the order of BM25, and those of ASReview."""
     places = np.array([int(id) for id in pool.ids])
     yield measured(review, "BM25", [place for place in places.tolist() if place != review.seed])
     for model, name in MODELS.items() if asreview else ():
@@ -131,8 +141,11 @@ def others(review: Review, pool: Pool, asreview: str | None) -> Iterator[Row]:
 
 
 def rows(folder: Path, draws: int, asreview: str | None) -> Iterator[Row]:
-    """Yield the rows of the reviews in a folder in BEIR's layout, the ids of whose records begin with the review's name
-    and a dash. asreview: an interpreter that has this package, whose models then read the same records."""
+    """Yield the rows of the reviews in a folder in BEIR's layout.
+
+    The ids of their records begin with the review's name and a dash. `asreview` is an interpreter that has this
+    package, whose models then read the same records.
+    """
     for review in reviews(folder, draws):
         pool = review.pool()
         table = "chosen on" if review.name in CHOSEN_ON else "held out"

@@ -1,4 +1,4 @@
-"""Sessions that studies play, with known scores."""
+"""Run sessions of studies, with known scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Scores = NDArray[np.float64]
 
 
 def first_by_score(scores: Scores, budget: int) -> NDArray[np.intp]:
-    """Return all positions: the first `budget` of them by score, the others behind them as they came."""
+    """Return all positions: the first `budget` of them by score, then the others unchanged."""
     return np.concatenate([np.argsort(-scores[:budget], kind="stable"), np.arange(budget, len(scores))])
 
 
@@ -30,9 +30,11 @@ def played(
     size: int | None = 1,
     rounds: int | None = None,
 ) -> Iterator[tuple[int, Session]]:
-    """Play a session, and yield it after each number of calls in `at`. Rounds have `size` calls; without a size, there
-    are `rounds` rounds, or growing ones. Rounds without a size depend on the budget, so each budget has its own
-    session."""
+    """Run a session, and yield it after each number of calls in `at`.
+
+    Rounds have `size` calls; without a size, there are `rounds` rounds, or growing ones. Rounds without a size depend
+    on the budget, so each budget has its own session.
+    """
     for budgets in [at] if size else [(budget,) for budget in at]:
         session = Session.of(pool, budget=max(budgets), k=k, method=config or METHODS[DEFAULT])
         for budget in budgets:
@@ -51,7 +53,7 @@ def chosen(pool: Pool, scores: Scores, k: int, budget: int, **options: Any) -> N
 
 
 def only(question: Question, kept: NDArray[np.intp]) -> Question:
-    """Return the question with some documents of its pool, at ascending positions."""
+    """Return the question with only the documents at these ascending positions."""
     pool, grades = question.pool, question.grades
     smaller = replace(
         pool,

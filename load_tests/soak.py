@@ -1,4 +1,4 @@
-"""`make soak NAME=index`: minutes of load in which every answer is checked.
+"""Load an index for minutes, and check every answer: `make soak NAME=index`.
 
 Upserts and deletions under readers, over a real `boundarymorph retriever` with vectors from the caller; then
 kill -9 at random times. Each write gives its documents a new version, which their texts and vectors contain. An answer
@@ -28,9 +28,9 @@ from load_tests import report
 from load_tests.processes import Server, retriever
 
 DIMENSION, BATCH, DEPTH = 64, 10, 20
-DELETED = 0.3  # of the writes
+DELETED = 0.3  # share of the writes
 INDEX = "soak"
-FLAT_SECONDS = 180.0  # at the end, during which memory must be flat
+FLAT_SECONDS = 180.0  # seconds at the end, during which memory must be flat
 MOST_GROWTH = 5.0  # MiB a minute
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -39,8 +39,10 @@ NDJSON = {"content-type": "application/x-ndjson"}
 class Ledger:
     """The versions of each document, from 1.
 
-    acknowledged: the last version whose write was acknowledged; written: the document after each write that was begun,
-    None after a deletion and before the first write.
+    Attributes:
+        acknowledged: The last version whose write was acknowledged.
+        written: The document after each write that was begun, None after a deletion and before the first write.
+        wrong: The mistakes found.
     """
 
     acknowledged: dict[str, int] = field(default_factory=dict)
@@ -57,7 +59,13 @@ class Ledger:
         self.acknowledged.update((id, len(self.written[id]) - 1) for id in ids)
 
     def check(self, id: str, before: int, version: int | None) -> None:
-        """Check a result. version: as found, None if not found; before: acknowledged before the request."""
+        """Check a result.
+
+        Args:
+            id: The id of a document.
+            before: The version that was acknowledged before the request.
+            version: The version that was found, or None.
+        """
         if version not in (possible := self.written[id][before:]):
             self.wrong.append(f"{id}: {version}, where {possible} was possible")
 
@@ -84,7 +92,10 @@ def _judge(rows: report.Rows, wrong: int, ratios: dict[str, float]) -> None:
 
 
 class Writer:
-    """Writes its own documents, a batch at a time. open: ids of a batch that is not acknowledged."""
+    """Writes its own documents, a batch at a time.
+
+    `open` has the ids of a batch that is not acknowledged.
+    """
 
     def __init__(self, server: Server, ids: Sequence[str], ledger: Ledger, seed: int) -> None:
         self.client = httpx.AsyncClient(base_url=server.url, timeout=60)
@@ -177,7 +188,10 @@ async def _read_and_write(
 async def _killed(
     server: Server, given: argparse.Namespace, ids: Sequence[str], ledger: Ledger, seconds: float
 ) -> list[Sequence[str]]:
-    """Write until the process is killed, some time after the first acknowledgement. Returns the interrupted batches."""
+    """Write until the process is killed, some time after the first acknowledgement.
+
+    Returns the interrupted batches.
+    """
     seed = sum(map(len, ledger.written.values()))
     writers = [Writer(server, ids[at :: given.writers], ledger, seed + at) for at in range(given.writers)]
 
@@ -197,8 +211,10 @@ async def _killed(
 
 
 async def _settle(server: Server, ids: Sequence[str], ledger: Ledger, batches: Sequence[Sequence[str]]) -> int:
-    """Check that each document is as acknowledged, and that interrupted batches took effect completely or not at all.
-    Returns how many of them did."""
+    """Check each document, and that interrupted batches took effect completely or not at all.
+
+    Returns how many of them did.
+    """
     remote, applied = RemoteRetriever(server.url), 0
     found: dict[str, int] = {}
     for start in range(0, len(ids), 10_000):

@@ -1,4 +1,4 @@
-"""`make evaluation STUDY=name`: what the parts and the options of a session bring, on tables of known scores.
+"""Measure the parts and options of a session on known scores: `make evaluation STUDY=name`.
 
 python -m load_tests.studies rounds few --tables TABLES [--collections FOLDER] [--every 4]
 python -m load_tests.studies reviews --data FOLDER [--asreview PYTHON]
@@ -39,16 +39,24 @@ Row = dict[str, Any]
 Scores = NDArray[np.float64]
 BUDGETS, KS = (25, 50), (50, 100, 200)
 SMALL_KS = (5, 10, 20, 50, 100, 200)
-LOG_ODDS = 11.5  # of the widest score that common cross-encoders give
+LOG_ODDS = 11.5  # range of the widest score of common cross-encoders
 BINS = 10  # of probabilities
-CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row in which nothing is to be lost
+CAP, CAP_ROUND, LOOKS = 200, 5, 2  # of sessions that stop by themselves; rounds in a row without an expected loss
 
 
 @dataclass(frozen=True)
 class Study:
-    """rows: yields the rows of a question, whose number seeds the random draws, or of an item of `of`; by: settings
-    that make a line; columns: the setting whose values become columns of the first metric; base: settings of the lines
-    from which changes are counted."""
+    """A study and its table.
+
+    Attributes:
+        title: The title of the table.
+        rows: Yields the rows of a question, whose number seeds the random draws, or of an item of `of`.
+        by: The settings that make a line.
+        metrics: The columns of measurements.
+        columns: The setting whose values become columns of the first metric.
+        base: Settings of the lines from which changes are counted.
+        of: The items that `rows` receives.
+    """
 
     title: str
     rows: Callable[..., Iterator[Row]]
@@ -59,7 +67,7 @@ class Study:
     of: Literal["questions", "tables", "reviews"] = "questions"
 
     def measured(self, found: Sequence[ScoreTable], given: argparse.Namespace) -> Iterator[Row]:
-        """Yield the rows of all tables, or of the reviews in the folder that was given."""
+        """Yield the rows of all tables, or of the reviews in the given folder."""
         if self.of == "reviews":
             yield from self.rows(given.data, given.draws, given.asreview)
             return
@@ -105,8 +113,10 @@ def _percent(share: float) -> str:
 
 
 def _change(changes: pd.Series) -> str:
-    """Return the mean over tables of paired changes by (table, query), in points, and its standard error; "" where none
-    has both."""
+    """Return the mean over tables of paired changes by (table, query), and its standard error.
+
+    They are in points, and "" if no question has both.
+    """
     if changes.isna().all():
         return ""
     groups = changes.dropna().groupby("table", sort=False)
@@ -115,7 +125,7 @@ def _change(changes: pd.Series) -> str:
 
 
 def without_words(pool: Pool) -> Pool:
-    """Return the pool without BM25 and without the matches of the query's words in each document."""
+    """Return the pool without BM25 and without the words of the query in each document."""
     return replace(pool, features={name: of for name, of in pool.features.items() if name != "bm25"}, terms=None)
 
 
@@ -129,7 +139,7 @@ def gains(
 
 
 def by_both(question: Question, documents: NDArray[np.intp]) -> Row:
-    """Return the gain of a set by the scorer, and by people where they have graded."""
+    """Return the gain of a set by the scorer, and by people if there are grades."""
     relevant = None if question.grades is None else (question.grades > 0).astype(np.float64)
     by_people = np.nan if relevant is None else normalised_gain(documents, relevant)
     return {"ce_ncg": normalised_gain(documents, question.scores), "ncg": by_people}
@@ -137,8 +147,11 @@ def by_both(question: Question, documents: NDArray[np.intp]) -> Row:
 
 @dataclass(frozen=True)
 class Reliability(Study):
-    """metrics: a probability, and what happened. Lines have the expected calibration error over BINS bins of equal
-    width, and the area under the ROC curve, over all questions and in each table."""
+    """A study of probabilities.
+
+    The metrics are a probability and the event. Lines have the expected calibration error over BINS bins of equal
+    width, and the area under the ROC curve, over all questions and in each table.
+    """
 
     def table(self, rows: Sequence[Row]) -> list[Row]:
         lines = []
@@ -154,7 +167,7 @@ class Reliability(Study):
 
 @dataclass(frozen=True)
 class Registered(Study):
-    """lines: makes the table."""
+    """A study whose table `lines` makes."""
 
     lines: Callable[[Sequence[Row]], list[Row]] = registered.lines
 
@@ -163,20 +176,29 @@ class Registered(Study):
 
 
 def calibration_error(said: Scores, happened: Scores) -> float:
-    """Return the expected calibration error of (n,) probabilities of events that happened (1) or not (0)."""
+    """Return the expected calibration error of (n,) probabilities of events.
+
+    The events happened (1) or not (0).
+    """
     bins = np.minimum((said * BINS).astype(np.intp), BINS - 1)
     return float(np.abs(np.bincount(bins, said - happened, BINS)).sum() / len(said))
 
 
 def ranked_right(said: Scores, happened: Scores) -> float:
-    """Return the area under the ROC curve: how often what happened was more probable than what did not."""
+    """Return the area under the ROC curve of (n,) probabilities of events.
+
+    It is how often an event that happened was more probable than one that did not.
+    """
     yes = happened > 0
     return pairs_in_order(said, yes) if yes.any() and not yes.all() else float("nan")
 
 
 def answerable(question: Question, number: int) -> Iterator[Row]:
-    """Whether there is an answer. A third of the questions lose all documents that the scorer or people accept; the
-    others lose as many that nobody accepts, and keep all answers or a single one. Then people's alone are removed."""
+    """Study whether there is an answer.
+
+    A third of the questions lose all documents that the scorer or people accept. The others lose as many that neither
+    accepts, and keep all answers or a single one. Then those that only people accept are removed.
+    """
     rng, scores = np.random.default_rng(number), question.scores
     relevant = np.zeros(len(scores), dtype=np.bool_) if question.grades is None else question.grades > 0
     accepted = scores >= ENOUGH
@@ -216,7 +238,10 @@ VARIANTS: Mapping[str, Config] = {
 
 
 def ablations(question: Question, number: int) -> Iterator[Row]:
-    """The default with one thing about it taken away, and the paper's method told log-odds on a linear scale."""
+    """Study the default without one of its parts, and the paper's method with log-odds.
+
+    The latter are on a linear scale.
+    """
     with np.errstate(divide="ignore"):
         odds = np.log(question.scores) - np.log1p(-question.scores)
     for (name, config), k in product(VARIANTS.items(), KS):
@@ -228,14 +253,17 @@ def ablations(question: Question, number: int) -> Iterator[Row]:
 
 
 def rounds(question: Question, number: int) -> Iterator[Row]:
-    """Rounds of n; n = 1 is the sequential session."""
+    """Study rounds of n; n = 1 is the sequential session."""
     for (method, config), size, k in product(METHODS.items(), (1, 2, 5, 10, 25), KS):
         setting = {"method": method, "round": size}
         yield from gains(setting, question.pool, question.scores, k, config=config, size=size)
 
 
 def trips(question: Question, number: int) -> Iterator[Row]:
-    """A budget in growing rounds, or in few of which the first takes the head of the list; and the head alone."""
+    """Study a budget in growing rounds, or in few, and the head of the list alone.
+
+    The first of few rounds takes the head of the list.
+    """
     pool, scores, rows = question.pool, question.scores, list[Row]()
     for budget, k in product((10, 25, 50), (10, 50)):
         sets = {"the first B, reranked": first_by_score(scores, budget)[:k]}
@@ -248,8 +276,10 @@ def trips(question: Question, number: int) -> Iterator[Row]:
 
 
 def equal(question: Question, number: int) -> Iterator[Row]:
-    """How many calls make a set as good as the first hundred, reranked: by the scores for a session that goes by them,
-    and by people for one that goes by people."""
+    """Study how many calls make a set as good as the first hundred, reranked.
+
+    A session by scores is measured by the scores, and a session by people by people.
+    """
     pool, scores = question.pool, question.scores
     human = question.configured(HUMAN_CONFIG)
     for k in (10, 50):
@@ -262,7 +292,10 @@ def equal(question: Question, number: int) -> Iterator[Row]:
 
 
 def paces(question: Question, number: int) -> Iterator[Row]:
-    """Growing rounds, single calls, the paper's method and the first B reranked, with and without words."""
+    """Study growing rounds, single calls, the paper's method and the first B reranked.
+
+    Each is with and without words.
+    """
     options: dict[str, dict[str, Any]] = {
         "one by one": {},
         "growing rounds": {"size": None},
@@ -280,8 +313,11 @@ def paces(question: Question, number: int) -> Iterator[Row]:
 
 
 def few(question: Question, number: int) -> Iterator[Row]:
-    """One to a hundred calls against none and against the first B, and the expected loss beside the actual one; for the
-    scorer, and for one that says yes to one document in 200, the best ones, and no to the others."""
+    """Study one to a hundred calls against none and against the first B.
+
+    The expected loss is beside the actual one. The scorers are the table's, and one that says yes to the best document
+    of each 200, and no to the others.
+    """
     yes = np.zeros(len(question.scores))
     yes[np.argsort(-question.scores, kind="stable")[: max(len(yes) // 200, 1)]] = 1.0
     scorers, at = {"as it is": question.scores, "one yes in 200": yes}, (0, 1, 2, 3, 5, 10, 25, 50, 100)
@@ -301,8 +337,11 @@ def few(question: Question, number: int) -> Iterator[Row]:
 
 
 def settle(question: Question, number: int) -> Iterator[Row]:
-    """Where sessions stop by a threshold, of at most 200 calls in rounds of 5, beside budgets for all. `calls` is a
-    share of 200. One long session tells all, as it does not look at its budget to choose a document."""
+    """Study where sessions stop by a threshold, of at most 200 calls in rounds of 5.
+
+    Budgets for all are beside this. `calls` is a share of 200. One long session is enough, because it does not look at
+    its budget to choose a document.
+    """
     for k in (50, 100):
         looks, cautious = list[Row](), list[float]()
         at = range(0, CAP + 1, CAP_ROUND)
@@ -319,8 +358,10 @@ def settle(question: Question, number: int) -> Iterator[Row]:
 
 
 def hybrid(question: Question, number: int) -> Iterator[Row]:
-    """Words as a signal, in the order of the pool, or both. It is the same pool, so what BM25 alone would have brought
-    into it does not show."""
+    """Study words as a signal, in the order of the pool, or both.
+
+    It is the same pool, so documents that only BM25 would find do not show.
+    """
     order, fused = fused_order(question.pool)
     pools = {"similarity": question.pool, "fused": reordered(question.pool, order, fused)}
     for (how, pool), signal, k in product(pools.items(), ("yes", "no"), KS):
@@ -330,7 +371,10 @@ def hybrid(question: Question, number: int) -> Iterator[Row]:
 
 
 def signals(question: Question, number: int) -> Iterator[Row]:
-    """Signals of the caller's: noise, and a useful one, whose correlation with the log-odds is one half."""
+    """Study signals of the caller: noise, and one with a correlation of one half.
+
+    The correlation is with the log-odds.
+    """
     rng, count = np.random.default_rng(number), len(question.pool)
     noise = {f"noise {at:02}": rng.standard_normal(count) for at in range(16)}
     held = np.clip(question.scores, 1e-5, 1 - 1e-5)
@@ -396,7 +440,10 @@ STUDIES = {
 
 
 def read(folder: Path | None, collections: Path | None) -> list[ScoreTable]:
-    """Return the tables of a folder, with texts and terms where a BEIR folder in `collections` has all of them."""
+    """Return the tables of a folder, with texts and terms if a BEIR folder has all of them.
+
+    The BEIR folders are in `collections`.
+    """
     found = [tables.read(path) for path in sorted(folder.glob("*.npz"))] if folder else []
     if not found:
         raise SystemExit(f"there is no .npz in {folder}")

@@ -1,4 +1,4 @@
-"""Texts and queries of load tests, and a mix of requests of applications and agents.
+"""Make texts and queries for load tests, and a mix of requests of applications and agents.
 
 index    a new query over an index
 pool     a new query over documents in the request
@@ -24,7 +24,7 @@ INDEX = "docstrings"
 UPLOAD = 128  # documents per request
 MIX = {"index": 0.5, "pool": 0.2, "repeat": 0.2, "deeper": 0.1}
 POOL = 50  # documents of a request with a pool
-REFUSALS = (429, 503)  # declared ones come with Retry-After
+REFUSALS = (429, 503)  # declared refusals come with Retry-After
 QUERIES = (
     "read and write compressed archives",
     "work with dates, times and time zones",
@@ -33,7 +33,10 @@ QUERIES = (
 
 
 def passages(count: int, *, words: tuple[int, int] = (20, 140), seed: int = 0) -> list[str]:
-    """Return passages of consecutive docstrings, with numbers of words drawn evenly from the range."""
+    """Return passages of consecutive docstrings.
+
+    Their numbers of words are drawn evenly from the range.
+    """
     rng = random.Random(seed)
     vocabulary = itertools.cycle(_words())
     return [" ".join(itertools.islice(vocabulary, rng.randint(*words))) for _ in range(count)]
@@ -67,9 +70,15 @@ async def fill(client: httpx.AsyncClient, count: int) -> list[str]:
 def requests(
     texts: Sequence[str], fields: Mapping[str, Any], mix: Mapping[str, float] = MIX, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Yield the bodies of an endless mix of requests over texts. fields: of each new request; mix: shares by kind.
+    """Yield the bodies of an endless mix of requests over texts.
 
-    A repetition is a new request as long as there is no earlier one to repeat.
+    A repetition is a new request while there is no earlier one to repeat.
+
+    Args:
+        texts: The texts of pools and queries.
+        fields: The fields of each new request.
+        mix: The shares of requests by kind.
+        seed: The seed of the draws.
     """
     rng, queries = random.Random(seed), queries_of(texts, seed)
     earlier: deque[dict[str, Any]] = deque(maxlen=500)  # that may be repeated
@@ -91,9 +100,9 @@ def requests(
 
 
 def outcome(response: httpx.Response, documents: int) -> str:
-    """Classify an answer as complete, partial, retrieval_only or refused, or describe its mistake.
+    """Classify an answer as complete, partial, retrieval_only or refused, or name its mistake.
 
-    documents: the number of distinct documents that a set must have.
+    `documents` is the number of distinct documents that a set must have.
     """
     if response.status_code in REFUSALS and "retry-after" in response.headers:
         return "refused"

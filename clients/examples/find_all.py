@@ -1,4 +1,4 @@
-"""Find nearly all relevant records by reading as few as that takes: you answer, and the service says when to stop.
+"""Find nearly all relevant records: you answer, and the service says when to stop.
 
 pip install --find-links dist boundarymorph-client
 python find_all.py records.jsonl "Drugs for urinary incontinence"

@@ -20,7 +20,7 @@ MOST_TURNS = 8
 
 
 async def for_openai(tools: Client) -> list[dict[str, Any]]:
-    """The value of `tools` for a chat completion API."""
+    """Return the value of `tools` for a chat completion API."""
     return [
         {
             "type": "function",
@@ -31,7 +31,7 @@ async def for_openai(tools: Client) -> list[dict[str, Any]]:
 
 
 async def for_anthropic(tools: Client) -> list[dict[str, Any]]:
-    """The value of `tools` for Anthropic's Messages API."""
+    """Return the value of `tools` for Anthropic's Messages API."""
     return [
         {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
         for tool in (await tools.list_tools()).tools
@@ -39,13 +39,13 @@ async def for_anthropic(tools: Client) -> list[dict[str, Any]]:
 
 
 async def called(tools: Client, name: str, arguments: dict[str, Any]) -> str:
-    """What the model is told of its call: the answer as JSON, or what is wrong and what to do about it."""
+    """Return the model's answer to its call: JSON, or the mistake and its remedy."""
     result = await tools.call_tool(name, arguments)
     return "\n".join(part.text for part in result.content if part.type == "text")
 
 
 async def answered(question: str, tools: Client) -> str:
-    """The answer of the model, after as many calls as it wants."""
+    """Return the answer of the model, after as many calls as it wants."""
     from openai import AsyncOpenAI
 
     chat, model = AsyncOpenAI(), os.environ.get("OPENAI_MODEL", "gpt-4o-mini")
@@ -75,7 +75,7 @@ async def main() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return what went wrong in one line, without the groups in which tasks wrap it."""
+    """Return the cause of an error in one line, without the groups in which tasks wrap it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     at = f"{error.request.url}: " if isinstance(error, httpx2.RequestError) else ""

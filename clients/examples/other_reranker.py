@@ -1,4 +1,4 @@
-"""A budget, and chunks in and documents out, with a client that knows nothing of either: Cohere's.
+"""Rerank with a budget through Cohere's client, with chunks in and documents out.
 
 pip install cohere
 python other_reranker.py "How do I read a gzipped file?"
@@ -22,7 +22,7 @@ base_url = os.environ.get("BOUNDARYMORPH_URL", "http://127.0.0.1:8080").strip()
 try:
     with cohere.ClientV2(os.environ.get("BOUNDARYMORPH_API_KEY", "none").strip(), base_url=base_url) as client:
         answer = client.rerank(
-            model="default@0.5",  # score half of the chunks, and infer what the others would score
+            model="default@0.5",  # score half of the chunks, and infer the scores of the others
             query=QUESTION,
             documents=chunks,
             top_n=2,

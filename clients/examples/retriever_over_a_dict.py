@@ -1,4 +1,4 @@
-"""A retriever of your own, for `serve --retriever-url http://127.0.0.1:8090`: the whole protocol over a dict.
+"""Serve a retriever over a dict, for `serve --retriever-url http://127.0.0.1:8090`.
 
 python retriever_over_a_dict.py      # needs fastapi, numpy, safetensors, uvicorn
 """
@@ -22,7 +22,7 @@ app = FastAPI()
 
 
 def encoded(texts: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Unit vectors: hashed words, in place of a model."""
+    """Return unit vectors: hashed words, in place of a model."""
     rows = np.full((len(texts), 64), 0.01, np.float32)
     for row, text in zip(rows, texts, strict=True):
         np.add.at(row, [zlib.crc32(word.strip(".").encode()) % 64 for word in text.lower().split()], 1)

@@ -1,4 +1,4 @@
-"""One question as several, with one budget, and a second turn that leaves out what was read.
+"""Ask one question as several, with one budget, and leave out read documents in turn two.
 
 pip install --find-links dist boundarymorph-client
 python several_questions.py "How do I read a gzipped file?"
@@ -9,7 +9,7 @@ import sys
 from boundarymorph_client import BoundaryMorphError, Client, WeightedQuery
 
 question = " ".join(sys.argv[1:]) or "How do I read a gzipped file?"
-parts: list[str | WeightedQuery] = [  # as a language model expands a question
+parts: list[str | WeightedQuery] = [  # a language model can expand a question like this
     question,
     {"query": "decompress bytes in memory", "weight": 0.8},
     {"query": "read the members of an archive", "weight": 0.5},

@@ -1,4 +1,7 @@
-"""Writes the client that blocks, client.py, from async_client.py: `make client`. httpcore has such a script, too."""
+"""Write client.py, the blocking client, from async_client.py: `make client`.
+
+httpcore has such a script, too.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent / "src/boundarymorph_client"
 SUBSTITUTIONS = (
     (
-        r'"""The client for asyncio.*?"""',
-        '"""The client that blocks, written by `make client` from async_client.py."""',
+        r'"""Call a service from asyncio.*?"""',
+        '"""Call a service from blocking code; `make client` writes this from async_client.py."""',
     ),
     (r"for event in events\.feed\(received\):\n +yield event", "yield from events.feed(received)"),
     (r" \| AsyncIterable\[[\w.]+\]|AsyncIterable, ", ""),
@@ -29,7 +32,7 @@ SUBSTITUTIONS = (
 
 
 def written() -> str:
-    """The source of client.py."""
+    """Return the source of client.py."""
     source = (PACKAGE / "async_client.py").read_text()
     for pattern, replacement in SUBSTITUTIONS:
         source, count = re.subn(pattern, replacement, source)

@@ -130,7 +130,8 @@ class Selector:
         """Do as `stream`, on the event loop of the caller."""
         arrival = time.monotonic()
         request = _request(query, texts, {"return_documents": True} | self._defaults | options)
-        task, explain = task_of(request, self._settings, arrival), bool(request.explain)
+        task = task_of(request, self._settings, arrival, window=self._scorer.max_length)
+        explain = bool(request.explain)
         inner = selector.Selector(_NoIndexes(), self._scorer, trust=self._settings.scorer.trust)
         try:
             async with aclosing(inner.steps(task)) as steps:

@@ -65,7 +65,7 @@ async def test_admission_gives_turns_in_fair_order(running: int, come: str, leav
     assert visitors.order == order.split()
 
 
-async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> None:
+async def test_admission_expects_a_turn_to_take_as_long_as_recent_turns() -> None:
     """A second each at first; one of eleven seconds makes it two, a tenth of the new one and nine of the old."""
     clock = Clock()
     visitors = Visitors(Admission(running=1, clock=clock))
@@ -98,7 +98,7 @@ async def test_what_turns_took_lately_is_what_the_next_is_expected_to_take() -> 
     ],
 )
 @pytest.mark.parametrize("refused", [True, False])
-async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(
+async def test_request_that_would_wait_half_its_time_is_refused_at_once(
     admission: dict[str, Any], there: str, comes: str, seconds: float, refused: bool
 ) -> None:
     """seconds: until its turn, where each takes one."""
@@ -117,7 +117,7 @@ async def test_who_would_wait_for_half_of_its_time_is_refused_at_once(
 
 
 @pytest.mark.parametrize("ago", [0, 0.1])
-async def test_a_deadline_that_came_while_threads_were_busy_is_not_too_late_for_a_turn(ago: float) -> None:
+async def test_request_whose_deadline_passed_gets_a_free_turn(ago: float) -> None:
     """There is room: what came too late is the request itself, after it was read."""
 
     def refused(reason: str) -> float:
@@ -135,7 +135,7 @@ async def test_a_deadline_that_came_while_threads_were_busy_is_not_too_late_for_
     assert visitors.admission.waiting == 0
 
 
-async def test_who_gives_up_leaves_no_gap() -> None:
+async def test_request_that_gives_up_leaves_the_queue() -> None:
     clock = Clock()
     visitors = Visitors(Admission(running=1, clock=clock))
     visitors.send("first")
@@ -152,7 +152,7 @@ async def test_who_gives_up_leaves_no_gap() -> None:
     assert (visitors.admission.waiting, visitors.admission.running) == (0, 0)
 
 
-async def test_a_deadline_that_comes_before_the_turn() -> None:
+async def test_request_is_refused_when_its_deadline_passes_in_the_queue() -> None:
     """Turns were short lately, and then one is not."""
     admission = Admission(running=1)
     for _ in range(100):
@@ -170,7 +170,7 @@ async def test_a_deadline_that_comes_before_the_turn() -> None:
     assert (admission.waiting, admission.running) == (0, 0)
 
 
-async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
+async def test_turn_of_a_request_cancelled_on_its_turn_goes_to_the_next() -> None:
     visitors = Visitors(Admission(running=1))
     visitors.send("first")
     await settle()
@@ -186,7 +186,7 @@ async def test_a_turn_that_comes_as_its_owner_leaves_goes_to_the_next() -> None:
     assert (visitors.admission.waiting, visitors.admission.running) == (0, 0)
 
 
-async def test_one_caller_alone_has_its_share_of_turns() -> None:
+async def test_single_caller_gets_no_more_than_its_share_of_turns() -> None:
     """Three of four turns; another caller has the fourth at once."""
     visitors = Visitors(Admission(running=4, share=0.75))
     for number in range(9):
@@ -205,7 +205,7 @@ async def test_one_caller_alone_has_its_share_of_turns() -> None:
 class TestRequests:
     """Requests in progress, of all kinds: `Access.enter`."""
 
-    def test_a_caller_gets_its_share_and_another_the_rest(self, tmp_path: Path) -> None:
+    def test_caller_gets_its_share_of_requests_and_another_the_rest(self, tmp_path: Path) -> None:
         access = Access(Settings(data_directory=tmp_path, limits=Limits(requests=4)))
         with ExitStack() as held:
             for _ in range(3):
@@ -217,7 +217,7 @@ class TestRequests:
                 access.enter("c", held)
         assert access.requests.total == 0
 
-    def test_a_key_has_a_limit_of_its_own(self, tmp_path: Path) -> None:
+    def test_key_requests_limits_the_requests_of_one_key(self, tmp_path: Path) -> None:
         access = Access(Settings(data_directory=tmp_path, limits=Limits(key_requests=2)))
         with ExitStack() as held:
             access.enter("a", held)
@@ -226,7 +226,7 @@ class TestRequests:
                 access.enter("a", held)
             access.enter("b", held)
 
-    def test_refusals_are_counted_by_their_reason(self, tmp_path: Path) -> None:
+    def test_refused_requests_are_counted_by_reason(self, tmp_path: Path) -> None:
         before = refusals()
         access = Access(Settings(data_directory=tmp_path, limits=Limits(requests=4, key_requests=3)))
         with ExitStack() as held:
@@ -242,7 +242,7 @@ def refusals() -> dict[str, float]:
     return {reason: metrics.counted("boundarymorph_requests_refused_total", reason=reason) for reason in reasons}
 
 
-async def test_every_caller_of_a_crowd_is_served_or_refused() -> None:
+async def test_admission_serves_or_refuses_each_of_many_callers() -> None:
     rng = random.Random(4)
     admission = Admission(running=3)
     most = 0

@@ -50,7 +50,7 @@ def head(length: int, accept: str = "*/*") -> bytes:
 
 
 class TestTime:
-    async def test_a_body_that_stops_half_way_holds_no_place(self, tmp_path: Path) -> None:
+    async def test_body_that_stops_half_way_is_given_up_and_frees_its_place(self, tmp_path: Path) -> None:
         limits = Limits(requests=1)
         app = application("whole", Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits))
         state = app.state.access
@@ -73,7 +73,9 @@ class TestTime:
 
 class TestSilentUploads:
     @pytest.mark.parametrize("sent", [b"", b'{"id": "a", "text": "a"}\n{'])
-    async def test_hold_no_place(self, tmp_path: Path, sent: bytes) -> None:
+    async def test_upload_that_pauses_too_long_is_refused_and_frees_its_place(
+        self, tmp_path: Path, sent: bytes
+    ) -> None:
         app = application("whole", Settings(data_directory=tmp_path, body_pause_seconds=0.2))
         async with listening(app) as (url, client):
             answer(await client.put("/indexes/texts"))
@@ -91,7 +93,7 @@ class TestStrictUploads:
     limits = Limits(body_bytes=2**20, line_bytes=2**16, bytes_in_flight=2**25)
 
     @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-    async def test_have_a_limit(self, tmp_path: Path, accept: str) -> None:
+    async def test_strict_upload_over_its_limit_is_refused(self, tmp_path: Path, accept: str) -> None:
         app = application("whole", Settings(data_directory=tmp_path, limits=self.limits))
         headers = {"content-type": "application/x-ndjson", "accept": accept}
         sent = 0
@@ -124,7 +126,9 @@ async def silent_upload(url: str, sent: bytes) -> bytes:
 
 
 class TestReadersWhoStop:
-    async def test_are_hung_up_on(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_client_that_stops_reading_events_is_disconnected(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """Of events of half a megabyte each, none is read: the turn is free long before the deadline."""
         pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
         request = {"query": "q", "pool": pool, "budget": 60, "rounds": 60, "k": 1_000, "deadline_ms": 600_000}
@@ -160,7 +164,9 @@ async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 class TestAnswers:
     @pytest.mark.parametrize("pieces", [[0], [1], [LARGE_ANSWER], [LARGE_ANSWER, 1], [LARGE_ANSWER, LARGE_ANSWER]])
     @pytest.mark.parametrize("more", [False, True])
-    async def test_are_sent_in_pieces_of_which_only_the_last_ends_them(self, pieces: list[int], more: bool) -> None:
+    async def test_large_answer_is_sent_in_pieces_and_only_the_last_ends_it(
+        self, pieces: list[int], more: bool
+    ) -> None:
         message = {"type": "http.response.body", "body": b"a" * sum(pieces), "more_body": more}
         found = []
 
@@ -170,21 +176,21 @@ class TestAnswers:
         await sent(message, send)
         assert found == [*((length, True) for length in pieces[:-1]), (pieces[-1], more)]
 
-    async def test_that_break_off_close_the_connection(self) -> None:
+    async def test_hang_up_closes_the_connection_of_a_broken_answer(self) -> None:
         door = Mock(transport=Mock(), receive=AsyncMock(side_effect=[{"type": "http.request"}, GONE]))
         await hang_up(MethodType(lambda self: self.receive(), door))
         door.transport.abort.assert_called_once_with()
         assert door.receive.await_count == 2, "until the server says that the client has gone"
 
 
-def test_lists_longer_than_any_are_refused_before_they_are_read() -> None:
+def test_list_longer_than_every_limit_is_refused_before_it_is_read() -> None:
     for value, name in (({"pool": [0] * 9}, "pool"), ({"pool": {"documents": [0] * 9}}, "pool.documents")):
         with pytest.raises(LimitExceeded, match=f"^{name}: over"):
             decoded(orjson.dumps(value), Limits(dimension=8, pool=7))
 
 
 class TestBytesInHand:
-    def test_a_body_may_always_have_room(self) -> None:
+    def test_settings_leave_each_key_room_for_the_largest_body(self) -> None:
         """The largest body fits into the share of one key."""
         for share, bytes_in_flight in ((0.75, 4_096), (1.0, 3_072)):
             Limits(body_bytes=3_072, bytes_in_flight=bytes_in_flight, key_share=share)
@@ -204,7 +210,7 @@ class TestBytesInHand:
             ("scorer", "POST", "/score", {"query": "q", "texts": ["t"]}),
         ],
     )
-    async def test_of_every_route_that_reads_one(
+    async def test_every_route_counts_its_body_in_bytes_in_flight(
         self, tmp_path: Path, role: str, method: str, path: str, wanted: object, declared: bool
     ) -> None:
         app = application(
@@ -237,7 +243,7 @@ class TestBytesInHand:
                 assert accepted.is_success, accepted.text
             assert hand.total == 0
 
-    async def test_are_counted_before_they_are_read_where_their_number_is_declared(self, tmp_path: Path) -> None:
+    async def test_body_with_a_declared_length_is_counted_before_it_is_read(self, tmp_path: Path) -> None:
         app = application("whole", Settings(data_directory=tmp_path))
         hand: Shares = app.state.access.bytes_in_flight
         read = False

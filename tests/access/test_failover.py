@@ -23,7 +23,9 @@ pytestmark = pytest.mark.strangers
     ],
     ids=lambda answer: answer[:40],
 )
-async def test_an_error_makes_new_connections(opened: AsyncExitStack, server: RedisServer, answer: str) -> None:
+async def test_rate_limits_connect_again_after_an_error_of_redis(
+    opened: AsyncExitStack, server: RedisServer, answer: str
+) -> None:
     url = await opened.enter_async_context(speaking(f"-{answer}\r\n".encode(), after=0.001))
     port = urlsplit(url).port
     assert port is not None

@@ -73,7 +73,7 @@ async def names(client: httpx.AsyncClient, who: Any) -> list[str]:
     return [index["name"] for index in answer(await client.get("/indexes", headers=bearer(who[0])))["indexes"]]
 
 
-async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, httpx.AsyncClient]) -> None:
+async def test_key_sees_other_indexes_as_unknown(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     for route in ROUTES[application]:
         there, nowhere = [await ask(client, route, name) for name in ("secret", "absent")]
@@ -84,7 +84,7 @@ async def test_other_indexes_are_as_if_they_were_not_there(role: tuple[str, http
     assert answer(await client.get("/indexes/secret", headers=bearer(ALL[0])))["count"] == 1
 
 
-async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> None:
+async def test_key_uses_its_own_indexes_on_every_route(role: tuple[str, httpx.AsyncClient]) -> None:
     application, client = role
     for name in ("photos", "team-a"):
         for route in ROUTES[application]:
@@ -97,7 +97,7 @@ async def test_those_of_the_key_answer(role: tuple[str, httpx.AsyncClient]) -> N
         assert "unknown-index" not in (await ask(client, route, "secret", ALL)).text, route
 
 
-def test_every_route_that_takes_the_name_of_an_index_is_among_them(tmp_path: Path) -> None:
+def test_routes_of_this_test_are_all_that_name_an_index(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path)
     gateway = settings.model_copy(update={"retriever": RetrieverSettings(url=("http://127.0.0.1:1",))})
     applications = {

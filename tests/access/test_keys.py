@@ -7,7 +7,7 @@ from boundarymorph.access.callers import ANONYMOUS, Forbidden, KeyRing, Scope, U
 from boundarymorph.errors import InvalidConfiguration
 
 
-def test_a_new_key_opens_what_it_is_for() -> None:
+def test_new_key_has_the_scopes_it_was_made_with() -> None:
     secret, key = callers.make_key("rag", [Scope.SELECT, Scope.WRITE])
     ring = KeyRing([str(key)])
     assert ring.caller(f"Bearer {secret}").within(Scope.SELECT).name == "rag"
@@ -18,21 +18,21 @@ def test_a_new_key_opens_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc", "abc"])
-def test_without_a_key(header: str | None) -> None:
+def test_request_without_a_key_is_unauthenticated(header: str | None) -> None:
     ring = KeyRing([str(callers.make_key("rag", [Scope.SELECT])[1])])
     with pytest.raises(Unauthenticated, match="Authorization: Bearer"):
         ring.caller(header)
 
 
 @pytest.mark.parametrize("secret", ["bm_wrong", "ß"])
-def test_with_a_wrong_one(secret: str) -> None:
+def test_unknown_key_is_refused_without_being_repeated(secret: str) -> None:
     ring = KeyRing([str(callers.make_key("rag", [Scope.SELECT])[1])])
     with pytest.raises(Unauthenticated, match="not known") as error:
         ring.caller(f"Bearer {secret}")
     assert secret not in str(error.value)
 
 
-def test_one_key_follows_another() -> None:
+def test_old_and_new_key_of_one_name_work_side_by_side() -> None:
     (old, old_key), (new, new_key) = callers.make_key("rag", [Scope.SELECT]), callers.make_key("rag", [Scope.SELECT])
     both = KeyRing([str(old_key), str(new_key)])
     assert both.caller(f"Bearer {old}").name == both.caller(f"Bearer {new}").name == "rag"
@@ -40,7 +40,7 @@ def test_one_key_follows_another() -> None:
         KeyRing([str(new_key)]).caller(f"Bearer {old}")
 
 
-def test_without_keys_everybody_is_the_same() -> None:
+def test_service_without_keys_treats_every_caller_as_anonymous() -> None:
     assert not KeyRing([])
     for header in (None, "Bearer x"):
         caller = KeyRing([]).caller(header).within(Scope.ADMIN)
@@ -52,12 +52,12 @@ def test_without_keys_everybody_is_the_same() -> None:
     "text",
     ["", "rag", "rag:select", "rag:select:short", f"rag:root:{'0' * 64}", f"rag::{'0' * 64}", f"a b:select:{'0' * 64}"],
 )
-def test_a_malformed_key_is_refused(text: str) -> None:
+def test_malformed_key_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="boundarymorph key"):
         KeyRing([text])
 
 
-def test_a_secret_in_place_of_a_key_is_not_repeated() -> None:
+def test_secret_configured_as_a_key_is_not_repeated_in_the_error() -> None:
     secret, key = callers.make_key("rag", [Scope.SELECT])
     for text in (secret, f"rag:{secret}", f"rag:select:{secret}", f"{secret[:9]} {secret[9:]}:select"):
         with pytest.raises(InvalidConfiguration) as raised:
@@ -66,18 +66,18 @@ def test_a_secret_in_place_of_a_key_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("indexes", ["", ":photos", ":photos,team-*", ":*", "::acme", ":photos,team-*:acme"])
-def test_a_configured_key_reads_as_it_is_written(indexes: str) -> None:
+def test_parsed_key_is_written_back_unchanged(indexes: str) -> None:
     text = f"rag:admin,select:{'0f' * 32}{indexes}"
     assert str(callers.parse_key(text)) == text
 
 
 class TestTenants:
     @pytest.mark.parametrize("tenant", ["", "a b", "a:b", "_x", "x" * 65])
-    def test_a_malformed_tenant_is_refused(self, tenant: str) -> None:
+    def test_malformed_tenant_is_refused(self, tenant: str) -> None:
         with pytest.raises(InvalidConfiguration, match="'rag' has a tenant"):
             callers.parse_key(f"rag:select:{'0f' * 32}::{tenant}")
 
-    def test_each_caller_has_the_tenant_of_its_key(self) -> None:
+    def test_caller_has_the_tenant_of_its_key(self) -> None:
         (mine, one), (theirs, other) = (
             callers.make_key("a", [Scope.SELECT], tenant="acme"),
             callers.make_key("b", [Scope.SELECT]),
@@ -87,7 +87,7 @@ class TestTenants:
         assert ring.caller(f"Bearer {theirs}").tenant == KeyRing([]).caller(None).tenant == ""
         assert ring.caller(f"Bearer {mine}").sees_all
 
-    def test_a_caller_has_one(self) -> None:
+    def test_caller_or_secret_with_several_tenants_is_refused(self) -> None:
         zeros, ones = "0" * 64, "1" * 64
         KeyRing([f"a:select:{zeros}::acme", f"a:write:{ones}:photos:acme", f"b:select:{'2' * 64}"])
         for texts in (
@@ -100,7 +100,7 @@ class TestTenants:
 
 class TestIndexes:
     @pytest.mark.parametrize("indexes", ["", ",", "photos,", "Photos", "a b", "a*b", "**", "_x"])
-    def test_a_malformed_name_of_an_index_is_refused(self, indexes: str) -> None:
+    def test_key_with_a_malformed_index_name_is_refused(self, indexes: str) -> None:
         with pytest.raises(InvalidConfiguration, match="'rag' is for indexes"):
             callers.parse_key(f"rag:select:{'0f' * 32}:{indexes}")
 
@@ -112,14 +112,16 @@ class TestIndexes:
             ([], ["anything"], []),
         ],
     )
-    def test_of_one_key(self, indexes: list[str], seen: list[str], unseen: list[str]) -> None:
+    def test_key_sees_only_indexes_that_match_its_patterns(
+        self, indexes: list[str], seen: list[str], unseen: list[str]
+    ) -> None:
         secret, key = callers.make_key("rag", [Scope.SELECT], indexes)
         caller = KeyRing([str(key)]).caller(f"Bearer {secret}").within(Scope.SELECT)
         assert all(map(caller.sees, seen))
         assert not any(map(caller.sees, unseen))
         assert caller.sees_all == (not indexes)
 
-    def test_go_with_the_scope_of_their_key(self) -> None:
+    def test_indexes_of_a_secret_with_two_keys_depend_on_the_scope(self) -> None:
         """One secret may be configured twice: to read all indexes, and to write to one."""
         secret, reading = callers.make_key("rag", [Scope.SELECT])
         writing = f"rag:write:{reading.sha256}:own"

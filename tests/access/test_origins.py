@@ -67,7 +67,7 @@ async def test_every_route_checks_the_host(tmp_path: Path, role: str) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "status"), [((), 200), (ALLOWED, 403), (("*",), 200), ((*ALLOWED, "*"), 200)])
-async def test_key_replaces_the_check_unless_hosts_are_set(
+async def test_key_replaces_the_host_check_unless_hosts_are_set(
     tmp_path: Path, allowed: tuple[str, ...], status: int
 ) -> None:
     settings = Settings(data_directory=tmp_path, keys=(str(KEY),), allowed_hosts=allowed)

@@ -41,7 +41,9 @@ def unshared() -> float:
 
 
 class TestCounting:
-    async def test_at_the_limit_and_over_it(self, opened: AsyncExitStack, url: str | None) -> None:
+    async def test_rate_limit_admits_up_to_the_limit_and_refuses_the_next(
+        self, opened: AsyncExitStack, url: str | None
+    ) -> None:
         limits, before = limits_of(opened, url, default="3/hour"), unshared()
         decisions = [await limits.take("rag") for _ in range(4)]
         assert [decision.limits[0].remaining for decision in decisions] == [2, 1, 0, 0]
@@ -52,14 +54,16 @@ class TestCounting:
         assert 1 <= raised.value.retry_after <= 3_600
         assert unshared() == before
 
-    async def test_of_several_the_first_that_is_used_up_refuses(self, opened: AsyncExitStack, url: str | None) -> None:
+    async def test_rate_limit_that_is_used_up_first_refuses(self, opened: AsyncExitStack, url: str | None) -> None:
         limits = limits_of(opened, url, default="4/day; 2/hour")
         assert await admitted(limits, "rag", 4) == [True, True, False, False]
         decision = await limits.take("rag")
         assert [limit.name for limit in decision.limits] == ['"2-in-3600s"']
         assert decision.refused == decision.limits[0]
 
-    async def test_a_caller_without_a_limit_is_always_admitted(self, opened: AsyncExitStack, url: str | None) -> None:
+    async def test_caller_without_a_rate_limit_is_always_admitted(
+        self, opened: AsyncExitStack, url: str | None
+    ) -> None:
         limits = limits_of(opened, url, default="1/hour", keys={"batch": "unlimited"})
         assert [await limits.take("batch") for _ in range(3)] == [Decision()] * 3
         assert await limits_of(opened, url).take("rag") == Decision()
@@ -67,14 +71,16 @@ class TestCounting:
 
 class TestRedis:
     @pytest.mark.parametrize("settings", [{"default": "3/hour"}, {"keys": {"rag": "3/hour"}}])
-    async def test_two_share_a_limit(
+    async def test_two_processes_share_a_rate_limit_through_redis(
         self, opened: AsyncExitStack, server: RedisServer, settings: dict[str, Any]
     ) -> None:
         one, two = (limits_of(opened, server.url, **settings) for _ in range(2))
         assert [*await admitted(one, "rag", 2), *await admitted(two, "rag", 2)] == [True, True, True, False]
         assert await admitted(one, "rag", 1) == [False]
 
-    async def test_requests_are_counted_here_while_redis_hangs(self, opened: AsyncExitStack, tmp_path: Path) -> None:
+    async def test_requests_are_counted_in_the_process_while_redis_hangs(
+        self, opened: AsyncExitStack, tmp_path: Path
+    ) -> None:
         server = RedisServer(tmp_path)
         limits, before = limits_of(opened, server.url, default="2/hour", timeout=0.05), unshared()
         server.hang()
@@ -89,12 +95,12 @@ class TestRedis:
 
 class TestSettings:
     @pytest.mark.parametrize("text", ["100", "-1/second", "0/minute", "1/fortnight", "1/second; 2"])
-    def test_a_malformed_limit_is_refused(self, text: str) -> None:
+    def test_malformed_rate_limit_is_refused(self, text: str) -> None:
         for settings in ({"default": text}, {"keys": {"rag": text}}):
             with pytest.raises(ValidationError, match="100/minute"):
                 RateLimitSettings.model_validate(settings)
 
-    def test_a_key_that_is_not_there(self) -> None:
+    def test_rate_limit_of_an_unknown_key_is_refused(self) -> None:
         with pytest.raises(InvalidConfiguration, match="'bacth'"):
             RateLimits(RateLimitSettings(keys={"bacth": "1/hour"}), NAMES, url=None)
 
@@ -106,7 +112,7 @@ class TestService:
         async with serving(Settings(data_directory=tmp_path, keys=KEYS, rate_limits=rates)) as client:
             yield client
 
-    async def test_tells_how_a_caller_stands(self, limited: httpx.AsyncClient) -> None:
+    async def test_response_headers_show_the_rate_limits_and_what_remains(self, limited: httpx.AsyncClient) -> None:
         responses = [await limited.get("/indexes", headers=bearer(SECRETS["rag"][0])) for _ in range(4)]
         answer(responses[0])
         assert responses[0].headers["ratelimit-policy"] == '"3-in-3600s";q=3;w=3600, "90-in-86400s";q=90;w=86400'
@@ -116,6 +122,6 @@ class TestService:
         assert 1 <= int(responses[3].headers["retry-after"]) <= 3_600
         assert responses[3].headers["ratelimit"].startswith('"3-in-3600s";r=0;t=')
 
-    async def test_refuses_before_the_body_is_read(self, limited: httpx.AsyncClient) -> None:
+    async def test_rate_limit_refuses_before_the_body_is_read(self, limited: httpx.AsyncClient) -> None:
         problem(await limited.post("/select", content=b"{", headers=bearer(SECRETS["batch"][0])), 422, "invalid-input")
         problem(await limited.post("/select", content=b"{", headers=bearer(SECRETS["batch"][0])), 429, "rate-limited")

@@ -38,7 +38,7 @@ class TestTenants:
 
     @pytest.mark.parametrize("guesser", MADE)
     @pytest.mark.parametrize("first", ["ada", "nobody"])
-    async def test_only_the_keys_of_a_tenant_share_its_known_scores(
+    async def test_cached_scores_are_shared_only_within_a_tenant(
         self, client: httpx.AsyncClient, first: str, guesser: str
     ) -> None:
         paid = await select(client, first)
@@ -55,7 +55,7 @@ class TestTenants:
             ranked = answer(await client.post("/rerank", json=rerank, headers=headers))["boundarymorph"]
             assert ranked["cross_encoder_calls"] == 0
 
-    async def test_nor_what_is_being_scored(self, client: httpx.AsyncClient) -> None:
+    async def test_scores_in_flight_are_not_shared_between_tenants(self, client: httpx.AsyncClient) -> None:
         """A score that another tenant waits for is not shared either."""
         answers = await asyncio.gather(*(select(client, who, reuse=False) for who in ("ada", "grace", "nobody")))
         assert [found["usage"]["cross_encoder_calls"] for found in answers] == [5, 5, 5]

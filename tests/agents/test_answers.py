@@ -27,7 +27,7 @@ def documents(*texts: str) -> list[dict[str, Any]]:
 class TestBeginning:
     @DRAWS
     @given(TEXT, st.integers(1, 60))
-    def test_it_is_a_part_that_fits(self, text: str, tokens: int) -> None:
+    def test_beginning_is_the_longest_prefix_that_fits_the_tokens(self, text: str, tokens: int) -> None:
         part = beginning(text, tokens)
         assert text.startswith(part) and len(part.encode()) <= 4 * tokens
         assert (part == text) == (len(text.encode()) <= 4 * tokens)
@@ -41,14 +41,14 @@ class TestBeginning:
             ("漢" * 9, "漢" * 4),
         ],
     )
-    def test_it_ends_after_a_blank_that_is_near(self, text: str, part: str) -> None:
+    def test_beginning_ends_after_a_nearby_blank(self, text: str, part: str) -> None:
         assert beginning(text, 3) == part
 
 
 class TestFitted:
     @DRAWS
     @given(st.lists(DOCUMENT, max_size=12), st.integers(200, 2_000))
-    def test_leading_documents_are_kept(self, given: list[dict[str, Any]], tokens: int) -> None:
+    def test_fitted_keeps_the_leading_documents(self, given: list[dict[str, Any]], tokens: int) -> None:
         kept = fitted(given, tokens)
         for document, whole in zip(kept, given, strict=False):
             assert document["id"] == whole["id"]
@@ -58,7 +58,7 @@ class TestFitted:
                 assert document == whole
         assert kept == given or len(kept) < len(given) or any("next_offset" in document for document in kept)
 
-    def test_a_long_text_leaves_room_for_short_ones(self) -> None:
+    def test_fitted_cuts_a_long_text_to_keep_short_ones(self) -> None:
         first, *others = fitted(documents("word " * 9_999, "short", "word " * 200), 1_000)
         assert 450 < size(first["text"]) <= 501 and first["text"] == ("word " * 9_999)[: first["next_offset"]]
         assert [document["text"] for document in others] == ["short", "word " * 200]
@@ -67,7 +67,7 @@ class TestFitted:
 class TestListed:
     @DRAWS
     @given(st.lists(INDEX, max_size=40), st.integers(10, 1_000))
-    def test_names_are_kept_longest(self, indexes: list[dict[str, Any]], tokens: int) -> None:
+    def test_listed_drops_descriptions_before_index_names(self, indexes: list[dict[str, Any]], tokens: int) -> None:
         kept = listed(indexes, tokens)
         assert sum(map(size, kept)) <= tokens
         assert [index["name"] for index in kept] == [index["name"] for index in indexes[: len(kept)]]

@@ -75,7 +75,7 @@ def researcher(request: dict[str, Any]) -> dict[str, Any]:
     return {"content": f"```json\n{json.dumps(said)}\n```"}
 
 
-async def test_deep_research_asks_on_and_cites(service: Running, example: Any) -> None:
+async def test_deep_research_example_asks_further_questions_and_cites(service: Running, example: Any) -> None:
     model, log = Scripted(researcher), list[str]()
     async with research(example, service, model, log) as asking:
         answer = await asking.answer()
@@ -94,7 +94,9 @@ async def test_deep_research_asks_on_and_cites(service: Running, example: Any) -
     assert len(read) == len(set(read)) > 16
 
 
-async def test_functions_are_called_by_a_model(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_function_calling_example_runs_the_tools_a_model_calls(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = iter(["papers/p3", "papers/none"])
 
     def say(request: dict[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,9 @@ async def can_be_cancelled(client: Client, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "transport", [Transport.HTTP, Transport.LEGACY, pytest.param(Transport.STDIO, marks=pytest.mark.slow)]
 )
-async def test_client_of_the_sdk(serve: Serve, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mcp_serves_the_client_of_the_sdk(
+    serve: Serve, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serve() as service:
         async with service.connect(transport) as client:
             await describes_itself(client)
@@ -119,7 +121,7 @@ async def test_client_of_the_sdk(serve: Serve, transport: Transport, monkeypatch
                 await can_be_cancelled(client, monkeypatch)
 
 
-async def test_a_key_sees_its_indexes(service: Running) -> None:
+async def test_mcp_tools_show_a_key_only_its_indexes(service: Running) -> None:
     async with service.connect(name="narrow") as client:
         assert [index["name"] for index in (await structured(client, "list_indexes"))["indexes"]] == ["papers"]
         assert len((await structured(client, "search", query="q"))["results"]) == 10  # the only one that it may
@@ -128,7 +130,7 @@ async def test_a_key_sees_its_indexes(service: Running) -> None:
 
 
 @pytest.mark.strangers
-async def test_every_request_counts_against_the_rate_of_the_key(serve: Serve) -> None:
+async def test_every_mcp_request_counts_against_the_rate_limit_of_its_key(serve: Serve) -> None:
     wrong = {"name": "fetch", "arguments": {}}
     methods = [("initialize", BEGIN), ("tools/list", {}), ("ping", {}), ("tools/call", wrong)]
     requests = [request(method, params) for method, params in methods]
@@ -146,7 +148,7 @@ async def test_every_request_counts_against_the_rate_of_the_key(serve: Serve) ->
 
 
 @pytest.mark.parametrize(("name", "status", "slug"), [(None, 401, "unauthenticated"), ("writer", 403, "forbidden")])
-async def test_a_caller_without_the_scope_is_refused(
+async def test_mcp_refuses_a_caller_without_the_scope(
     service: Running, name: str | None, status: int, slug: str
 ) -> None:
     headers = {} if name is None else {"authorization": f"Bearer {SECRETS[name][0]}"}
@@ -156,7 +158,7 @@ async def test_a_caller_without_the_scope_is_refused(
     assert refusal.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
 
-async def test_there_are_no_sessions_and_no_large_bodies(serve: Serve) -> None:
+async def test_mcp_has_no_sessions_and_refuses_large_bodies(serve: Serve) -> None:
     """Nor anything else than POST: nobody can keep a stream open in which nothing comes."""
     with serve(agents=AgentSettings(body_bytes=1024)) as service:
         async with service.api() as api:
@@ -168,7 +170,7 @@ async def test_there_are_no_sessions_and_no_large_bodies(serve: Serve) -> None:
             problem(await api.post("/mcp", content=b" " * 1025), 413, "body-too-large")
 
 
-async def test_an_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
+async def test_mcp_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
     with serve(agents=AgentSettings(answer_tokens=1_000)) as service:
         async with service.connect() as client:
             selected = await structured(client, "select_documents", **PAPERS, k=40, budget=0)
@@ -189,7 +191,7 @@ async def test_an_answer_has_no_more_tokens_than_allowed(serve: Serve) -> None:
 
 
 @pytest.mark.slow
-async def test_stdio_serves_the_indexes_of_this_machine(tmp_path: Path) -> None:
+async def test_mcp_over_stdio_serves_the_indexes_of_the_data_directory(tmp_path: Path) -> None:
     documents, data = tmp_path / "docs.jsonl", tmp_path / "data"
     documents.write_text('{"id": "harp", "text": "A harp stands upright."}\n{"id": "tram", "text": "Trams leave."}\n')
     built = await asyncio.to_thread(boundarymorph, "index", "build", "things", "--from", str(documents), data=data)

@@ -1,14 +1,16 @@
 """What the tools answer, and what they say of arguments that are wrong."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
 from boundarymorph.agents import answers, tools
+from boundarymorph.retrieval.artifacts import FILE
 from boundarymorph.settings import AgentSettings
-from tests.agents.conftest import LONG, Running, Serve, refused, structured
+from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
 from tests.fakes.scorer import score_of
 from tests.fakes.service import problem
 
@@ -49,7 +51,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.strangers
-async def test_arguments_may_be_strings_of_json(service: Running) -> None:
+async def test_tool_arguments_may_be_strings_of_json(service: Running) -> None:
     async with service.connect() as client:
         for given, count in UNDERSTOOD:
             found = await structured(client, "select_documents", **QUERY, **given)
@@ -58,7 +60,7 @@ async def test_arguments_may_be_strings_of_json(service: Running) -> None:
             assert (await structured(client, "search", query=query, index="papers"))["results"]
 
 
-async def test_mistakes_are_refused_with_what_to_do(service: Running) -> None:
+async def test_tool_refuses_wrong_arguments_and_says_what_to_do(service: Running) -> None:
     async with service.connect() as client:
         for tool, given, said in MISTAKES:
             message = await refused(client, tool, **given)
@@ -68,14 +70,14 @@ async def test_mistakes_are_refused_with_what_to_do(service: Running) -> None:
 
 
 class TestSelectDocuments:
-    async def test_max_tokens_is_of_the_texts(self, service: Running) -> None:
+    async def test_select_documents_counts_max_tokens_over_texts_only(self, service: Running) -> None:
         async with service.connect() as client:
             found = await structured(client, "select_documents", **QUERY, max_tokens=40, filter={"year": {"gt": 2010}})
         assert 8 < len(found["documents"]) < 29
         assert sum(answers.size(document["text"]) for document in found["documents"]) <= 2 * 40
         assert not any("next_offset" in document for document in found["documents"])
 
-    async def test_a_note_says_that_there_is_no_answer(self, service: Running) -> None:
+    async def test_select_documents_notes_that_the_answer_is_missing(self, service: Running) -> None:
         """By the scores of the 40 papers, the best of which is known here; a budget for all leaves no doubt."""
         best = max(score_of(QUERY["query"], f"Paper {n}\n{LONG if n == 7 else f'text {n}'}") for n in range(40))
         async with service.connect() as client:
@@ -86,7 +88,7 @@ class TestSelectDocuments:
             assert "answerable" not in await structured(client, "search", query="q", index="papers")
 
     @pytest.mark.strangers
-    async def test_notes_say_why_there_is_nothing(self, service: Running) -> None:
+    async def test_select_documents_notes_why_nothing_was_found(self, service: Running) -> None:
         async with service.connect() as client:
             found = await structured(client, "select_documents", **QUERY, budget=40, min_relevance=1)
             assert found["documents"] == []
@@ -95,7 +97,21 @@ class TestSelectDocuments:
                 found = await structured(client, "select_documents", **QUERY, budget=0, **wrong)
                 assert "the fields of this index are year (number), url (string)" in found["notes"]
 
-    async def test_a_text_that_does_not_fit_is_cut_and_fetch_reads_on(self, serve: Serve) -> None:
+    @pytest.mark.parametrize("transport", Transport)
+    async def test_note_about_an_index_is_shown_once_to_each_caller(
+        self, serve: Serve, tmp_path: Path, transport: Transport
+    ) -> None:
+        with serve() as service:
+            (tmp_path / "indexes" / "papers" / FILE).write_bytes(b"{")
+            for name in ("narrow", "rare"):
+                async with service.connect(transport, name) as client:
+                    for shown in (1, 0, 0):
+                        found = await structured(client, "select_documents", **QUERY, distinct="uri")
+                        about_index = [note for note in found["notes"] if "the index cannot be read" in note]
+                        assert len(about_index) == shown
+                        assert [note for note in found["notes"] if "'uri'" in note], "notes about a query come again"
+
+    async def test_fetch_continues_a_text_that_select_documents_cut(self, serve: Serve) -> None:
         call = {**QUERY, "k": 5, "budget": 0, "filter": {"year": {"gte": 2005, "lte": 2009}}}
         with serve(agents=AgentSettings(answer_tokens=2_000)) as service:
             async with service.connect() as client:
@@ -109,13 +125,13 @@ class TestSelectDocuments:
 
 class TestIndexes:
     @pytest.mark.strangers
-    async def test_the_only_one_need_not_be_named(self, service: Running) -> None:
+    async def test_tools_default_to_the_only_index_of_the_key(self, service: Running) -> None:
         async with service.connect(name="narrow") as client:
             assert len((await structured(client, "select_documents", query="q", k="2"))["documents"]) == 2
             assert (await structured(client, "fetch", id="p3"))["text"] == "text 3"
 
     @pytest.mark.strangers
-    async def test_the_one_of_the_settings_need_not_be_named_even_where_ids_have_slashes(self, serve: Serve) -> None:
+    async def test_tools_default_to_the_configured_index_for_ids_with_slashes(self, serve: Serve) -> None:
         ids = ["man/lsof.8.txt#2", "man/8/lsof.8.txt#2", "a\u2028b"]
         text = "one\u2028two\u2029three\u0085four"
         with serve(agents=AgentSettings(index="papers")) as service, service.client() as writer:
@@ -128,7 +144,7 @@ class TestIndexes:
 
 
 class TestLoading:
-    async def test_without_the_extra_the_service_says_what_to_install(
+    async def test_mcp_without_its_extra_says_what_to_install(
         self, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "mcp_types", None)

@@ -51,7 +51,7 @@ def of_scorer(tmp_path: Path) -> Callable[[Faulty], Any]:
 
 
 @pytest.mark.parametrize("wrong", [1.01, -0.5, math.inf, math.nan])
-async def test_one_bad_score_costs_the_others_nothing(
+async def test_one_unusable_score_leaves_the_others_in_use(
     of_scorer: Callable[[Faulty], Any], wrong: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     scorer = Faulty(first(wrong))
@@ -74,7 +74,7 @@ async def test_one_bad_score_costs_the_others_nothing(
         pytest.param(lambda values: values[:, np.newaxis], id="another shape"),
     ],
 )
-async def test_an_unusable_answer_is_a_failure_of_the_scorer(
+async def test_unusable_answer_counts_as_a_failure_of_the_scorer(
     of_scorer: Callable[[Faulty], Any], change: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with of_scorer(Faulty(change)) as client:
@@ -87,7 +87,7 @@ async def test_an_unusable_answer_is_a_failure_of_the_scorer(
 
 
 @pytest.mark.parametrize("score", [1.0000001, -1e-7])
-async def test_a_known_score_is_rounded_into_range(of_scorer: Callable[[Faulty], Any], score: float) -> None:
+async def test_given_score_slightly_out_of_range_is_clipped(of_scorer: Callable[[Faulty], Any], score: float) -> None:
     async with of_scorer(Faulty(lambda values: values)) as client:
         pool = [{"id": "a", "text": "one", "cross_encoder_score": score}, {"id": "b", "text": "two"}]
         for more in ({"pool": pool}, {"pool": ["one", "two"], "known_scores": {"0": score}}):

@@ -47,7 +47,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 @pytest.mark.parametrize(
     ("texts", "content", "words"), [(BLANK, False, False), (WITHOUT_WORDS, True, False), (READABLE, True, True)]
 )
-async def test_text_has_content_or_words(texts: list[str], content: bool, words: bool) -> None:
+async def test_blank_texts_and_texts_without_words_are_recognized(texts: list[str], content: bool, words: bool) -> None:
     for text in texts:
         assert (has_content(text), has_words(text)) == (content, words), text
 
@@ -62,7 +62,7 @@ async def test_document_without_words_is_last(client: httpx.AsyncClient) -> None
 
 
 @pytest.mark.parametrize("more", [{}, {"budget": 0}, {"budget": 1}, {"method": "boundarymorph"}, {"diversity": 0.5}])
-async def test_blank_documents_are_last_in_a_selection_and_cost_nothing(
+async def test_select_ranks_blank_documents_last_without_a_call(
     client: httpx.AsyncClient, more: dict[str, Any]
 ) -> None:
     pool = [{"text": text} for text in [*BLANK, "a", "b", "c"]]
@@ -78,7 +78,7 @@ async def test_blank_documents_are_last_in_a_selection_and_cost_nothing(
 
 
 @pytest.mark.parametrize("budget", [None, 1])
-async def test_blank_documents_are_last_in_a_ranking(client: httpx.AsyncClient, budget: int | None) -> None:
+async def test_rerank_ranks_blank_documents_last(client: httpx.AsyncClient, budget: int | None) -> None:
     for path, field in (("/v1/rerank", "documents"), ("/rerank", "texts")):
         given = {"query": "q", field: ["", "a", " ", "b"]} | ({} if budget is None else {"budget": budget})
         ranked: Any = answer(await client.post(path, json=given))

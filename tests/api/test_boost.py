@@ -40,7 +40,9 @@ async def source(
 
 
 @pytest.mark.parametrize("budget", [COUNT, 8, 0])
-async def test_value_is_relevance_times_boost(source: tuple[httpx.AsyncClient, dict[str, Any]], budget: int) -> None:
+async def test_select_value_is_relevance_times_boost(
+    source: tuple[httpx.AsyncClient, dict[str, Any]], budget: int
+) -> None:
     """Of the scores and, where there are few or none, of what is expected."""
     client, given = source
     body = await select(client, query=QUERY, k=10, budget=budget, boost=RULES, relevance="scorer", **given)
@@ -61,7 +63,7 @@ async def test_value_is_relevance_times_boost(source: tuple[httpx.AsyncClient, d
         assert all(document["relevance"] == relevance[document["id"]] for document in documents)
 
 
-async def test_documents_of_a_pool_have_weights_of_their_own(client: httpx.AsyncClient) -> None:
+async def test_weight_of_a_pool_document_multiplies_its_value(client: httpx.AsyncClient) -> None:
     weights = {"d3": 50.0, "d38": 0.01}
     pool = [document | ({"weight": weights[document["id"]]} if document["id"] in weights else {}) for document in POOL]
     for boost in (None, RULES):
@@ -71,7 +73,7 @@ async def test_documents_of_a_pool_have_weights_of_their_own(client: httpx.Async
         assert [document["id"] for document in body["documents"]] == expected
 
 
-async def test_what_people_find_is_boosted(client: httpx.AsyncClient) -> None:
+async def test_boost_multiplies_relevance_to_people(client: httpx.AsyncClient) -> None:
     plain, boosted = [
         await select(client, query=QUERY, pool=POOL, k=COUNT, budget=10, reuse=False, **more)
         for more in ({}, {"boost": RULES})
@@ -82,7 +84,7 @@ async def test_what_people_find_is_boosted(client: httpx.AsyncClient) -> None:
     assert values == sorted(values, reverse=True) != [document["relevance"] for document in plain["documents"]]
 
 
-async def test_several_queries_share_the_boosts(client: httpx.AsyncClient) -> None:
+async def test_boost_applies_to_several_queries(client: httpx.AsyncClient) -> None:
     queries = [{"query": QUERY, "weight": 0.5}, "other"]
     asked = {"queries": queries, "pool": POOL, "budget": 2 * COUNT, "relevance": "scorer"}
     body = await select(client, **asked, k=8, boost=RULES)
@@ -94,7 +96,7 @@ async def test_several_queries_share_the_boosts(client: httpx.AsyncClient) -> No
         assert document["value"] == pytest.approx(relevance[document["id"]] * boost_of(document["id"]))
 
 
-async def test_min_relevance_goes_by_relevance(client: httpx.AsyncClient) -> None:
+async def test_min_relevance_compares_relevance_without_boost(client: httpx.AsyncClient) -> None:
     least = sorted(SCORES.values())[-12]
     asked = {"query": QUERY, "pool": POOL, "budget": COUNT, "relevance": "scorer", "min_relevance": least}
     body = await select(client, **asked, k=COUNT, boost=RULES)
@@ -104,20 +106,20 @@ async def test_min_relevance_goes_by_relevance(client: httpx.AsyncClient) -> Non
     )
 
 
-async def test_a_field_that_no_candidate_has_is_named(client: httpx.AsyncClient) -> None:
+async def test_boost_by_a_missing_field_is_warned_of(client: httpx.AsyncClient) -> None:
     rules = [*RULES, {"field_value_factor": {"field": "clicks"}}]
     body = await select(client, query=QUERY, pool=POOL, k=5, boost=rules)
     (warning,) = [one for one in body["warnings"] if one["slug"] == "field-not-found"]
     assert "'clicks'" in warning["message"]
 
 
-async def test_documents_without_text_are_worth_nothing(client: httpx.AsyncClient) -> None:
+async def test_blank_document_has_no_value_whatever_its_weight(client: httpx.AsyncClient) -> None:
     pool = [{"text": "", "weight": 1_000}, *POOL[:3]]
     body = await select(client, query=QUERY, pool=pool, k=4, budget=4)
     assert body["documents"][-1]["value"] == body["documents"][-1]["relevance"] == 0.0
 
 
-async def test_as_many_rules_as_there_may_be(client: httpx.AsyncClient) -> None:
+async def test_select_accepts_the_most_boost_rules_allowed(client: httpx.AsyncClient) -> None:
     assert (await select(client, query=QUERY, pool=POOL, k=5, boost=[LIKED] * MAX_RULES))["documents"]
 
 

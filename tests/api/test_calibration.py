@@ -37,7 +37,7 @@ def calibrated(settings: Settings, tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize("relevance", ["human", "scorer"])
-async def test_a_document_has_its_probability_and_its_score(calibrated: Settings, relevance: str) -> None:
+async def test_calibrated_document_has_a_probability_and_its_score(calibrated: Settings, relevance: str) -> None:
     request = {"query": QUERY, "pool": POOL, "budget": 10, "k": 20, "explain": True, "relevance": relevance}
     async with filled(calibrated) as client:
         plain = answer(await client.post("/select", json={**request, "calibration": False}))
@@ -57,7 +57,9 @@ async def test_a_document_has_its_probability_and_its_score(calibrated: Settings
 
 
 @pytest.mark.parametrize("source", ["index", "pool"])
-async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, tmp_path: Path, source: str) -> None:
+async def test_trust_of_the_calibration_is_used_and_may_stop_calls(
+    settings: Settings, tmp_path: Path, source: str
+) -> None:
     async def selected(trust: Choice, **fields: object) -> Any:
         made = replace(MADE, maps={}, trust=trust)
         (tmp_path / "pools.json").write_bytes(orjson.dumps(made.to_json()))
@@ -85,7 +87,7 @@ async def test_measured_trust_is_used_and_can_mean_no_calls(settings: Settings, 
     assert without["usage"]["cross_encoder_calls"] > 0 and without["scorer"]["trust"] == "normal"
 
 
-async def test_the_calibration_of_an_index_is_not_that_of_pools_or_of_another_index(
+async def test_calibration_of_an_index_applies_to_that_index_only(
     client: httpx.AsyncClient, settings: Settings
 ) -> None:
     artifacts(settings, "texts").change(calibration=MADE)
@@ -97,7 +99,7 @@ async def test_the_calibration_of_an_index_is_not_that_of_pools_or_of_another_in
 
 
 @pytest.mark.parametrize("through_gateway", [False, True])
-async def test_artifacts_that_are_damaged_are_named_and_searches_go_on(
+async def test_damaged_artifacts_are_reported_and_searches_succeed(
     tmp_path: Path, through_gateway: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(data_directory=tmp_path)
@@ -116,7 +118,7 @@ async def test_artifacts_that_are_damaged_are_named_and_searches_go_on(
 
 
 @pytest.mark.parametrize("through_gateway", [False, True])
-async def test_artifacts_are_read_and_changed(tmp_path: Path, through_gateway: bool) -> None:
+async def test_artifacts_route_reads_and_changes_artifacts(tmp_path: Path, through_gateway: bool) -> None:
     settings = Settings(data_directory=tmp_path)
     await fill_directory(tmp_path)
     path = "/indexes/texts/artifacts"
@@ -137,7 +139,7 @@ async def test_artifacts_are_read_and_changed(tmp_path: Path, through_gateway: b
         assert artifacts(settings, "texts").read() == Artifacts()
 
 
-async def test_rerank_routes_have_the_calibration_of_pools_and_take_a_threshold(calibrated: Settings) -> None:
+async def test_rerank_routes_apply_the_pool_calibration_and_a_threshold(calibrated: Settings) -> None:
     request = {"query": QUERY, "documents": [document["text"] for document in POOL]}
     calibrated = calibrated.model_copy(update={"policies": Settings(policies={"raw": {"calibration": False}}).policies})
     async with filled(calibrated) as client:

@@ -55,7 +55,7 @@ async def select(client: httpx.AsyncClient, **request: Any) -> dict[str, Any]:
     return answer(await client.post("/select", json={"query": QUERY, "budget": 100, **request}))
 
 
-async def test_distinct_copies_cost_one_call(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
+async def test_copies_of_a_text_cost_one_call(client: httpx.AsyncClient, source: dict[str, Any]) -> None:
     body = await select(client, **source, k=COUNT)
     assert body["usage"]["cross_encoder_calls"] == len(set(TEXTS.values())) == 46
     found = {document["id"]: document["cross_encoder_score"] for document in body["documents"]}
@@ -72,7 +72,7 @@ async def test_distinct_copies_cost_one_call(client: httpx.AsyncClient, source: 
         ({"by": "page.url", "at_most": 2}, PAGES, 2),
     ],
 )
-async def test_distinct_returns_no_more_of_a_group(
+async def test_distinct_bounds_the_documents_of_each_group(
     client: httpx.AsyncClient, source: dict[str, Any], distinct: Any, groups: dict[str, str], at_most: int, budget: int
 ) -> None:
     body = await select(client, **source, k=10, distinct=distinct, budget=budget)
@@ -114,7 +114,7 @@ async def passages(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         ({"queries": ["a", "b"], "query": None, "distinct": False}, 30),
     ],
 )
-async def test_distinct_may_be_a_default_of_the_index(
+async def test_distinct_defaults_to_the_setting_of_the_index(
     passages: httpx.AsyncClient, given: dict[str, Any], count: int
 ) -> None:
     """Unless the request does."""
@@ -128,7 +128,7 @@ async def test_distinct_may_be_a_default_of_the_index(
 
 @pytest.mark.strangers
 @pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 2)])
-async def test_distinct_holds_for_several_queries(passages: httpx.AsyncClient, budget: int, k: int) -> None:
+async def test_distinct_bounds_groups_across_several_queries(passages: httpx.AsyncClient, budget: int, k: int) -> None:
     """With so few candidates the queries find different passages of a file."""
     asked = {"queries": ["a", "b", "c"], "index": "passages", "budget": budget, "depth": 4, "k": k}
     body = answer(await passages.post("/select", json={**asked, "return_documents": True}))
@@ -139,7 +139,7 @@ async def test_distinct_holds_for_several_queries(passages: httpx.AsyncClient, b
 
 @pytest.mark.strangers
 @pytest.mark.parametrize("budget", [0, 30])
-async def test_objective_returns_every_passage_that_it_found(passages: httpx.AsyncClient, budget: int) -> None:
+async def test_objective_ignores_the_distinct_default_of_the_index(passages: httpx.AsyncClient, budget: int) -> None:
     """The limit of the index is for the best k documents."""
     known = {document["id"]: 1.0 for document in PASSAGES[:20]}
     asked = {"query": QUERY, "index": "passages", "objective": {"find": 0.9}, "budget": budget}

@@ -1,5 +1,8 @@
-"""What every route has in common at the edge: methods, types, what Accept says, paths, secrets, on whose behalf its
-work is done, and what no route should raise."""
+"""Test the behaviour that all routes share at the edge.
+
+These are methods, types, Accept, paths, secrets, the caller that work is done for, and errors that no route should
+raise.
+"""
 
 import gzip
 import inspect
@@ -58,7 +61,9 @@ class TestMethods:
 @pytest.mark.strangers
 @pytest.mark.parametrize("path", ["/select", "/v2/rerank", "/mcp", "/indexes/texts/documents", "/nowhere"])
 @pytest.mark.parametrize("encoding", ["X-Gzip", "identity, gzip"])
-async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClient, path: str, encoding: str) -> None:
+async def test_compressed_body_is_refused_with_its_encoding_named(
+    client: httpx.AsyncClient, path: str, encoding: str
+) -> None:
     headers = {"content-type": "application/json", "content-encoding": encoding}
     refused = await client.post(path, content=gzip.compress(b'{"query": "q"}'), headers=headers)
     assert f"{encoding.lower()!r}" in problem(refused, 415, "unsupported-media-type")
@@ -68,7 +73,7 @@ async def test_a_compressed_body_is_refused_by_that_name(client: httpx.AsyncClie
 
 
 class TestUnknownNames:
-    async def test_of_uploaded_documents_are_told(self, client: httpx.AsyncClient) -> None:
+    async def test_upload_warns_of_unknown_fields_or_refuses_if_strict(self, client: httpx.AsyncClient) -> None:
         documents = [{"id": 1, "text": "a", "titel": "A"}, {"id": 2, "text": "b"}, {"id": 3, "text": "c", "titel": "C"}]
         path = "/indexes/texts/documents"
         for content, kind in (
@@ -101,7 +106,7 @@ STREAM = "text/event-stream"
         ("text/*, application/json;q=0.9", True),
     ],
 )
-def test_qualities(accept: str, streams: bool) -> None:
+def test_event_stream_is_preferred_by_accept_qualities(accept: str, streams: bool) -> None:
     request = Request({"type": "http", "headers": [(b"accept", accept.encode())]})
     assert prefers(request, STREAM) == streams
 
@@ -128,7 +133,9 @@ async def ask(client: httpx.AsyncClient, **headers: str) -> None:
 @pytest.mark.parametrize(
     ("address", "caller"), [("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("testclient", "testclient")]
 )
-async def test_without_keys_it_is_the_address(tmp_path: Path, told: list[str], address: str, caller: str) -> None:
+async def test_caller_without_a_key_is_its_network_address(
+    tmp_path: Path, told: list[str], address: str, caller: str
+) -> None:
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
     async with client_of(app) as client:
         await ready(client)
@@ -140,7 +147,7 @@ async def test_without_keys_it_is_the_address(tmp_path: Path, told: list[str], a
     assert told == [caller, caller], "a tool calls on behalf of its caller"
 
 
-async def test_whatever_works_for_a_request_knows_its_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_threads_scorer_and_encoder_receive_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads, the scorer and the encoder; what does not know it would take no turns."""
     told: dict[str, set[str]] = {}
 
@@ -185,9 +192,7 @@ async def test_whatever_works_for_a_request_knows_its_caller(tmp_path: Path, mon
     assert told == {name: {"127.0.0.1"} for name in ("run", "score", "encode_query", "encode_documents")}
 
 
-async def test_behind_a_proxy_on_this_machine_it_is_the_address_that_the_proxy_tells(
-    tmp_path: Path, told: list[str]
-) -> None:
+async def test_caller_behind_a_local_proxy_is_the_forwarded_address(tmp_path: Path, told: list[str]) -> None:
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
     async with on_socket(app) as url, httpx.AsyncClient(base_url=url) as client:
         await ready(client)
@@ -227,7 +232,7 @@ def app(tmp_path: Path) -> FastAPI:
     return app
 
 
-async def test_has_what_every_answer_has(app: FastAPI, log: io.StringIO) -> None:
+async def test_unexpected_error_is_a_problem_with_the_usual_headers(app: FastAPI, log: io.StringIO) -> None:
     async with client_of(app) as client:
         response = await client.get("/raises", headers={"x-request-id": "r1"})
         assert "private" not in problem(response, 500, "internal-error")
@@ -240,7 +245,7 @@ async def test_has_what_every_answer_has(app: FastAPI, log: io.StringIO) -> None
     assert "KeyError: 'a private matter'" in log.getvalue()
 
 
-async def test_after_an_answer_has_begun_breaks_it(app: FastAPI, log: io.StringIO) -> None:
+async def test_unexpected_error_in_a_stream_breaks_the_answer(app: FastAPI, log: io.StringIO) -> None:
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         with pytest.raises(KeyError):

@@ -38,7 +38,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
         yield client
 
 
-async def test_scores_are_the_cross_encoder_s(client: httpx.AsyncClient) -> None:
+async def test_select_scores_equal_those_of_the_cross_encoder(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "index": "few", "k": 7, "budget": 8, "rounds": 3, "return_documents": True}
     body = answer(await client.post("/select", json=request))
     model = OnnxCrossEncoder.embedded()
@@ -59,7 +59,7 @@ SHELF = [{"id": "bread", "text": "Yeast makes the dough rise."}, {"id": "book", 
 
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
-async def test_long_document_is_found_by_its_best_passage(client: httpx.AsyncClient, path: str) -> None:
+async def test_long_document_ranks_first_by_its_best_passage(client: httpx.AsyncClient, path: str) -> None:
     if path == "/select":
         request: dict[str, Any] = {"pool": SHELF, "k": 2, "budget": 6, "return_documents": True}
     else:
@@ -78,7 +78,7 @@ async def test_long_document_is_found_by_its_best_passage(client: httpx.AsyncCli
     assert [warning["slug"] for warning in warnings] == ["passages-left-out"]
 
 
-async def test_every_long_document_is_ranked_once_by_as_many_calls_as_documents(client: httpx.AsyncClient) -> None:
+async def test_rerank_spends_one_call_per_long_document(client: httpx.AsyncClient) -> None:
     texts = [BOOK, "A violin has four strings.", BOOK + ANSWER]
     body = answer(await client.post("/v2/rerank", json={"query": QUERY, "documents": texts, "model": "any"}))
     assert sorted(result["index"] for result in body["results"]) == [0, 1, 2]
@@ -88,7 +88,7 @@ async def test_every_long_document_is_ranked_once_by_as_many_calls_as_documents(
     assert [warning["slug"] for warning in whole["boundarymorph"]["warnings"]] == ["scoring-truncated"]
 
 
-async def test_rounds_and_exclusions_name_documents_not_passages(client: httpx.AsyncClient) -> None:
+async def test_rounds_and_exclude_ids_name_documents_not_passages(client: httpx.AsyncClient) -> None:
     request = {"query": QUERY, "pool": SHELF, "k": 1, "budget": 4, "rounds": 2}
     async with client.stream("POST", "/select", json=request, headers={"accept": "text/event-stream"}) as stream:
         events = [json.loads(line[6:]) async for line in stream.aiter_lines() if line.startswith("data: ")]

@@ -28,7 +28,7 @@ async def answerable(client: httpx.AsyncClient, **given: Any) -> Any:
 
 
 @pytest.mark.parametrize("relevance", ["human", "scorer"])
-async def test_answerable_is_certain_with_all_scores(client: httpx.AsyncClient, relevance: str) -> None:
+async def test_answerable_is_0_or_1_when_every_document_is_scored(client: httpx.AsyncClient, relevance: str) -> None:
     """By the threshold of the request, or a half; and by scores, also where people find more or less."""
     assert await answerable(client, relevance=relevance) == 1.0
     for least, expected in ((BEST, 1.0), (min(1.0, BEST + 1e-6), 0.0)):
@@ -36,7 +36,7 @@ async def test_answerable_is_certain_with_all_scores(client: httpx.AsyncClient, 
     assert await answerable(client, relevance=relevance, pool=LOW) == 0.0
 
 
-async def test_answerable_lies_between_without_them(client: httpx.AsyncClient) -> None:
+async def test_answerable_is_between_0_and_1_without_all_scores(client: httpx.AsyncClient) -> None:
     none, few = [await answerable(client, pool=LOW, budget=budget) for budget in (0, 10)]
     assert 0.0 < few < none < 1.0
     assert 0.0 < await answerable(client, pool=LOW, budget=0, min_relevance=0.9) < none
@@ -49,7 +49,7 @@ def gathered(body: dict[str, object]) -> float:
     return float(sum(SCORES[document["id"]] for document in chosen))
 
 
-async def test_feature_that_scores_follow_is_learned(client: httpx.AsyncClient) -> None:
+async def test_select_learns_a_feature_that_scores_follow(client: httpx.AsyncClient) -> None:
     """On any increasing scale, and where half of the documents lack it for these; a useless one is left alone."""
     clicks = np.exp(20 * np.array([*SCORES.values()])).tolist()
     halved = [value if number % 2 else None for number, value in enumerate(clicks)]
@@ -81,7 +81,7 @@ async def test_feature_that_scores_follow_is_learned(client: httpx.AsyncClient) 
         ({"budget": 20, "query": None, "queries": ["tram", "bus"]}, False),  # which compare whole vectors
     ],
 )
-def test_main_directions_are_enough_for_few_calls(asked: dict[str, Any], enough: bool) -> None:
+def test_index_source_reads_reduced_vectors_for_few_calls(asked: dict[str, Any], enough: bool) -> None:
     request = SelectRequest.model_validate({"query": "tram", "index": "notes", "k": 10} | asked)
     source = source_of(request, "tram", Settings())
     assert isinstance(source, IndexSource)

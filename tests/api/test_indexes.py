@@ -29,7 +29,7 @@ async def upload(client: httpx.AsyncClient, index: str, *lines: object, **option
 
 
 class TestIndexes:
-    async def test_create_is_idempotent(self, client: httpx.AsyncClient) -> None:
+    async def test_create_index_is_idempotent(self, client: httpx.AsyncClient) -> None:
         first = await client.put("/indexes/new")
         assert first.status_code == 201
         assert answer(first) | {"created": "", "bytes": 0} == {
@@ -41,7 +41,7 @@ class TestIndexes:
             assert again.status_code == 200
             assert again.json() == first.json()
 
-    async def test_what_an_index_holds(self, client: httpx.AsyncClient) -> None:
+    async def test_index_description_is_changed_and_shown(self, client: httpx.AsyncClient) -> None:
         await client.put("/indexes/new")
         path = "/indexes/new/description"
         for said, kept in ((" Papers of 2025. \n", "Papers of 2025."), ("x" * 2_000, "x" * 2_000), ("", None)):
@@ -51,7 +51,7 @@ class TestIndexes:
             listed = answer(await client.get("/indexes"))["indexes"]
             assert {index["name"]: index["description"] for index in listed}["new"] == kept
 
-    async def test_one_that_cannot_be_read_is_listed(self, tmp_path: Path) -> None:
+    async def test_unreadable_index_is_listed_as_such(self, tmp_path: Path) -> None:
         async with serving(Settings(data_directory=tmp_path)) as client:
             for name in ("damaged", "whole"):
                 assert (await client.put(f"/indexes/{name}")).status_code == 201
@@ -64,7 +64,7 @@ class TestIndexes:
             assert listed["unreadable"] == [{"name": "damaged", "type": type, "detail": detail}]
             assert [index["name"] for index in listed["indexes"]] == ["whole"]
 
-    async def test_list_describe_delete(self, client: httpx.AsyncClient) -> None:
+    async def test_indexes_are_listed_described_and_deleted(self, client: httpx.AsyncClient) -> None:
         listed = answer(await client.get("/indexes"))["indexes"]
         assert [(index["name"], index["count"]) for index in listed] == [("own", 4), ("texts", 40)]
         assert answer(await client.get("/indexes/texts")) == listed[1]
@@ -80,7 +80,7 @@ class TestIndexes:
 
 
 class TestUpload:
-    async def test_ndjson_in_pieces(self, client: httpx.AsyncClient) -> None:
+    async def test_ndjson_upload_is_read_across_pieces(self, client: httpx.AsyncClient) -> None:
         documents = [{"id": number, "text": f"größer {number}"} for number in range(100)]
         content = b"\r\n".join(map(orjson.dumps, documents)) + b"\n\n"
 
@@ -94,7 +94,7 @@ class TestUpload:
         assert report == REPORT | {"added": 100}
         assert answer(await client.get("/indexes/new/documents/99"))["text"] == "größer 99"
 
-    async def test_an_array(self, client: httpx.AsyncClient) -> None:
+    async def test_json_array_upload_reports_added_and_skipped_documents(self, client: httpx.AsyncClient) -> None:
         report = answer(await client.post("/indexes/texts/documents", json=[*texts(41), {"id": "x"}]))
         assert (report["added"], report["updated"], report["skipped"]) == (1, 40, 1)
         reason = "text is missing: a document has id and text; this one has id"
@@ -103,7 +103,7 @@ class TestUpload:
         assert report["unchanged"] == 41
         assert answer(await client.get("/indexes/texts"))["count"] == 41
 
-    async def test_strict_writes_all_or_nothing(self, client: httpx.AsyncClient) -> None:
+    async def test_strict_upload_writes_all_documents_or_none(self, client: httpx.AsyncClient) -> None:
         lines = b"\n".join([orjson.dumps(UNIT | {"id": "n"}), b"bad"])
         url = "/indexes/own/documents"
         response = await client.post(url, content=lines, headers=NDJSON, params={"strict": "true"})
@@ -128,7 +128,7 @@ class TestProgress:
         assert response.is_success
         return [orjson.loads(line) for line in response.content.splitlines()]
 
-    async def test_lines_and_then_the_report(self, client: httpx.AsyncClient) -> None:
+    async def test_upload_streams_progress_and_then_the_report(self, client: httpx.AsyncClient) -> None:
         *progress, last = await self.lines(client, b"\n".join(map(orjson.dumps, texts(200))))
         assert last["report"] == REPORT | {"added": 160, "updated": 40}
         told = [line["progress"] for line in progress]
@@ -138,7 +138,9 @@ class TestProgress:
         read = [line["position"] for line in told]
         assert read == sorted(read) and read[-1] == len(b"\n".join(map(orjson.dumps, texts(200))))
 
-    async def test_what_goes_wrong_later_is_the_last_line(self, client: httpx.AsyncClient, settings: Settings) -> None:
+    async def test_upload_that_fails_midway_ends_with_a_problem_line(
+        self, client: httpx.AsyncClient, settings: Settings
+    ) -> None:
         async def pieces() -> AsyncIterator[bytes]:
             yield b"\n".join(map(orjson.dumps, texts(100)))
             answer(await client.get("/indexes/texts"))
@@ -151,7 +153,7 @@ class TestProgress:
 
 
 class TestDocuments:
-    async def test_delete_many(self, client: httpx.AsyncClient) -> None:
+    async def test_delete_by_ids_removes_only_the_listed_documents(self, client: httpx.AsyncClient) -> None:
         url = "/indexes/texts/documents"
         response = await client.request("DELETE", url, json={"ids": ["d0", "d1", "d1", "unknown"]})
         assert answer(response) == {"deleted": 2}
@@ -162,7 +164,7 @@ class TestDocuments:
         assert answer(await client.request("DELETE", url, json=many)) == {"deleted": 38}
         problem(await client.post("/select", json={"query": "q", "index": "texts"}), 409, "empty-index")
 
-    async def test_delete_what_passes_a_filter(self, client: httpx.AsyncClient) -> None:
+    async def test_delete_by_filter_removes_only_matching_documents(self, client: httpx.AsyncClient) -> None:
         url, rows = "/indexes/own/documents", [UNIT | {"id": str(n), "metadata": {"n": n}} for n in range(9)]
         answer(await client.post(url, json=rows))
         response = await client.request("DELETE", url, json={"filter": {"n": {"gte": 6}}})
@@ -184,7 +186,9 @@ class TestStorage:
 
         monkeypatch.setattr(DocumentStore, "_connection", connect)
 
-    async def test_a_lock_that_stays(self, settings: Settings, client: httpx.AsyncClient) -> None:
+    async def test_locked_index_refuses_writes_and_serves_selections(
+        self, settings: Settings, client: httpx.AsyncClient
+    ) -> None:
         (file,) = (settings.data_directory / "indexes" / "own").glob("*.sqlite3")
         other = sqlite3.connect(file, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -198,7 +202,9 @@ class TestStorage:
         other.close()
         assert answer(await client.post("/indexes/own/documents", json=[UNIT | {"id": "n"}]))["added"] == 1
 
-    async def test_a_full_disk(self, settings: Settings, client: httpx.AsyncClient) -> None:
+    async def test_full_disk_refuses_an_upload_and_keeps_the_index(
+        self, settings: Settings, client: httpx.AsyncClient
+    ) -> None:
         response = await client.post("/indexes/own/documents", json=[UNIT | {"id": "n", "text": "x" * 10**6}])
         problem(response, 507, "storage-full")
         assert str(settings.data_directory) not in response.text
@@ -220,7 +226,7 @@ async def service(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         yield client
 
 
-async def test_pages_have_every_document_once(service: httpx.AsyncClient) -> None:
+async def test_pages_of_an_index_list_each_document_once(service: httpx.AsyncClient) -> None:
     answer(await service.put("/indexes/new"))
     documents: list[dict[str, Any]] = [{"id": id, "text": f"text {id}", "title": None, "metadata": {}} for id in IDS]
     answer(await service.post("/indexes/new/documents", json=documents))
@@ -234,7 +240,7 @@ async def test_pages_have_every_document_once(service: httpx.AsyncClient) -> Non
         assert found == sorted(documents, key=lambda document: str(document["id"]).encode())
 
 
-async def test_statistics(service: httpx.AsyncClient) -> None:
+async def test_stats_route_describes_lengths_and_fields(service: httpx.AsyncClient) -> None:
     answer(await service.put("/indexes/new"))
     empty = answer(await service.get("/indexes/new/stats"))
     assert (empty["count"], empty["sampled"], empty["characters_mean"], empty["fields"]) == (0, 0, 0, {})
@@ -252,7 +258,7 @@ async def test_statistics(service: httpx.AsyncClient) -> None:
     assert list(found["fields"]) == ["year", "tags"], "the most frequent first"
 
 
-async def test_half_a_character_in_an_upload(client: httpx.AsyncClient) -> None:
+async def test_lone_surrogate_in_an_upload_is_replaced(client: httpx.AsyncClient) -> None:
     answer(await client.put("/indexes/halves"))
     line = b'{"id": "h", "text": "cut %s, and \\ud83d\\ude00 whole, and \\\\ud83d no escape"}'.replace(
         b"%s", b"\\ud83d"

@@ -48,7 +48,7 @@ async def service(
             yield client, server
 
 
-async def test_grades_are_scores_and_are_asked_for_once(tmp_path: Path) -> None:
+async def test_language_model_grades_become_scores_and_are_cached(tmp_path: Path) -> None:
     async with service(tmp_path) as (client, server):
         first = await select(client, **REQUEST)
         assert first["status"] == "complete" and len(server.asked) == 6

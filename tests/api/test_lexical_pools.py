@@ -66,7 +66,7 @@ def ranked(body: dict[str, Any]) -> list[tuple[int, float]]:
     return [(int(document["id"]), document["retrieval_score"]) for document in documents]
 
 
-async def test_without_scores_the_order_is_that_of_bm25(client: httpx.AsyncClient) -> None:
+async def test_pool_without_scores_is_ordered_by_bm25(client: httpx.AsyncClient) -> None:
     before = ENCODER.texts
     for texts in (TEXTS, MEMBERS):
         body = await select(client, texts)
@@ -82,7 +82,7 @@ async def test_without_scores_the_order_is_that_of_bm25(client: httpx.AsyncClien
     assert ENCODER.texts == before
 
 
-async def test_scores_are_the_order(client: httpx.AsyncClient) -> None:
+async def test_pool_with_scores_is_ordered_by_them(client: httpx.AsyncClient) -> None:
     before = ENCODER.texts
     pool = [{"text": text, "score": number % 3} for number, text in enumerate(TEXTS)]
     for more in ({}, {"ranked": True}):
@@ -92,7 +92,7 @@ async def test_scores_are_the_order(client: httpx.AsyncClient) -> None:
     assert ENCODER.texts == before
 
 
-async def test_a_ranked_pool_keeps_its_order(client: httpx.AsyncClient) -> None:
+async def test_ranked_pool_keeps_the_order_given(client: httpx.AsyncClient) -> None:
     body = await select(client, ranked=True)
     assert ranked(body) == [(place, 1 / (61 + place)) for place in range(5)]
     vectors = [vector_of(text).tolist() for text in TEXTS]
@@ -102,7 +102,7 @@ async def test_a_ranked_pool_keeps_its_order(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("texts", [TEXTS, MEMBERS, ["same"] * 200, ["北京大学", "人民", "大学生"] * 3])
-async def test_calls_are_spent_on_each_text_whatever_it_is(
+async def test_every_method_scores_distinct_texts_of_a_lexical_pool(
     client: httpx.AsyncClient, method: str, texts: list[str]
 ) -> None:
     bodies = [await select(client, texts, budget=4, k=2, rounds=2, method=method, reuse=False) for _ in range(2)]
@@ -111,7 +111,7 @@ async def test_calls_are_spent_on_each_text_whatever_it_is(
     assert first["documents"] == again["documents"]
 
 
-async def test_the_encoder_where_it_is_wanted(client: httpx.AsyncClient) -> None:
+async def test_pool_is_encoded_when_encoder_vectors_are_requested(client: httpx.AsyncClient) -> None:
     before = ENCODER.texts
     body = await select(client, vectors="encoder")
     assert body["vectors"] == "encoder"
@@ -120,7 +120,7 @@ async def test_the_encoder_where_it_is_wanted(client: httpx.AsyncClient) -> None
     assert [place for place, _ in ranked(body)] == np.argsort(np.negative(similarity))[:-1].tolist()
 
 
-async def test_vectors_that_are_not_ready_at_the_deadline_leave_the_order_of_words(
+async def test_pool_keeps_bm25_order_when_vectors_miss_the_deadline(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And their thread is free again."""

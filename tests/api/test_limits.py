@@ -141,8 +141,10 @@ CASES = {
 
 
 def test_every_limit_has_a_case() -> None:
-    """Those of connections are in test_connections.py, and those of passages in test_passages.py; selections beyond
-    `sessions` wait."""
+    """Limits of connections are in test_connections.py, and those for passages in test_passages.py.
+
+    Selections beyond `sessions` wait.
+    """
     elsewhere = {"connections", "head_bytes", "sessions", "deadline_seconds", "passages", "document_passages"}
     assert CASES.keys() | elsewhere == Limits.model_fields.keys()
 
@@ -163,7 +165,7 @@ async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_limit_is_kept_and_what_is_over_it_refused(name: str, tmp_path: Path) -> None:
+async def test_limit_admits_its_value_and_refuses_one_more(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     limits = Limits.model_validate({name: case.value, **dict(case.others)})
     settings = Settings(data_directory=tmp_path, budget=0, k=1, depth=1, rounds=1, deadline_seconds=3, limits=limits)
@@ -193,7 +195,7 @@ async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[htt
         yield client
 
 
-async def test_selection_counts_toward_bytes_in_flight_with_its_body(tmp_path: Path) -> None:
+async def test_bytes_in_flight_counts_the_body_and_work_of_a_selection(tmp_path: Path) -> None:
     limits = Limits(bytes_in_flight=8_192, body_bytes=1_536, key_share=1)
     async with client_under(Settings(data_directory=tmp_path, limits=limits), scorer=False) as client:
         answer(await a_selection(client, 8_192))

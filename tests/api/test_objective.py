@@ -39,7 +39,7 @@ async def by_hand(client: httpx.AsyncClient, source: Mapping[str, Any]) -> tuple
         judged |= {id: float(id in RELEVANT) for id in named}
 
 
-async def test_a_person_finds_them_without_a_call(client: httpx.AsyncClient) -> None:
+async def test_objective_is_reached_by_human_judgements_without_a_call(client: httpx.AsyncClient) -> None:
     judged, found = await by_hand(client, {"pool": POOL})
     assert found["stop_reason"] == "found" and found["status"] == "complete" and found["next"] == []
     recall = found["recall"]
@@ -49,7 +49,7 @@ async def test_a_person_finds_them_without_a_call(client: httpx.AsyncClient) -> 
     assert found["min_relevance"] == 0.5 and found["k"] is None and found["relevance"] == "scorer"
 
 
-async def test_the_scorer_answers_within_the_budget(client: httpx.AsyncClient) -> None:
+async def test_objective_is_answered_by_the_scorer_within_the_budget(client: httpx.AsyncClient) -> None:
     """The answer has what reaches the minimum of all that was scored; calls end with the statement or the budget."""
     pool = texts(150)
     scores = {document["id"]: score_of(QUERY, document["text"]) for document in pool}

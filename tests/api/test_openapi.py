@@ -55,7 +55,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
             yield path, operation
 
 
-def test_the_file_has_not_drifted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_openapi_file_matches_the_application(capsys: pytest.CaptureFixture[str]) -> None:
     main.openapi()
     assert capsys.readouterr().out == FILE.read_text(), "`make openapi` writes it anew"
 
@@ -79,7 +79,7 @@ def test_every_field_and_parameter_is_described(app: str) -> None:
 
 
 @pytest.mark.parametrize(("app", "with_keys"), [*((app, False) for app in APPS), ("whole", True)])
-def test_says_what_is_refused(app: str, with_keys: bool) -> None:
+def test_openapi_lists_refusals_and_security_of_each_route(app: str, with_keys: bool) -> None:
     document = described(app, with_keys)
     assert ("securitySchemes" in document["components"]) == with_keys
     for path, operation in operations(document):
@@ -97,7 +97,7 @@ def test_says_what_is_refused(app: str, with_keys: bool) -> None:
 
 
 @pytest.mark.parametrize("name", openapi.SELECT)
-async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> None:
+async def test_openapi_examples_are_answered(client: httpx.AsyncClient, name: str) -> None:
     kinds = ("trial", "review", "essay")
     papers = [
         {"id": f"p{number}", "text": f"paper {number}", "metadata": {"year": 2000 + number, "kind": kinds[number % 3]}}
@@ -112,7 +112,7 @@ async def test_examples_are_answered(client: httpx.AsyncClient, name: str) -> No
 
 
 @pytest.mark.strangers
-def test_paths_go_from_where_the_service_is(tmp_path: Path) -> None:
+def test_openapi_server_is_relative_or_the_public_url(tmp_path: Path) -> None:
     assert described("whole")["servers"] == [{"url": "."}]
     public = create_app(Settings(data_directory=tmp_path, public_url="https://search.example.com/bm/")).openapi()
     assert public["servers"] == [{"url": "https://search.example.com/bm"}]
@@ -145,7 +145,7 @@ BY_DEFAULT = {"depth": None, "filter": None, "hybrid": False, "ranked": False, "
 
 @pytest.mark.parametrize("source", ["index", "pool"])
 @pytest.mark.parametrize("asked", ["query", "queries"])
-def test_the_schema_refuses_the_fields_that_do_not_go_together(asked: str, source: str) -> None:
+def test_openapi_schema_refuses_fields_that_exclude_each_other(asked: str, source: str) -> None:
     """Of a request with any two other fields it says what the service does."""
     document = described("whole")
     validator = Draft202012Validator({**document["components"]["schemas"]["SelectRequest"], **document})
@@ -169,5 +169,5 @@ def test_the_schema_refuses_the_fields_that_do_not_go_together(asked: str, sourc
     assert min(answers.values()) > 10
 
 
-def test_methods_have_their_names() -> None:
+def test_schema_lists_every_selection_method() -> None:
     assert get_args(Method) == tuple(METHODS)

@@ -29,7 +29,7 @@ async def until(client: httpx.AsyncClient, status: str) -> httpx.Response:
 
 
 class TestStarting:
-    async def test_what_needs_no_model_is_served_as_soon_as_it_is_built(
+    async def test_routes_without_a_model_are_served_before_readiness(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Though the encoder, as if it were elsewhere, has not answered."""
@@ -59,7 +59,7 @@ class TestStarting:
         ("error", "why"),
         [(ModelUnavailable("the weights are gone"), "the weights are gone"), (AssertionError(), "AssertionError()")],
     )
-    async def test_a_failure_says_why(self, settings: Settings, error: Exception, why: str) -> None:
+    async def test_failed_start_is_explained_by_readyz(self, settings: Settings, error: Exception, why: str) -> None:
         def build(settings: Settings, on_lost: Callable[[], None]) -> Parts:
             raise error
 
@@ -76,7 +76,7 @@ class TestStarting:
 
 
 class TestMetrics:
-    async def test_names_of_keys_are_for_some(self, tmp_path: Path) -> None:
+    async def test_metrics_show_key_names_only_to_privileged_scopes(self, tmp_path: Path) -> None:
         scopes = {"acme": Scope.SELECT, "globex": Scope.SELECT, "prometheus": Scope.METRICS, "ops": Scope.ADMIN}
         made = {name: callers.make_key(name, [scope]) for name, scope in scopes.items()}
         settings = Settings(
@@ -107,7 +107,7 @@ class TestMetrics:
                 assert float(total) >= 5
                 assert "boundarymorph_http_request_duration_seconds_bucket" in text
 
-    async def test_each_metric_after_one_request(self, client: httpx.AsyncClient) -> None:
+    async def test_select_request_increments_each_metric(self, client: httpx.AsyncClient) -> None:
         def now() -> dict[str, float]:
             return {str(sample): metrics.counted(f"boundarymorph_{sample[0]}", **sample[1]) for sample, _ in grown}
 
@@ -133,7 +133,7 @@ class TestMetrics:
             str(sample): count for sample, count in grown
         }
 
-    async def test_no_label_is_a_caller_s_to_make_up(self, client: httpx.AsyncClient) -> None:
+    async def test_metric_labels_never_contain_values_from_callers(self, client: httpx.AsyncClient) -> None:
         for path in ("/made-up", "/indexes/made-up", "/indexes/made-up/documents/made-up", "/select?made-up=1"):
             for method in ("GET", "POST", "MADE-UP"):
                 await client.request(method, path, json={"made-up": 1})

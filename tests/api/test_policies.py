@@ -53,7 +53,9 @@ async def reranked(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields
 @pytest.mark.parametrize(
     ("key", "told"), [("chat", ["default", "fast", "rag", "strict"]), ("plain", ["default", "fast", "strict"])]
 )
-async def test_policies_for_other_keys_are_not_named(client: httpx.AsyncClient, key: str, told: list[str]) -> None:
+async def test_unknown_policy_error_hides_policies_of_other_keys(
+    client: httpx.AsyncClient, key: str, told: list[str]
+) -> None:
     """They may be called after customers."""
     headers = {"authorization": f"Bearer {client.extensions[key]}"}  # type: ignore[attr-defined]
     body = {"query": QUERY, "pool": TEXTS, "documents": TEXTS, "texts": TEXTS}
@@ -95,7 +97,7 @@ async def test_policy_is_chosen_by_path_model_or_key(
     assert len(body["results"]) == len(TEXTS)
 
 
-async def test_policy_holds_for_a_selection(client: httpx.AsyncClient) -> None:
+async def test_policy_sets_the_budget_of_a_selection(client: httpx.AsyncClient) -> None:
     body = {"query": QUERY, "pool": TEXTS, "k": 5}
     for path, fields, policy, budget in (
         ("/select", {}, "default", 12),
@@ -126,7 +128,7 @@ async def test_unknown_policy_is_refused(client: httpx.AsyncClient) -> None:
     assert (await client.post("/p/fast/nothing", json={})).status_code == 404
 
 
-def test_settings_of_policies_are_checked() -> None:
+def test_policy_settings_refuse_invalid_budgets() -> None:
     for budget in (-1, 1.0, 1.5, 0.0, "20%", "all"):
         for section in (PolicySettings, RerankSettings):
             with pytest.raises(ValidationError, match="budget"):

@@ -22,7 +22,7 @@ def source(request: pytest.FixtureRequest) -> dict[str, Any]:
     return SOURCES[request.param]
 
 
-async def test_queries_select_what_answers_any_of_them_best(client: httpx.AsyncClient) -> None:
+async def test_queries_select_documents_best_for_any_query(client: httpx.AsyncClient) -> None:
     asked = {"queries": QUERIES, **SOURCES["pool"], "budget": 90, "k": 8, "explain": True}
     found = await select(client, **asked)
     best = sorted(RELEVANCE, key=lambda id: -max(RELEVANCE[id]))[:8]
@@ -50,7 +50,7 @@ async def test_queries_share_one_budget(client: httpx.AsyncClient, source: dict[
         assert (one["source"] == "cross_encoder") == ((one["query"], one["id"]) in scored)
 
 
-async def test_weight_of_a_query_lowers_relevance_but_not_the_score(client: httpx.AsyncClient) -> None:
+async def test_query_weight_scales_relevance_but_not_the_score(client: httpx.AsyncClient) -> None:
     weighted = [QUERIES[0], {"query": QUERIES[1], "weight": 0.01}]
     found = answer(await client.post("/select", json={"queries": weighted, "pool": POOL, "budget": 60, "k": 6}))
     best = sorted(RELEVANCE, key=lambda id: -max(RELEVANCE[id][0], 0.01 * RELEVANCE[id][1]))[:6]
@@ -60,7 +60,7 @@ async def test_weight_of_a_query_lowers_relevance_but_not_the_score(client: http
     assert first["relevance"] == pytest.approx(0.01 * first["cross_encoder_score"])
 
 
-async def test_stream_of_several_queries_has_the_selection_alone(client: httpx.AsyncClient) -> None:
+async def test_stream_of_several_queries_contains_only_the_selection(client: httpx.AsyncClient) -> None:
     asked = {"queries": QUERIES, **SOURCES["index"], "budget": 30, "k": 5, "explain": True, "reuse": False}
     (streamed_selection,) = await streamed(client, **asked)
     assert streamed_selection["documents"] == (await select(client, **asked))["documents"]

@@ -221,7 +221,9 @@ def rows(table: dict[str, list[tuple[Any, ...]]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("slug", "said", "fields"), rows(SELECT))
-async def test_selection_is_refused(client: httpx.AsyncClient, slug: str, said: str, fields: dict[str, Any]) -> None:
+async def test_select_refuses_invalid_fields(
+    client: httpx.AsyncClient, slug: str, said: str, fields: dict[str, Any]
+) -> None:
     asked = {"query": "q"} | ({} if "pool" in fields else {"index": "texts"}) | fields
     response = await client.post("/select", json={name: value for name, value in asked.items() if value is not GONE})
     detail = problem(response, STATUS[slug], slug)
@@ -255,13 +257,13 @@ BODIES: dict[str, list[str | bytes]] = {
 
 
 @pytest.mark.parametrize(("slug", "body"), rows({slug: [(body,) for body in of] for slug, of in BODIES.items()}))
-async def test_body_is_refused(client: httpx.AsyncClient, slug: str, body: str | bytes) -> None:
+async def test_select_refuses_invalid_bodies(client: httpx.AsyncClient, slug: str, body: str | bytes) -> None:
     problem(await client.post("/select", content=body), 422, slug)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["min_relevance", "deadline_ms", "budget"])
-async def test_number_must_be_finite(client: httpx.AsyncClient, field: str, number: str) -> None:
+async def test_nonfinite_number_is_refused(client: httpx.AsyncClient, field: str, number: str) -> None:
     for path, documents in (("/select", "pool"), ("/v1/rerank", "documents")):
         body = f'{{"query": "q", "{documents}": ["a"], "{field}": {number}}}'
         assert f"{field}: must be a finite number, not " in (await client.post(path, content=body)).text
@@ -321,7 +323,9 @@ ROUTES: dict[str, list[tuple[str, str, Any]]] = {
 
 
 @pytest.mark.parametrize(("slug", "said", "route", "body"), rows(ROUTES))
-async def test_route_refuses(client: httpx.AsyncClient, slug: str, said: str, route: str, body: Any) -> None:
+async def test_index_routes_refuse_invalid_requests(
+    client: httpx.AsyncClient, slug: str, said: str, route: str, body: Any
+) -> None:
     method, _, path = route.partition(" ")
     content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     response = await client.request(method, path, content=content, headers={"content-type": "application/json"})
@@ -373,14 +377,14 @@ async def test_large_body_is_refused_before_it_is_read(narrow: httpx.AsyncClient
     assert read <= 4 * 4096
 
 
-async def test_problem_does_not_echo_a_megabyte(client: httpx.AsyncClient) -> None:
+async def test_problem_stays_short_for_a_long_invalid_value(client: httpx.AsyncClient) -> None:
     for more, slug in (({"x" * 1_000_000: 1}, "invalid-input"), ({"index": "x" * 1_000_000}, "invalid-index-name")):
         response = await client.post("/select", json={"query": "q", "index": "texts", **more})
         problem(response, 422, slug)
         assert len(response.content) < 10_000
 
 
-async def test_stream_that_cannot_begin_is_a_problem(client: httpx.AsyncClient) -> None:
+async def test_stream_refused_before_its_start_is_a_problem(client: httpx.AsyncClient) -> None:
     headers = {"accept": "text/event-stream"}
     problem(await client.post("/select", json={"query": "q"}, headers=headers), 422, "invalid-input")
     nowhere = {"query": "q", "index": "none"}

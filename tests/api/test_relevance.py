@@ -29,7 +29,7 @@ async def chosen(client: httpx.AsyncClient, **given: Any) -> Any:
 
 
 @pytest.mark.parametrize("source", [{}, {"pool": None, "index": "texts", "k": 60}, {"vectors": "encoder"}])
-async def test_by_default_it_is_peoples_and_scores_stay_beside_it(
+async def test_relevance_defaults_to_human_with_scores_beside_it(
     client: httpx.AsyncClient, source: dict[str, Any]
 ) -> None:
     body = await chosen(client, explain=True, **source)
@@ -46,14 +46,14 @@ async def test_by_default_it_is_peoples_and_scores_stay_beside_it(
         assert by_call == SCORES
 
 
-async def test_the_scorers_is_the_best_by_its_scores(client: httpx.AsyncClient) -> None:
+async def test_relevance_scorer_orders_by_cross_encoder_scores(client: httpx.AsyncClient) -> None:
     body = await chosen(client, relevance="scorer")
     assert body["relevance"] == "scorer"
     assert [document["id"] for document in body["documents"]] == sorted(SCORES, key=lambda id: -SCORES[id])[:10]
     assert all(document["relevance"] == document["cross_encoder_score"] for document in body["documents"])
 
 
-async def test_a_setting_changes_the_default_and_a_request_the_setting(tmp_path: Path) -> None:
+async def test_relevance_of_a_request_overrides_the_setting(tmp_path: Path) -> None:
     async with filled(Settings(data_directory=tmp_path, relevance="scorer")) as client:
         assert (await chosen(client))["relevance"] == "scorer"
         assert (await chosen(client, relevance="human"))["relevance"] == "human"
@@ -61,7 +61,7 @@ async def test_a_setting_changes_the_default_and_a_request_the_setting(tmp_path:
     assert Settings(relevance="people").relevance == "human"
 
 
-async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_scorers_without(
+async def test_rerank_relevance_is_human_with_a_budget_and_scorer_without(
     client: httpx.AsyncClient,
 ) -> None:
     listed = {"query": QUERY, "documents": [document["text"] for document in POOL]}
@@ -80,7 +80,7 @@ async def test_rerank_routes_have_the_relevance_of_select_with_a_budget_and_the_
 
 
 @pytest.mark.parametrize("budget", [0, 20])
-async def test_trust_weighs_the_signals_and_is_shown(
+async def test_trust_setting_changes_relevance_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
     monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
@@ -97,7 +97,7 @@ async def test_trust_weighs_the_signals_and_is_shown(
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.5])
-async def test_relevance_to_several_queries_is_on_the_scale_of_a_single_one(
+async def test_relevance_to_several_queries_has_the_scale_of_one_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: float
 ) -> None:
     monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")

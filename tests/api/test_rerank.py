@@ -147,14 +147,16 @@ EXCHANGES: list[tuple[str, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("path", "request_", "expected"), EXCHANGES)
-async def test_exchange(client: httpx.AsyncClient, path: str, request_: dict[str, Any], expected: Any) -> None:
+async def test_rerank_answers_recorded_client_requests(
+    client: httpx.AsyncClient, path: str, request_: dict[str, Any], expected: Any
+) -> None:
     """The bytes come as Go's and Python's encoders write them, without a content type."""
     body: Any = answer(await client.post(path, content=json.dumps(request_, separators=(",", ":")).encode()))
     assert body == expected if isinstance(expected, list) else expected.items() <= body.items(), body
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
-async def test_answer_accounts_for_the_work(client: httpx.AsyncClient, path: str) -> None:
+async def test_rerank_answer_reports_usage(client: httpx.AsyncClient, path: str) -> None:
     body = await post(client, path)
     assert len(body["id"]) == 32 and body["created"] > 1_700_000_000
     assert body["meta"]["api_version"] == {"version": path[2]}
@@ -168,7 +170,7 @@ async def test_answer_accounts_for_the_work(client: httpx.AsyncClient, path: str
     assert (ours["inferred"], ours["warnings"], ours["expected_loss"]) == ([], [], 0)
 
 
-async def test_documents_are_scored_in_one_trip_without_the_encoder(tmp_path: Path) -> None:
+async def test_rerank_without_a_budget_scores_in_one_round_without_encoding(tmp_path: Path) -> None:
     class Noting(SeededEncoder):
         async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
             self.encoded.append(text)
@@ -193,14 +195,14 @@ async def test_top_n_bounds_the_results(
     assert indexes(await post(client, path, **fields)) == ORDER[:count]
 
 
-async def test_rank_fields_are_read_in_their_order(client: httpx.AsyncClient) -> None:
+async def test_rank_fields_are_joined_in_the_order_given(client: httpx.AsyncClient) -> None:
     documents = [{"title": "one", "text": "first", "year": 2001}, {"title": "two", "text": "second"}, "plain"]
     body = await post(client, documents=documents, rank_fields=["title", "year", "text"])
     read = ["one\n2001\nfirst", "two\nsecond", "plain"]
     assert scored(body) == {index: score_of(QUERY, text) for index, text in enumerate(read)}
 
 
-async def test_values_that_are_no_text_are_read_as_json(client: httpx.AsyncClient) -> None:
+async def test_text_values_other_than_strings_are_read_as_json(client: httpx.AsyncClient) -> None:
     given = '{"text": 12345678901234567890123}, {"text": [1.5, "é", null]}, {"text": {"a": true}}'
     body = f'{{"query": "{QUERY}", "documents": [{given}]}}'.encode()
     read = ["12345678901234567890123", '[1.5,"é",null]', '{"a":true}']
@@ -227,7 +229,9 @@ async def test_fields_without_effect_are_warned_of(client: httpx.AsyncClient) ->
 
 @pytest.mark.parametrize("fields", [{"model": "rerank-2.5", "top_k": 3}, {"truncation": True}, {"property": ""}])
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
-async def test_path_alone_decides_the_format(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
+async def test_rerank_path_alone_decides_the_answer_format(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Any]
+) -> None:
     """Neither the name of a model nor the fields of a vendor change the form of an answer."""
     body = await post(client, path, return_documents=True, **fields)
     plain = await post(client, path, return_documents=True)
@@ -235,7 +239,7 @@ async def test_path_alone_decides_the_format(client: httpx.AsyncClient, path: st
     assert body["results"] == plain["results"][: fields.get("top_k")]
 
 
-async def test_models_and_info_name_the_model(client: httpx.AsyncClient) -> None:
+async def test_models_and_info_routes_name_the_model(client: httpx.AsyncClient) -> None:
     for path in ("/v1/models", "/models", "/p/few/v1/models"):
         cards = answer(await client.get(path))["data"]
         assert cards[0]["id"] == "seeded" and {card["object"] for card in cards} == {"model"}
@@ -253,14 +257,16 @@ async def test_equal_documents_keep_their_order(client: httpx.AsyncClient) -> No
 
 @pytest.mark.strangers
 @pytest.mark.parametrize(("direction", "status"), [("Left", 422), ("Right", 200)])
-async def test_text_can_only_be_cut_at_its_end(client: httpx.AsyncClient, direction: str, status: int) -> None:
+async def test_truncation_from_the_left_is_refused_for_long_texts(
+    client: httpx.AsyncClient, direction: str, status: int
+) -> None:
     for length, expected in ((100, 200), (101, status)):
         given = {"query": "sea", "texts": ["a" * length], "truncate": True, "truncation_direction": direction}
         assert (await client.post("/rerank", json=given)).status_code == expected
 
 
 @pytest.mark.parametrize("extra", [{}, {"k": 7}, {"top_n": 3}])
-async def test_budget_scores_some_documents_and_infers_the_others(
+async def test_rerank_budget_scores_some_documents_and_infers_others(
     client: httpx.AsyncClient, extra: dict[str, Any]
 ) -> None:
     body = await post(client, budget=5, **extra)
@@ -281,7 +287,7 @@ async def test_budget_scores_some_documents_and_infers_the_others(
 @pytest.mark.parametrize(
     ("budget", "calls"), [(None, 21), (5, 5), (0, 0), (30, 21), (0.2, 5), (0.001, 1), (0.999, 21), ("auto", 9)]
 )
-async def test_budget_may_be_a_setting(tmp_path: Path, budget: Any, calls: int) -> None:
+async def test_rerank_budget_defaults_to_the_setting(tmp_path: Path, budget: Any, calls: int) -> None:
     texts = [f"text {number}" for number in range(21)]
     settings = Settings(data_directory=tmp_path, rerank=RerankSettings(budget=budget), auto_budget=9)
     async with serving(settings) as client:
@@ -299,7 +305,7 @@ async def test_budget_may_be_a_setting(tmp_path: Path, budget: Any, calls: int) 
 
 
 @pytest.mark.parametrize("on_failure", ["degrade", "error"])
-async def test_failure_of_the_scorer_may_degrade_the_answer(tmp_path: Path, on_failure: str) -> None:
+async def test_rerank_degrades_on_scorer_failure_if_allowed(tmp_path: Path, on_failure: str) -> None:
     parts = faked(SeededScorer(error=ScorerUnavailable("gone")))
     async with serving(Settings(data_directory=tmp_path), parts) as client:
         response = await client.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, "on_failure": on_failure})
@@ -313,7 +319,7 @@ async def test_failure_of_the_scorer_may_degrade_the_answer(tmp_path: Path, on_f
 
 
 @pytest.mark.parametrize("policy", ["strict", "none", "once", "groups"])
-async def test_document_that_a_policy_leaves_out_keeps_its_place(client: httpx.AsyncClient, policy: str) -> None:
+async def test_rerank_keeps_list_positions_of_documents_a_policy_omits(client: httpx.AsyncClient, policy: str) -> None:
     """Weaviate's reranker-cohere writes each score to its index in a list of as many as results."""
     documents = [{"text": text, "doc": number % 3} for number, text in enumerate([*TEXTS, *TEXTS])]
     for count, fields in ((24, {}), (5, {"top_n": 5}), (24, {"budget": 10})):
@@ -327,13 +333,13 @@ async def test_document_that_a_policy_leaves_out_keeps_its_place(client: httpx.A
     assert kept[:1] == ([max(SCORES)] if kept else [])
 
 
-async def test_threshold_of_the_request_shortens_the_list(client: httpx.AsyncClient) -> None:
+async def test_min_relevance_of_a_request_shortens_the_rerank_results(client: httpx.AsyncClient) -> None:
     for policy in ("", "/p/none"):
         results = (await post(client, f"{policy}/v1/rerank", min_relevance=0.5))["results"]
         assert len(results) == sum(score >= 0.5 for score in SCORES)
 
 
-async def test_weaviate_has_a_score_for_each_place_whatever_the_policy(client: httpx.AsyncClient) -> None:
+async def test_weaviate_route_scores_every_document_under_any_policy(client: httpx.AsyncClient) -> None:
     strict = (await post(client, "/p/strict/weaviate/rerank"))["scores"]
     assert [pair["score"] for pair in strict] == [score if score >= 0.5 else 0 for score in SCORES]
     few = (await post(client, "/p/few/weaviate/rerank", query="another question"))["scores"]
@@ -341,7 +347,9 @@ async def test_weaviate_has_a_score_for_each_place_whatever_the_policy(client: h
     assert sum(pair["score"] == score_of("another question", pair["document"]) for pair in few) == 8
 
 
-async def test_weaviate_reads_an_error_as_a_text(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_weaviate_route_returns_errors_as_text(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for fields, said in (
         ({"documents": ["a"] * 41}, "documents: over this service's limit of 40"),
         ({"query": ""}, ""),
@@ -353,7 +361,7 @@ async def test_weaviate_reads_an_error_as_a_text(client: httpx.AsyncClient, monk
     assert refused.status_code == 503 and isinstance(refused.json()["error"], str)
 
 
-async def test_dashscope_takes_a_budget_and_refuses_in_its_words(client: httpx.AsyncClient) -> None:
+async def test_dashscope_route_takes_a_budget_and_has_its_own_error_form(client: httpx.AsyncClient) -> None:
     body: dict[str, Any] = {"input": {"query": QUERY, "documents": TEXTS}}
     for path, fields in (
         (ALIYUN, {"parameters": {"budget": 5}}),
@@ -373,7 +381,7 @@ async def test_dashscope_takes_a_budget_and_refuses_in_its_words(client: httpx.A
         assert refused.status_code == 400 and refused.json()["message"].startswith(said)
 
 
-async def test_recipe_for_elasticsearch_works(client: httpx.AsyncClient) -> None:
+async def test_documented_elasticsearch_recipe_works(client: httpx.AsyncClient) -> None:
     """Its placeholders become JSON, and its paths read a field of each result."""
     page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
     settings = json.loads(page.split("PUT _inference/rerank/boundarymorph\n")[1].split("```")[0])["service_settings"]

@@ -74,7 +74,7 @@ def said(response: httpx.Response, field: str, status: int) -> str:
 
 
 @pytest.mark.parametrize(("field", "path"), EACH)
-async def test_empty_list_is_refused(client: httpx.AsyncClient, field: str, path: str) -> None:
+async def test_rerank_refuses_an_empty_list_of_documents(client: httpx.AsyncClient, field: str, path: str) -> None:
     assert "is empty" in said(await client.post(path, json=request(field, [])), field, 400 if field == "texts" else 422)
 
 
@@ -94,7 +94,7 @@ async def test_empty_list_is_refused(client: httpx.AsyncClient, field: str, path
         ({"on_failure": "ignore"}, "on_failure"),
     ],
 )
-async def test_wrong_value_is_refused(
+async def test_rerank_refuses_invalid_field_values(
     client: httpx.AsyncClient, field: str, path: str, wrong: dict[str, Any], name: str
 ) -> None:
     if field == "passages" and "query" in wrong:
@@ -104,14 +104,14 @@ async def test_wrong_value_is_refused(
 
 @pytest.mark.parametrize(("field", "path"), EACH)
 @pytest.mark.parametrize("documents", ["a text", {"text": "a"}, [["a"]], [{"other": "a"}]])
-async def test_malformed_documents_are_refused(
+async def test_rerank_refuses_malformed_documents(
     client: httpx.AsyncClient, field: str, path: str, documents: object
 ) -> None:
     message = said(await client.post(path, json={"query": QUERY[field], field: documents}), field, 422)
     assert message.startswith(field)
 
 
-async def test_object_without_a_text_is_refused(client: httpx.AsyncClient) -> None:
+async def test_rerank_refuses_a_document_object_without_text(client: httpx.AsyncClient) -> None:
     for documents, fields in (([{"title": "t"}], {}), ([{"text": "t"}], {"rank_fields": ["title", "body"]})):
         response = await client.post("/v1/rerank", json=request("documents", documents, **fields))
         assert "documents.0" in said(response, "documents", 422)
@@ -121,7 +121,7 @@ async def test_object_without_a_text_is_refused(client: httpx.AsyncClient) -> No
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("field", ["documents", "texts", "passages"])
-async def test_another_dialect_is_shown_where_it_belongs(client: httpx.AsyncClient, path: str, field: str) -> None:
+async def test_rerank_names_the_path_of_another_dialect(client: httpx.AsyncClient, path: str, field: str) -> None:
     response = await client.post(path, json=request(field, ["a"]))
     if any(dialect.documents == field for dialect in PATHS[path]):
         assert response.is_success
@@ -135,12 +135,12 @@ async def test_another_dialect_is_shown_where_it_belongs(client: httpx.AsyncClie
     "body", [b"", b"{", b"[]", b"null", b'{"query": "q"}', b'{"query": "\\ud800", "documents": []}']
 )
 @pytest.mark.parametrize("path", PATHS)
-async def test_body_without_a_request_is_refused(client: httpx.AsyncClient, path: str, body: bytes) -> None:
+async def test_rerank_refuses_an_incomplete_body(client: httpx.AsyncClient, path: str, body: bytes) -> None:
     assert said(await client.post(path, content=body), form(path), 422)
 
 
 @pytest.mark.parametrize(("field", "path"), EACH)
-async def test_limits_are_those_of_the_service(client: httpx.AsyncClient, field: str, path: str) -> None:
+async def test_rerank_routes_apply_the_limits_of_the_service(client: httpx.AsyncClient, field: str, path: str) -> None:
     for most, over, place in (
         (request(field, ["a"] * 5), request(field, ["a"] * 6), field),
         (request(field, ["a", "a" * 200]), request(field, ["a", "a" * 201]), f"{field}.1"),
@@ -156,7 +156,7 @@ async def test_limits_are_those_of_the_service(client: httpx.AsyncClient, field:
     assert "10,000 bytes" in said(response, form(path), 413)
 
 
-async def test_text_that_may_not_be_cut_is_refused(client: httpx.AsyncClient) -> None:
+async def test_rerank_refuses_a_long_text_if_truncation_is_off(client: httpx.AsyncClient) -> None:
     for field, path, refuse, cut in (
         ("texts", "/rerank", {"truncate": False}, {"truncate": True}),
         ("passages", "/v1/ranking", {"truncate": "NONE"}, {"truncate": "END"}),
@@ -168,7 +168,7 @@ async def test_text_that_may_not_be_cut_is_refused(client: httpx.AsyncClient) ->
         assert (await client.post(path, json=request(field, ["a" * 101], **cut))).is_success
 
 
-async def test_known_score_of_a_cut_text_is_not_used_where_it_may_not_be_cut(tmp_path: Path) -> None:
+async def test_cached_score_of_a_cut_text_is_unused_if_truncation_is_off(tmp_path: Path) -> None:
     async with serving(Settings(data_directory=tmp_path), faked(cache=MemoryScoreCache())) as client:
         uncut = request("texts", ["a" * 101, "b"], truncate=False)
         for body in (uncut, uncut, request("texts", ["a" * 101, "b"]), uncut):
@@ -187,7 +187,7 @@ async def test_known_score_of_a_cut_text_is_not_used_where_it_may_not_be_cut(tmp
         (DeadlineExceeded("too late"), 504, False),
     ],
 )
-async def test_failure_of_the_scorer_has_the_status_of_the_dialect(
+async def test_scorer_failure_has_the_error_form_of_the_dialect(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, trouble: Exception, status: int, again: bool
 ) -> None:
     monkeypatch.setattr(SeededScorer, "score", failing(trouble) if status != 504 else late)
@@ -199,7 +199,7 @@ async def test_failure_of_the_scorer_has_the_status_of_the_dialect(
             assert ("retry-after" in response.headers) == again
 
 
-async def test_missing_and_wrong_keys_are_refused(tmp_path: Path) -> None:
+async def test_rerank_refuses_missing_and_wrong_keys(tmp_path: Path) -> None:
     secrets = {scope: callers.make_key(scope, [scope]) for scope in (Scope.SELECT, Scope.WRITE)}
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in secrets.values()))
     async with serving(settings) as client:
@@ -215,7 +215,7 @@ async def test_missing_and_wrong_keys_are_refused(tmp_path: Path) -> None:
         assert said(await client.get("/info"), "texts", 401)
 
 
-async def test_service_that_is_not_ready_says_so(tmp_path: Path) -> None:
+async def test_rerank_answers_503_until_the_service_is_ready(tmp_path: Path) -> None:
     async with serving(Settings(data_directory=tmp_path)) as client:
         client._transport.app.state.lifecycle.ready = False  # type: ignore[attr-defined]
         for field, path in EACH:

@@ -67,7 +67,7 @@ def _sent_as_it_is(url: str, method: str, path: str) -> tuple[int, bytes]:
 
 
 class TestRetriever:
-    async def test_own_vectors(self, alone: httpx.AsyncClient) -> None:
+    async def test_retriever_accepts_a_query_embedding(self, alone: httpx.AsyncClient) -> None:
         body = {"index": "own", "query": "", "depth": 2, "query_embedding": [0, 0, 9, 1]}
         for precision in ({}, {"query_precision": "float32"}):
             found = decode_pool((await alone.post("/retrieve", json=body | precision)).content)
@@ -88,7 +88,7 @@ class TestRetriever:
             ("/embed/documents", {"texts": ["t"] * 50}, {"texts": ["t"] * 51}),
         ],
     )  # fmt: skip
-    async def test_limits_are_those_of_the_retriever(
+    async def test_retriever_routes_apply_its_limits(
         self, alone: httpx.AsyncClient, path: str, good: dict[str, Any], over: dict[str, Any]
     ) -> None:
         found = await alone.post(path, json=good)
@@ -115,7 +115,7 @@ AMBIGUOUS = (
 
 
 class TestGateway:
-    async def test_indexes_are_passed_on(self, gateway: httpx.AsyncClient) -> None:
+    async def test_gateway_passes_index_requests_to_its_retriever(self, gateway: httpx.AsyncClient) -> None:
         created = await gateway.put("/indexes/new", json={"dimension": 2})
         assert (created.status_code, created.json()["dimension"]) == (201, 2)
         assert (await gateway.put("/indexes/new", json={"dimension": 2})).status_code == 200
@@ -135,7 +135,7 @@ class TestGateway:
         assert (gone.status_code, gone.content) == (204, b"")
         problem(await gateway.delete("/indexes/new"), 404, "unknown-index")
 
-    async def test_ids_that_look_like_paths(self, gateway: httpx.AsyncClient) -> None:
+    async def test_gateway_handles_document_ids_that_look_like_paths(self, gateway: httpx.AsyncClient) -> None:
         """What is deleted is the document, never what another reading of the path may lead to."""
         for id in ("...", "..a/.b", "a/b", "a//b", "/", "a\n", "ä?#%", "a%2fb", "https://a.b/c?d=e#f", "x" * 512):
             await gateway.post("/indexes/own/documents", json=[{"id": id, "text": "odd", "embedding": [1, 1, 0, 0]}])
@@ -144,7 +144,7 @@ class TestGateway:
             assert answer(await gateway.delete(f"/indexes/own/documents/{escaped}")) == {"deleted": 1}
             assert answer(await gateway.get("/indexes/own"))["count"] == 4
 
-    async def test_paths_that_a_proxy_may_read_otherwise(self, tmp_path: Path) -> None:
+    async def test_gateway_refuses_paths_that_a_proxy_may_rewrite(self, tmp_path: Path) -> None:
         """A proxy between gateway and retriever would lead past the check of the key for an index."""
         retriever = application("retriever", Settings(data_directory=tmp_path))
         reached = list[bytes]()
@@ -227,7 +227,7 @@ async def test_gateway_passes_an_upload_on_in_pieces(monkeypatch: pytest.MonkeyP
     assert received == MANY * len(CHUNK)
 
 
-async def test_gateway_breaks_off_where_its_retriever_does(
+async def test_gateway_breaks_off_an_answer_when_its_retriever_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A retriever that is restarted during an upload, say: the caller sees that it broke off, and the log why."""
@@ -242,7 +242,7 @@ async def test_gateway_breaks_off_where_its_retriever_does(
     assert "the retriever broke off" in record.message and record.exc_info is None
 
 
-async def test_gateway_tells_its_retriever_who_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateway_passes_the_caller_to_its_retriever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     run = FairExecutor.run
 

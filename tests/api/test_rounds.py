@@ -53,7 +53,7 @@ async def gateway(wire: Wire, folder: Path, **options: Any) -> AsyncIterator[tup
         pytest.param(SystemOne(), {"budget": 40, "rounds": 4}, [10, 10, 10, 10], id="rounds of a request"),
     ],
 )
-async def test_a_budget_is_spent_in_rounds(
+async def test_select_spends_a_budget_in_rounds_that_fit_the_scorer(
     tmp_path: Path, wire: Wire, request_: dict[str, Any], batches: list[int]
 ) -> None:
     async with gateway(wire, tmp_path) as (client, server):
@@ -74,7 +74,7 @@ def _by_round(batches: list[int], rounds: list[int]) -> list[list[int]]:
     return parts
 
 
-async def test_a_language_model_reads_full_requests(tmp_path: Path) -> None:
+async def test_language_model_receives_full_requests(tmp_path: Path) -> None:
     scorer = {"judge": {"documents_per_request": 20}}
     async with gateway(Chat(), tmp_path, scorer=scorer) as (client, server):
         body = await select(client, query="q", pool=POOL, budget=50)
@@ -83,7 +83,7 @@ async def test_a_language_model_reads_full_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wire", [Ours(), SystemOne()])
-async def test_a_selection_that_stops_by_itself_looks_after_each_round(tmp_path: Path, wire: Wire) -> None:
+async def test_automatic_budget_decides_after_each_round(tmp_path: Path, wire: Wire) -> None:
     async with gateway(wire, tmp_path, auto_budget=120) as (client, server):
         await select(client, query="q", pool=POOL, budget="auto", k=20)
         assert len(server.batches) > 3 if isinstance(wire, Ours) else {*server.batches[:-1]} == {30}

@@ -35,7 +35,7 @@ async def score(client: httpx.AsyncClient, *texts: str, **options: Any) -> httpx
     return await client.post("/score", json={"query": "q", "texts": texts, **options})
 
 
-async def test_scores_come_in_the_order_of_the_texts(client: httpx.AsyncClient) -> None:
+async def test_score_route_returns_scores_in_the_order_of_the_texts(client: httpx.AsyncClient) -> None:
     body = answer(await score(client, "one", "two " * 30, "three"))
     assert body == {
         "model": "seeded",
@@ -45,7 +45,7 @@ async def test_scores_come_in_the_order_of_the_texts(client: httpx.AsyncClient) 
     assert answer(await score(client))["scores"] == []
 
 
-async def test_the_scorer_describes_its_model_and_limits(client: httpx.AsyncClient) -> None:
+async def test_info_route_describes_the_model_and_limits(client: httpx.AsyncClient) -> None:
     assert answer(await client.get("/info")) == {
         "model": "seeded",
         "backend": "test",
@@ -57,7 +57,7 @@ async def test_the_scorer_describes_its_model_and_limits(client: httpx.AsyncClie
     }
 
 
-async def test_bounds(client: httpx.AsyncClient) -> None:
+async def test_score_route_admits_its_limits_and_refuses_one_more(client: httpx.AsyncClient) -> None:
     for edge in ({"query": "q" * 20}, {"texts": ["t"] * 4}, {"texts": ["t" * 200]}):
         answer(await client.post("/score", json={"query": "q", "texts": ["t"]} | edge))
     for over in ({"query": "q" * 21}, {"texts": ["t"] * 5}, {"texts": ["t" * 201]}):
@@ -66,21 +66,25 @@ async def test_bounds(client: httpx.AsyncClient) -> None:
     problem(await client.post("/score", content=b" " * 2049), 413, "body-too-large")
 
 
-async def test_a_text_that_may_not_be_cut(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
+async def test_score_route_refuses_a_long_text_if_truncation_is_off(
+    client: httpx.AsyncClient, model: SeededCrossEncoder
+) -> None:
     model.batches.clear()
     problem(await score(client, "short", "t" * 101, truncate=False), 422, "text-too-long")
     assert model.batches == []
     assert answer(await score(client, "t" * 100, truncate=False))["truncated"] == 0
 
 
-async def test_a_deadline_that_passes(client: httpx.AsyncClient, model: SeededCrossEncoder) -> None:
+async def test_score_route_answers_504_when_the_deadline_passes(
+    client: httpx.AsyncClient, model: SeededCrossEncoder
+) -> None:
     model.open.clear()
     problem(await score(client, "t", deadline_ms=20), 504, "deadline-exceeded")
     model.open.set()
     answer(await score(client, "t", deadline_ms=10_000))
 
 
-async def test_a_lost_device_ends_the_service() -> None:
+async def test_scorer_service_ends_when_its_device_is_lost() -> None:
     ended = threading.Event()
     app = create_scorer_app(Settings(), build=fake_scorer(), on_failure=ended.set)
     async with client_of(app) as client, asyncio.timeout(PATIENCE):

@@ -43,7 +43,7 @@ async def locked(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 class TestKeys:
     @pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
-    async def test_each_route_wants_its_scope(
+    async def test_each_route_requires_its_scope(
         self, locked: httpx.AsyncClient, method: str, path: str, scope: Scope
     ) -> None:
         missing = await locked.request(method, path)
@@ -59,19 +59,19 @@ class TestKeys:
 
 class TestEveryAnswer:
     @pytest.mark.parametrize("path", ["/livez", "/indexes/none", "/nowhere"])
-    async def test_has_its_headers(self, client: httpx.AsyncClient, path: str) -> None:
+    async def test_every_answer_has_security_headers(self, client: httpx.AsyncClient, path: str) -> None:
         response = await client.get(path)
         assert response.headers["x-content-type-options"] == "nosniff"
         assert response.headers["cache-control"] == "no-store"
         assert len(response.headers["x-request-id"]) == 32
         assert "access-control-allow-origin" not in response.headers
 
-    async def test_keeps_the_caller_s_id(self, client: httpx.AsyncClient) -> None:
+    async def test_valid_request_id_of_the_caller_is_kept(self, client: httpx.AsyncClient) -> None:
         for given, kept in (("trace-1.A_b", True), ("x" * 65, False), ("a b", False), ('"', False)):
             response = await client.get("/livez", headers={"x-request-id": given})
             assert (response.headers["x-request-id"] == given) == kept
 
-    async def test_is_logged_without_its_texts(
+    async def test_access_log_omits_texts_and_query_strings(
         self, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
@@ -93,7 +93,7 @@ class TestEveryAnswer:
             ("/indexes/\u20ac", "/indexes/%E2%82%AC"),
         ],
     )
-    async def test_is_logged_with_its_path_as_it_came(
+    async def test_access_log_shows_the_path_escaped(
         self, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, logged: str | None
     ) -> None:
         with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
@@ -104,7 +104,9 @@ class TestEveryAnswer:
         assert f" GET {logged or path} 4" in text
         assert text.isprintable()
 
-    async def test_is_logged_with_its_caller(self, locked: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_access_log_names_the_caller(
+        self, locked: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.INFO, "boundarymorph.access_log"):
             for headers, status in (
                 (bearer(SECRETS[Scope.WRITE][0]), 201),
@@ -121,7 +123,7 @@ class TestEveryAnswer:
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-async def test_key_leaves_a_place_to_another_whose_turn_is_next(
+async def test_busy_key_leaves_a_place_in_the_queue_for_another_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str
 ) -> None:
     """One selection runs at a time, and two may wait."""

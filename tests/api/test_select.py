@@ -80,7 +80,7 @@ async def test_selection_from_an_index_is_consistent(
     assert all(document["text"] == f"text {document['id'][1:]}" for document in body["documents"])
 
 
-async def test_embeddings_may_come_in_any_form(client: httpx.AsyncClient) -> None:
+async def test_embeddings_of_a_pool_may_have_any_documented_form(client: httpx.AsyncClient) -> None:
     given = texts(12)
     vectors = np.array([vector_of(document["text"]) for document in given])
     one_each = [document | {"embedding": row.tolist()} for document, row in zip(given, vectors, strict=True)]
@@ -103,7 +103,7 @@ async def test_embeddings_may_come_in_any_form(client: httpx.AsyncClient) -> Non
         assert ids(body) == ids(plain)
 
 
-async def test_query_embedding_takes_the_place_of_the_query(client: httpx.AsyncClient) -> None:
+async def test_query_embedding_replaces_the_encoded_query(client: httpx.AsyncClient) -> None:
     vector = vector_of("text 7").tolist()
     body = await select(client, index="texts", k=1, budget=0, query_embedding=vector)
     assert ids(body) == ["d7"]
@@ -119,7 +119,7 @@ async def test_depth_bounds_the_pool(client: httpx.AsyncClient) -> None:
         assert max(document["retrieval_rank"] for document in body["documents"]) <= 10
 
 
-async def test_defaults_come_from_the_settings(tmp_path: Path) -> None:
+async def test_select_defaults_come_from_the_settings(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, budget=6, k=3, depth=9, rounds=2)
     async with serving(settings) as client:
         answer(await client.put("/indexes/texts"))
@@ -131,13 +131,13 @@ async def test_defaults_come_from_the_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"rounds": "auto"}])
-async def test_rounds_grow_unless_their_number_is_given(client: httpx.AsyncClient, given: dict[str, Any]) -> None:
+async def test_rounds_grow_unless_their_number_is_fixed(client: httpx.AsyncClient, given: dict[str, Any]) -> None:
     body = await select(client, index="texts", k=5, budget=20, explain=True, **given)
     assert [len(entry["calls"]) for entry in body["rounds"]] == [2, 2, 2, 3, 4, 4, 3]
     assert body["usage"]["rounds"] == 7
 
 
-async def test_documents_come_back_from_an_index_and_on_request(client: httpx.AsyncClient) -> None:
+async def test_documents_are_returned_for_an_index_and_on_request(client: httpx.AsyncClient) -> None:
     for asked in ({"index": "texts", "return_documents": False}, {"pool": ["a", "b"]}):
         body = await select(client, **asked, k=2, budget=0)
         assert [document[field] for document in body["documents"] for field in ("text", "metadata")] == [None] * 4
@@ -153,7 +153,7 @@ async def test_documents_come_back_from_an_index_and_on_request(client: httpx.As
     assert (first["title"], first["text"], first["metadata"]) == ("Ünïcode 🚋", "", metadata)
 
 
-async def test_explain_tells_of_the_whole_pool(client: httpx.AsyncClient) -> None:
+async def test_explain_pool_describes_every_candidate(client: httpx.AsyncClient) -> None:
     """The choice is the same as without."""
     plain = await select(client, index="texts", k=5, budget=8)
     body = await select(client, index="texts", k=5, budget=8, explain="pool")
@@ -174,7 +174,7 @@ async def test_explain_tells_of_the_whole_pool(client: httpx.AsyncClient) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_method_is_the_one_asked_for(client: httpx.AsyncClient, method: str) -> None:
+async def test_select_uses_the_requested_method(client: httpx.AsyncClient, method: str) -> None:
     body = await select(client, index="texts", k=5, budget=20, rounds=20, method=method, explain=True)
     check(body, {document["id"]: document["text"] for document in texts(40)}, 20, 5)
     assert body["method"] == method
@@ -184,7 +184,7 @@ async def test_method_is_the_one_asked_for(client: httpx.AsyncClient, method: st
         assert call["value"] is None or call["rival"] is None
 
 
-async def test_known_scores_cost_no_call(client: httpx.AsyncClient) -> None:
+async def test_given_scores_cost_no_call(client: httpx.AsyncClient) -> None:
     plain = await select(client, pool=texts(40), k=10, budget=20)
     scores = {d["id"]: d["cross_encoder_score"] for d in plain["documents"] if d["cross_encoder_score"] is not None}
     assert scores
@@ -223,10 +223,23 @@ async def test_warning_says_why_no_call_was_made(client: httpx.AsyncClient) -> N
     assert (await select(client, pool=texts(9), budget=0))["warnings"] == []
 
 
+@pytest.mark.parametrize(("tokens", "most", "count"), [(None, 810, 2), (None, 690, 1), (2_000, 810, 1)])
+async def test_passage_takes_its_own_tokens_unless_the_document_says_how_many(
+    client: httpx.AsyncClient, tokens: int | None, most: int, count: int
+) -> None:
+    """The long document has 1,600 tokens in passages of 379 and one of 275, of which one counts. The other has 425."""
+    long = {"id": "long", "text": "word " * 1_280} | ({} if tokens is None else {"tokens": tokens})
+    pool = [long, {"id": "whole", "text": "word " * 340}]
+    body = await select(client, pool=pool, passages=True, max_tokens=most, budget=9)
+    assert len(set(ids(body))) == len(ids(body)) == count
+    assert tokens is None or ids(body) == ["whole"]
+    assert body["pool_size"] == 6
+
+
 class TestStreaming:
     REQUEST: ClassVar[dict[str, Any]] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 
-    async def test_an_event_a_round_and_the_selection_last(self, client: httpx.AsyncClient) -> None:
+    async def test_stream_has_an_event_per_round_and_then_the_selection(self, client: httpx.AsyncClient) -> None:
         response = await client.post("/select", json=self.REQUEST, headers={"accept": "text/event-stream"})
         names = [line.removeprefix("event: ") for line in response.text.splitlines() if line.startswith("event")]
         assert names == ["round"] * 3 + ["selection"]
@@ -253,7 +266,7 @@ class TestWords:
         answer(await client.post("/indexes/words/documents", json=self.DOCUMENTS))
         return client
 
-    async def test_only_what_passes_the_filter(self, stored: httpx.AsyncClient) -> None:
+    async def test_filter_restricts_the_pool(self, stored: httpx.AsyncClient) -> None:
         for filter, expected in (
             ({"year": {"gte": 2015}}, {"15", "16", "17", "18", "19"}),
             ({"and": [{"tags": "odd"}, {"year": {"lt": 2004}}]}, {"1", "3"}),
@@ -266,7 +279,7 @@ class TestWords:
             assert set(ids(hybrid)) == expected
 
     @pytest.mark.parametrize("more", [{}, {"hybrid": True}, {"max_tokens": 100}, {"budget": "auto"}])
-    async def test_a_filter_that_nothing_passes_has_an_empty_answer(
+    async def test_filter_that_matches_nothing_gives_an_empty_answer(
         self, stored: httpx.AsyncClient, more: dict[str, Any]
     ) -> None:
         request = {"query": "q", "index": "words", "explain": True, **more}

@@ -24,7 +24,9 @@ class TestTheOrderThatTheCallerGave:
     ]
     IN_ORDER: ClassVar[list[str]] = ["d6", "d5", "d4", "d11", "d3", "d10", "d2", "d9", "d1", "d8", "d0", "d7"]
 
-    async def test_is_the_answer(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_given_order_is_the_answer_when_the_encoder_is_away(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         request = {"query": "q", "pool": self.POOL, "budget": 6, "k": 5, "return_documents": True}
         for error, reason, status in (
             (EncoderUnavailable("away"), "encoder_unavailable", 503),
@@ -57,7 +59,9 @@ class TestTheOrderThatTheCallerGave:
 
 
 class TestBusy:
-    async def test_a_scorer_that_refuses(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_overloaded_scorer_gives_429_or_a_degraded_answer(
+        self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         error = Overloaded("too much to do", retry_after=3)
         monkeypatch.setattr(SeededScorer, "score", failing(error))
         for accepted in ({}, {"on_failure": "error"}):
@@ -68,7 +72,7 @@ class TestBusy:
         assert (body["status"], body["stop_reason"]) == ("retrieval_only", "overloaded")
         assert any(warning["slug"] == "nothing-scored" for warning in body["warnings"])
 
-    async def test_what_was_scored_before_is_an_answer(
+    async def test_scorer_overloaded_midway_gives_a_partial_answer(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         error = Overloaded("too much to do")
@@ -82,7 +86,7 @@ class TestBusy:
         monkeypatch.setattr(SeededScorer, "score", failing(error, first=2))
         problem(await client.post("/select", json=REQUEST | {"on_failure": "error"}), 429, "overloaded")
 
-    async def test_a_deadline_that_comes_while_others_are_served(
+    async def test_deadline_that_passes_in_the_queue_gives_429(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SeededScorer, "score", late)
@@ -104,7 +108,9 @@ class TestBusy:
         other.cancel()
 
 
-async def test_a_failure_on_the_way_of_a_stream(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scorer_failure_during_a_stream_is_a_problem_event(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(SeededScorer, "score", failing(ScorerFailed("logits"), first=1))
     request = {"query": "q", "pool": texts(9), "budget": 6, "rounds": 3, "k": 5, "on_failure": "error"}
     response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
@@ -114,7 +120,7 @@ async def test_a_failure_on_the_way_of_a_stream(client: httpx.AsyncClient, monke
 
 
 @pytest.mark.parametrize("ranked", [{"ranked": True}, {}], ids=["in order", "by words"])
-async def test_the_set_before_the_first_score_is_that_of_a_budget_of_zero(
+async def test_selection_before_the_first_score_equals_budget_zero(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, ranked: dict[str, bool]
 ) -> None:
     """In the first event of a stream, and when the deadline comes before the first score."""

@@ -41,7 +41,7 @@ async def scored_by(server: Server, tmp_path: Path) -> AsyncIterator[httpx.Async
     ],
     ids=["reset", "hangs", "status 500", "status 429", "no scores"],
 )
-async def test_callers_read_nothing_of_a_scorer(
+async def test_error_details_of_a_scorer_are_logged_not_returned(
     behaviour: Behaviour, deadline_ms: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = list[str | None]()
@@ -72,7 +72,7 @@ async def test_callers_read_nothing_of_a_scorer(
         assert set(ids) == {"asked-so"}
 
 
-async def test_only_admins_read_the_addresses_of_parts(tmp_path: Path) -> None:
+async def test_readyz_shows_addresses_of_servers_only_to_admins(tmp_path: Path) -> None:
     admin, admin_key = make_key("root", {Scope.ADMIN})
     reader, reader_key = make_key("app", {Scope.SELECT, Scope.WRITE})
     away = ScorerUnavailable("http://10.0.0.5:8081 cannot be reached")

@@ -50,7 +50,7 @@ UPLOAD = ("POST", "/indexes/texts/documents", [{"id": "new", "text": "new"}])
         (LocalCatalog, "describe", ("GET", "/indexes/texts", None)),
     ],
 )
-async def test_what_waits_for_a_lock_or_a_slow_catalog_keeps_no_selection_waiting(
+async def test_selections_proceed_while_other_requests_wait_for_storage(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, part: type, name: str, request_: tuple[str, str, Any]
 ) -> None:
     gate = Gate()
@@ -75,7 +75,7 @@ async def send(client: httpx.AsyncClient, method: str, path: str, body: Any = No
 
 
 class TestUploads:
-    async def test_are_parsed_off_the_event_loop(
+    async def test_uploads_are_parsed_off_the_event_loop(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         on_loop: list[bool] = []
@@ -98,7 +98,9 @@ class TestUploads:
 class TestBytesOfStreamedUploads:
     """So many bytes as an upload keeps at a time are in hand from its beginning to its end."""
 
-    async def test_are_in_hand(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_streamed_upload_counts_a_batch_in_bytes_in_flight(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         limits = Limits(line_bytes=2_048, body_bytes=4_096, bytes_in_flight=20 * 2**20, key_share=1)
         held = BATCH_BYTES + 2_048
         settings = Settings(data_directory=tmp_path, limits=limits)

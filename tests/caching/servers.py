@@ -80,8 +80,10 @@ class RedisServer:
 
 
 class Relay:
-    """An address behind which the server may change: connections that are open keep theirs. target: the port of the
-    server that new connections reach."""
+    """An address whose server may change; open connections keep theirs.
+
+    `target` is the port of the server that new connections reach.
+    """
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -121,8 +123,10 @@ async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) ->
 
 @asynccontextmanager
 async def speaking(answer: bytes, after: float = 0) -> AsyncIterator[str]:
-    """The URL of a server that says the same to whatever it is told, but for its name; after: seconds."""
+    """Yield the URL of a server that gives the same answer to everything but its name.
 
+    It answers after some seconds.
+    """
     conversations: set[asyncio.Task[Any]] = set()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

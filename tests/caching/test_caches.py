@@ -15,7 +15,7 @@ class TestMemoryScoreCache(ScoreCacheContract):
     def cache(self) -> MemoryScoreCache:
         return MemoryScoreCache()
 
-    async def test_the_least_recently_used_query_goes_first(self) -> None:
+    async def test_memory_cache_evicts_the_least_recently_used_query(self) -> None:
         cache = MemoryScoreCache(max_bytes=2_400)
         for query in ("a", "b", "c"):
             await cache.write(MODEL, query, {TEXTS[0]: SCORES[0]})
@@ -25,13 +25,13 @@ class TestMemoryScoreCache(ScoreCacheContract):
         assert known == ["a", "c", "d"]
         assert cache._queries.currsize <= 2_400
 
-    async def test_a_query_larger_than_the_cache_is_not_kept(self) -> None:
+    async def test_memory_cache_keeps_no_query_larger_than_itself(self) -> None:
         cache = MemoryScoreCache(max_bytes=2_400)
         await cache.write(MODEL, QUERY, {digest(str(number)): SCORES[0] for number in range(100)})
         assert await cache.recall(MODEL, QUERY) == {}
         assert cache._queries.currsize == 0
 
-    async def test_a_later_write_does_not_prolong_the_life_of_scores(self) -> None:
+    async def test_later_write_does_not_extend_the_life_of_cached_scores(self) -> None:
         clock = Clock()
         cache = MemoryScoreCache(seconds_to_live=60, clock=clock)
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
@@ -51,7 +51,7 @@ names = st.none() | st.text(st.characters(codec="utf-8"), max_size=60)
 
 
 @given(st.builds(CachedScore, st.floats(0, 1), st.booleans(), names))
-def test_values_come_back_bit_by_bit(score: CachedScore) -> None:
+def test_encoded_score_decodes_to_the_same_bits(score: CachedScore) -> None:
     found = decoded(encoded(score))
     assert found == score
     assert found.score.hex() == score.score.hex()
@@ -70,11 +70,11 @@ SOUND = encoded(CachedScore(0.5, document="Ä"))
         *(encoded(CachedScore(score)) for score in (-0.1, 1.1, float("nan"), float("inf"))),
     ],
 )
-def test_what_is_no_score_of_ours_is_not_taken_for_one(value: object) -> None:
+def test_malformed_cache_value_is_not_decoded(value: object) -> None:
     assert decoded(value) is None
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_digests_tell_texts_apart(one: str, two: str, three: str, four: str) -> None:
+def test_digests_differ_for_different_texts(one: str, two: str, three: str, four: str) -> None:
     assert (digest(one) == digest(two)) == (one == two)
     assert (digest(one, two) == digest(three, four)) == ((one, two) == (three, four))

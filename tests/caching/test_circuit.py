@@ -31,7 +31,7 @@ def fail(circuit: CircuitBreaker, times: int = 1) -> None:
         circuit.failed(admitted(circuit))
 
 
-def test_failures_in_a_row_open_it(circuit: CircuitBreaker) -> None:
+def test_circuit_opens_after_consecutive_failures(circuit: CircuitBreaker) -> None:
     fail(circuit, 2)
     circuit.succeeded(admitted(circuit))
     fail(circuit, 2)
@@ -41,7 +41,7 @@ def test_failures_in_a_row_open_it(circuit: CircuitBreaker) -> None:
     assert circuit.admit() is None
 
 
-def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreaker) -> None:
+def test_circuit_counts_concurrent_failures_as_one(circuit: CircuitBreaker) -> None:
     for _ in range(2):
         for ticket in [admitted(circuit) for _ in range(10)]:
             circuit.failed(ticket)
@@ -53,7 +53,7 @@ def test_what_was_under_way_at_the_same_time_fails_as_one(circuit: CircuitBreake
     assert state(circuit) is State.OPEN
 
 
-def test_one_trial_closes_it(circuit: CircuitBreaker, clock: Clock) -> None:
+def test_circuit_closes_after_one_successful_trial(circuit: CircuitBreaker, clock: Clock) -> None:
     fail(circuit, 3)
     clock.now += 1
     assert state(circuit) is State.HALF_OPEN
@@ -66,7 +66,7 @@ def test_one_trial_closes_it(circuit: CircuitBreaker, clock: Clock) -> None:
     assert state(circuit) is State.CLOSED
 
 
-def test_pauses_double_up_to_a_bound_and_begin_anew(circuit: CircuitBreaker, clock: Clock) -> None:
+def test_circuit_pauses_double_up_to_a_bound_and_start_again(circuit: CircuitBreaker, clock: Clock) -> None:
     fail(circuit, 3)
     for pause in (1, 2, 4, 8, 16, 30, 30):
         clock.now += pause - 0.5
@@ -80,7 +80,7 @@ def test_pauses_double_up_to_a_bound_and_begin_anew(circuit: CircuitBreaker, clo
     assert circuit.admit() is not None
 
 
-def test_late_answers_change_nothing(circuit: CircuitBreaker, clock: Clock) -> None:
+def test_circuit_ignores_late_answers(circuit: CircuitBreaker, clock: Clock) -> None:
     early = admitted(circuit)
     fail(circuit, 3)
     circuit.succeeded(early)
@@ -99,7 +99,7 @@ def test_late_answers_change_nothing(circuit: CircuitBreaker, clock: Clock) -> N
 
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(["admit", "succeeded", "failed", "abandoned", "wait"]), max_size=60))
-def test_it_never_shuts_for_good(steps: list[str]) -> None:
+def test_circuit_always_closes_again_after_a_success(steps: list[str]) -> None:
     clock = Clock()
     circuit = CircuitBreaker(failures=2, clock=clock)
     tickets: list[int] = []

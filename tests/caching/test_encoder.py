@@ -35,7 +35,7 @@ async def encoder(inner: GatedEncoder) -> AsyncIterator[CachingEncoder]:
     await encoder.close()
 
 
-async def test_a_query_is_encoded_once_and_comes_back_bit_by_bit(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+async def test_cached_query_vector_equals_the_encoded_one(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     first = await encoder.encode_query("trams")
     first[:] = 0  # a caller may do what it likes with its own
     second = await encoder.encode_query("trams")
@@ -43,7 +43,7 @@ async def test_a_query_is_encoded_once_and_comes_back_bit_by_bit(encoder: Cachin
     assert inner.queries == ["trams"]
 
 
-async def test_equal_queries_at_once_are_encoded_for_one_request(encoder: CachingEncoder, inner: GatedEncoder) -> None:
+async def test_concurrent_equal_queries_are_encoded_once(encoder: CachingEncoder, inner: GatedEncoder) -> None:
     """For another one if that was cancelled; an error is that of all."""
     inner.gate.shut()
     first, *others = [asyncio.create_task(encoder.encode_query("trams")) for _ in range(4)]
@@ -72,7 +72,7 @@ class Renamed(GatedEncoder):
 
 
 @pytest.mark.parametrize("other", [("encoder@2", 32), ("encoder@1", 16)])
-async def test_a_vector_of_another_model_is_not_kept(other: tuple[str, int]) -> None:
+async def test_vector_is_not_cached_if_the_model_changed_meanwhile(other: tuple[str, int]) -> None:
     inner = Renamed()
     inner.identity = "encoder@1"
     encoder = CachingEncoder(inner)
@@ -88,7 +88,7 @@ async def test_a_vector_of_another_model_is_not_kept(other: tuple[str, int]) -> 
     await encoder.close()
 
 
-async def test_the_least_recently_used_query_goes_first(inner: GatedEncoder) -> None:
+async def test_encoder_cache_evicts_the_least_recently_used_query(inner: GatedEncoder) -> None:
     encoder = CachingEncoder(inner, max_bytes=1_500)  # of two
     for text in ("a", "b", "a", "c", "a", "b"):
         await encoder.encode_query(text)

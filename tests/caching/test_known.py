@@ -48,7 +48,9 @@ class TestContract(ScorerContract):
 
 
 class TestReadingThrough:
-    async def test_only_what_is_not_known_is_asked_in_one_call(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_caching_scorer_requests_only_missing_texts_in_one_call(
+        self, scorer: Alone, inner: GatedScorer
+    ) -> None:
         await scorer.score(QUERY, ["b", "d"])
         scores = await scorer.score(QUERY, ["a", "b", "c", "d"])
         assert inner.rounds == [["b", "d"], ["a", "c"]]
@@ -57,32 +59,32 @@ class TestReadingThrough:
         assert (await scorer.score("other", ["a"])).values.tolist() == expected("other", ["a"])
         assert len(inner.rounds) == 3
 
-    async def test_a_text_that_comes_twice_is_asked_once(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_repeated_text_is_scored_once(self, scorer: Alone, inner: GatedScorer) -> None:
         scores = await scorer.score(QUERY, ["a", "b", "a", "a"])
         assert inner.rounds == [["a", "b"]]
         assert scores.cached == 2
         assert scores.values.tolist() == expected(QUERY, ["a", "b", "a", "a"])
 
-    async def test_truncated_pairs_are_counted_when_they_come_from_the_cache(self, scorer: Alone) -> None:
+    async def test_cached_scores_count_as_truncated_like_computed_ones(self, scorer: Alone) -> None:
         long = ["x" * 101, "y" * 300]
         assert (await scorer.score(QUERY, ["a", long[0], "b", long[1]])).truncated == 2
         assert (await scorer.score(QUERY, ["b", long[1]])).truncated == 1
         assert (await scorer.score(QUERY, ["a", "b"])).truncated == 0
         assert (await scorer.score(QUERY, [*long, "z" * 101, long[0]])).truncated == 4
 
-    async def test_what_is_known_needs_no_time(self, scorer: Alone) -> None:
+    async def test_cached_scores_are_returned_after_the_deadline(self, scorer: Alone) -> None:
         await scorer.score(QUERY, ["a"])
         scores = await scorer.score(QUERY, ["a"], deadline=time.monotonic() - 1)
         assert scores.values.tolist() == expected(QUERY, ["a"])
 
-    async def test_failures_are_raised_and_not_kept(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_scorer_failure_is_raised_and_not_cached(self, scorer: Alone, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["a"])
         inner.failures = [ScorerUnavailable("gone")]
         with pytest.raises(ScorerUnavailable, match="gone"):
             await scorer.score(QUERY, ["a", "b"])
         assert (await scorer.score(QUERY, ["a", "b"])).values.tolist() == expected(QUERY, ["a", "b"])
 
-    async def test_what_is_no_relevance_is_not_kept(self, cache: MemoryScoreCache) -> None:
+    async def test_score_outside_0_and_1_is_not_cached(self, cache: MemoryScoreCache) -> None:
         class Odd(SeededScorer):
             async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
                 return Scores(np.array([0.5, np.nan, 1.5]))
@@ -94,7 +96,7 @@ class TestReadingThrough:
 
 
 class TestRecalling:
-    async def test_all_of_a_query_with_its_documents(self, scorer: Alone, cache: MemoryScoreCache) -> None:
+    async def test_recall_returns_all_cached_scores_of_a_query(self, scorer: Alone, cache: MemoryScoreCache) -> None:
         await scorer.score(QUERY, ["a", "b"], documents=["id a", "id b"])
         await scorer.score(QUERY, ["b", "c"])
         await turns()
@@ -109,7 +111,7 @@ class TestRecalling:
         assert task.reusable(documents) == {5: score_of(QUERY, "a"), 9: score_of(QUERY, "c")}
         assert await scorer.of_task("other").recall() == set()
 
-    async def test_after_it_the_cache_is_not_asked_again(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_score_after_recall_reads_no_cache_again(self, scorer: Alone, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["x" * 101])
         await turns()
         task = scorer.of_task(QUERY)
@@ -133,7 +135,7 @@ class Renamed(GatedScorer):
 
 
 class TestNames:
-    async def test_nothing_is_kept_before_the_name_is_known(self, cache: MemoryScoreCache) -> None:
+    async def test_scores_are_not_cached_until_the_model_is_known(self, cache: MemoryScoreCache) -> None:
         inner = Renamed()
         scorer = Alone(inner, cache)
         for _ in range(2):
@@ -147,7 +149,7 @@ class TestNames:
         assert len(await cache.recall("model@1", QUERY)) == 1
         await scorer.close()
 
-    async def test_a_name_that_changed_meanwhile(self, cache: MemoryScoreCache) -> None:
+    async def test_scores_are_not_cached_if_the_model_changed_meanwhile(self, cache: MemoryScoreCache) -> None:
         inner = Renamed()
         inner.identity = "model@1"
         scorer = Alone(inner, cache)
@@ -160,7 +162,7 @@ class TestNames:
         assert await cache.recall("model@1", QUERY) == {}
         assert await cache.recall("model@2", QUERY) == {}
 
-    async def test_a_model_that_changed_since_its_scores_were_recalled(
+    async def test_model_change_after_recall_makes_the_scorer_unavailable(
         self, inner: GatedScorer, cache: MemoryScoreCache
     ) -> None:
         inner.name = "one"
@@ -174,7 +176,7 @@ class TestNames:
         with pytest.raises(ScorerUnavailable):
             await task.score(["b"])
 
-    async def test_a_scorer_that_names_its_model(self) -> None:
+    async def test_scores_are_cached_under_the_model_that_the_answer_names(self) -> None:
         class Remote(SeededScorer):
             models: ClassVar = ["one", None, "one", "two"]
 
@@ -203,7 +205,7 @@ class TestNames:
 
 
 class TestSingleFlight:
-    async def test_what_is_asked_at_the_same_time_is_asked_once(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_concurrent_requests_share_the_scoring_of_a_text(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         with Counted("scores") as counted:
             calls = [await begun(scorer.score(QUERY, texts)) for texts in (["a", "b"], ["b", "c"], ["c", "a"])]
@@ -214,7 +216,7 @@ class TestSingleFlight:
                 assert (scores.values.tolist(), scores.cached) == (expected(QUERY, texts), cached)
         assert counted.lookups == {"miss": 3}
 
-    async def test_when_the_first_fails_the_second_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_follower_scores_itself_when_the_first_request_fails(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         inner.failures = [ScorerUnavailable("gone")]
         first = await begun(scorer.score(QUERY, ["a", "b"]))
@@ -227,7 +229,7 @@ class TestSingleFlight:
         await scorer.score(QUERY, ["b", "c"])
         assert inner.rounds == [["a", "b"], ["c"], ["b"]]
 
-    async def test_what_the_first_got_no_score_for_the_second_asks_itself(self, cache: MemoryScoreCache) -> None:
+    async def test_follower_scores_texts_that_the_first_request_got_no_score_for(self, cache: MemoryScoreCache) -> None:
         class Partial(GatedScorer):
             async def score(self, query: str, texts: Sequence[str], **options: Any) -> Scores:
                 values = (await super().score(query, texts, **options)).values
@@ -244,7 +246,9 @@ class TestSingleFlight:
         assert inner.rounds == [["a", "b"], ["c"], ["b"]]
         await scorer.close()
 
-    async def test_when_the_first_leaves_one_of_the_others_asks(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_one_follower_scores_when_the_first_request_is_cancelled(
+        self, scorer: Alone, inner: GatedScorer
+    ) -> None:
         inner.gate.shut()
         calls = [await begun(scorer.score(QUERY, ["a", "b"])) for _ in range(5)]
         calls[0].cancel()
@@ -257,7 +261,7 @@ class TestSingleFlight:
             assert (await call).values.tolist() == expected(QUERY, ["a", "b"])
         assert len(inner.rounds) == 3
 
-    async def test_who_is_in_a_greater_hurry_asks_itself(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_request_with_an_earlier_deadline_scores_itself(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         now = time.monotonic()
         deadlines = [None, now + 200, now + 300, now + 100, now + 150]
@@ -267,7 +271,9 @@ class TestSingleFlight:
         for call in calls:
             assert (await call).values.tolist() == expected(QUERY, ["a"])
 
-    async def test_of_those_who_followed_it_one_asks_for_all(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_one_follower_scores_for_all_after_the_first_times_out(
+        self, scorer: Alone, inner: GatedScorer
+    ) -> None:
         inner.gate.shut()
         first = await begun(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 0.05))
         others = [asyncio.ensure_future(scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100)) for _ in range(3)]
@@ -278,7 +284,9 @@ class TestSingleFlight:
         inner.gate.open()
         await asyncio.gather(*others)
 
-    async def test_a_scorer_that_takes_too_long_by_itself_has_failed(self, scorer: Alone, inner: GatedScorer) -> None:
+    async def test_followers_score_themselves_when_the_scorer_times_out(
+        self, scorer: Alone, inner: GatedScorer
+    ) -> None:
         inner.gate.shut()
         inner.failures = [DeadlineExceeded("of its own")]
         calls = [await begun(scorer.score(QUERY, ["a"])) for _ in range(3)]
@@ -288,9 +296,7 @@ class TestSingleFlight:
         await asyncio.gather(*calls[1:])
         assert len(inner.rounds) == 3
 
-    async def test_a_follower_keeps_its_deadline_where_the_first_does_not(
-        self, scorer: Alone, inner: GatedScorer
-    ) -> None:
+    async def test_follower_keeps_its_own_deadline(self, scorer: Alone, inner: GatedScorer) -> None:
         inner.gate.shut()
         inner.punctual = False
         deadline = time.monotonic() + 0.05
@@ -301,9 +307,7 @@ class TestSingleFlight:
         inner.gate.open()
         await first
 
-    async def test_a_score_on_its_way_to_the_cache_is_not_asked_again_and_arrives_before_the_end(
-        self, inner: GatedScorer
-    ) -> None:
+    async def test_pending_cache_write_serves_reads_and_is_awaited_on_close(self, inner: GatedScorer) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
         scorer = Alone(inner, cache)
@@ -321,7 +325,7 @@ class TestSingleFlight:
 
     @settings(max_examples=40, deadline=None)
     @given(st.data())
-    async def test_whatever_comes_together(self, data: st.DataObject) -> None:
+    async def test_caching_scorer_survives_any_interleaving(self, data: st.DataObject) -> None:
         inner, cache = GatedScorer(), SlowScoreCache()
         scorer = Alone(inner, cache, writes=data.draw(st.integers(1, 3)))
         texts = st.lists(st.sampled_from("abcdef"), max_size=6)
@@ -366,7 +370,7 @@ class TestSingleFlight:
 
 
 class TestWriting:
-    async def test_what_is_too_much_is_dropped_and_asked_again(self, inner: GatedScorer) -> None:
+    async def test_cache_writes_over_the_bound_are_dropped_and_scored_again(self, inner: GatedScorer) -> None:
         cache = SlowScoreCache()
         cache.gate.shut()
         scorer = Alone(inner, cache, writes=2)

@@ -62,7 +62,7 @@ async def link(server: RedisServer) -> AsyncIterator[RedisLink]:
     await link.close()
 
 
-async def test_caches_of_the_settings_are_closed_with_their_link(server: RedisServer) -> None:
+async def test_caches_built_from_settings_use_redis_and_close_their_link(server: RedisServer) -> None:
     caches = build_caches(
         CacheSettings(url=SecretStr(server.url), timeout_seconds=10, seconds_to_live=60, namespace="blue")
     )
@@ -81,7 +81,9 @@ class TestRedisScoreCache(ScoreCacheContract):
     def cache(self, link: RedisLink) -> RedisScoreCache:
         return RedisScoreCache(link, seconds_to_live=24 * 3600)
 
-    async def test_scores_expire_a_day_after_the_first_write(self, cache: RedisScoreCache, server: RedisServer) -> None:
+    async def test_cached_scores_expire_a_day_after_the_first_write(
+        self, cache: RedisScoreCache, server: RedisServer
+    ) -> None:
         """Also after a crash between the two commands, and after the setting was lowered."""
         key, day = score_key(MODEL, QUERY), 24 * 3600
         with server.admin() as admin:
@@ -95,7 +97,7 @@ class TestRedisScoreCache(ScoreCacheContract):
                 await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
                 assert most - 60 < admin.ttl(key) <= most
 
-    async def test_values_that_others_wrote_are_misses(self, cache: RedisScoreCache, server: RedisServer) -> None:
+    async def test_foreign_values_in_redis_are_misses(self, cache: RedisScoreCache, server: RedisServer) -> None:
         await cache.write(MODEL, QUERY, ALL)
         with server.admin() as admin:
             key = score_key(MODEL, QUERY)
@@ -107,7 +109,7 @@ class TestRedisScoreCache(ScoreCacheContract):
             assert await cache.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
         assert counted.lookups == {"corrupt": 3, "hit": 2}
 
-    async def test_one_query_is_one_command(self, cache: RedisScoreCache, server: RedisServer) -> None:
+    async def test_redis_cache_sends_one_command_per_query(self, cache: RedisScoreCache, server: RedisServer) -> None:
         scores = {digest(str(number)): CachedScore(number / 1_000) for number in range(1_000)}
         with server.admin() as admin:
             admin.config_resetstat()
@@ -117,7 +119,7 @@ class TestRedisScoreCache(ScoreCacheContract):
             calls = {name: one["calls"] for name, one in admin.info("commandstats").items()}
         assert [calls[f"cmdstat_{name}"] for name in ("hset", "hmget", "hrandfield", "pttl", "pexpire")] == [1] * 5
 
-    async def test_lookups_and_writes_are_counted_by_the_score(self, cache: RedisScoreCache) -> None:
+    async def test_cache_metrics_count_each_score_looked_up_or_written(self, cache: RedisScoreCache) -> None:
         before = commands("read"), commands("write")
         with Counted("scores") as counted:
             await cache.write(MODEL, QUERY, dict(list(ALL.items())[:2]))
@@ -152,7 +154,7 @@ async def bench(own_server: RedisServer) -> AsyncIterator[Bench]:
 
 
 @pytest.mark.servers
-async def test_link_recovers_from_a_server_that_is_killed(
+async def test_link_recovers_after_its_server_is_killed(
     bench: Bench, own_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.everything_works()
@@ -171,7 +173,7 @@ async def test_link_recovers_from_a_server_that_is_killed(
     assert sorted(again) == [f"Redis works again: cache {operation}s go on" for operation in ("read", "write")]
 
 
-async def test_link_to_nobody_shows_its_circuits_and_times_only_what_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+async def test_link_to_a_closed_port_opens_its_circuits(caplog: pytest.LogCaptureFixture) -> None:
     async with bench_at(f"redis://:secret@127.0.0.1:{free_port()}") as bench:
         assert (circuit("read"), circuit("write")) == (0, 0)
         before = commands("read")
@@ -186,7 +188,7 @@ async def test_link_to_nobody_shows_its_circuits_and_times_only_what_is_sent(cap
     assert "secret" not in caplog.text
 
 
-async def test_link_gives_a_late_answer_to_nobody_else(own_server: RedisServer) -> None:
+async def test_link_never_gives_a_late_answer_to_another_request(own_server: RedisServer) -> None:
     queries = [f"query {number}" for number in range(20)]
     async with bench_at(own_server.url) as patient:
         for number, query in enumerate(queries):
@@ -203,7 +205,7 @@ async def test_link_gives_a_late_answer_to_nobody_else(own_server: RedisServer) 
             assert await patient.scores.read(MODEL, query, TEXTS[:1]) == [CachedScore(number / 20)]
 
 
-async def test_link_bears_callers_who_leave_and_connections_that_are_closed(server: RedisServer) -> None:
+async def test_link_survives_cancelled_reads_and_closed_connections(server: RedisServer) -> None:
     async with bench_at(server.url) as bench:
         await bench.everything_works()
         for turns in range(30):
@@ -219,7 +221,7 @@ async def test_link_bears_callers_who_leave_and_connections_that_are_closed(serv
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-async def test_server_that_refuses_writes_is_still_read(bench: Bench, own_server: RedisServer, fault: str) -> None:
+async def test_cache_reads_a_server_that_refuses_writes(bench: Bench, own_server: RedisServer, fault: str) -> None:
     await bench.everything_works()
     with own_server.admin() as admin:
         if fault == "full":
@@ -250,7 +252,7 @@ async def test_server_that_refuses_writes_is_still_read(bench: Bench, own_server
     ],
     ids=lambda answer: repr(answer[:12]),
 )
-async def test_server_that_speaks_nonsense_knows_nothing(answer: bytes) -> None:
+async def test_malformed_redis_answers_are_misses(answer: bytes) -> None:
     async with speaking(answer) as url, bench_at(url, seconds=0.1) as bench:
         for _ in range(3):
             assert await bench.read() == [None, None, None]
@@ -262,7 +264,7 @@ async def test_server_that_speaks_nonsense_knows_nothing(answer: bytes) -> None:
     "url",
     ["", "localhost:6379", "http://:secret@host", "redis://:secret@host:port", "redis://:secret@host/?timeout=secret"],
 )
-def test_malformed_url_is_refused_without_its_password(url: str) -> None:
+def test_malformed_redis_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:
         RedisLink(url)
     assert "secret" not in str(raised.value)

@@ -16,8 +16,10 @@ MODELS: dict[str, Any] = {"scorer": "made-up", "encoder": None}
 
 
 class World:
-    """The log-odds of relevance are `level` + `slope` * (the log-odds of what people are expected to find), which are
-    those of the score plus noise."""
+    """A world in which the log-odds of relevance are a line over those of expected relevance.
+
+    The line has a `level` and a `slope`. The expected log-odds are those of the score plus noise.
+    """
 
     def __init__(self, slope: float, level: float = -1.0, noise: float = 0.5, seed: int = 0) -> None:
         self.slope, self.level, self.noise = slope, level, noise
@@ -34,7 +36,7 @@ class World:
         return [self.query() for _ in range(queries)]
 
 
-def test_the_maps_are_those_of_the_world() -> None:
+def test_learn_recovers_the_maps_of_simulated_judgements() -> None:
     found = learn(World(0.5).judged(40), **MODELS)
     assert found.maps["human"].slope == pytest.approx(0.5, abs=0.08)
     assert found.maps["human"].intercept == pytest.approx(-1.0, abs=0.15)
@@ -43,7 +45,7 @@ def test_the_maps_are_those_of_the_world() -> None:
 
 
 @pytest.mark.parametrize("kind", ["human", "scorer"])
-def test_probabilities_are_right_on_queries_that_were_not_used(kind: Any) -> None:
+def test_learned_map_is_calibrated_on_held_out_queries(kind: Any) -> None:
     world = World(0.5, seed=3)
     learned = learn(world.judged(), **MODELS).maps[kind]
     others = world.judged(60)
@@ -52,7 +54,7 @@ def test_probabilities_are_right_on_queries_that_were_not_used(kind: Any) -> Non
     assert calibration_error(learned(relevance), targets) < 0.05 < calibration_error(relevance, targets)
 
 
-def test_what_is_a_probability_already_stays_about_as_it_is() -> None:
+def test_learn_leaves_relevance_that_is_already_a_probability() -> None:
     found = [learn(World(1.0, 0.0, seed=seed).judged(), **MODELS) for seed in range(20)]
     assert sum("human" in one.maps for one in found) < 15
     for one in found:
@@ -62,12 +64,12 @@ def test_what_is_a_probability_already_stays_about_as_it_is() -> None:
             assert "These judgements do not show" in one.report["advice"]
 
 
-def test_relevance_that_says_the_opposite_is_never_turned_around() -> None:
+def test_learn_makes_no_decreasing_map() -> None:
     found = learn(World(-0.8).judged(), **MODELS)
     assert not found.maps
 
 
-def test_the_report_has_what_was_measured_on_queries_that_were_left_out() -> None:
+def test_calibration_report_measures_held_out_queries() -> None:
     queries = World(0.5).judged(10)
     report = learn(queries, **MODELS).report
     for kind in ("human", "scorer"):
@@ -84,13 +86,13 @@ def test_the_report_has_what_was_measured_on_queries_that_were_left_out() -> Non
     assert fitted < report["human"]["log_loss_after"] < fitted + 0.02
 
 
-def test_the_levels_of_a_coarse_scorer_are_about_evenly_spaced() -> None:
+def test_clip_of_depends_on_the_levels_of_the_scorer() -> None:
     assert clip_of(np.array([0.0, 1 / 3, 2 / 3, 1.0])) == pytest.approx(1 / 6)
     assert clip_of(np.array([0.0, 1.0])) == 0.25
     assert clip_of(np.array([1e-12, 0.5])) == 1e-7
 
 
-def test_the_fit_is_where_the_gradient_vanishes() -> None:
+def test_fit_minimizes_the_penalized_log_loss() -> None:
     random = np.random.default_rng(1)
     values = random.normal(size=400)
     targets = (random.random(400) < sigmoid(values - 1)).astype(np.float64)
@@ -103,7 +105,7 @@ def test_the_fit_is_where_the_gradient_vanishes() -> None:
         assert loss(slope + step, intercept) > loss(slope, intercept) < loss(slope, intercept + step)
 
 
-def test_what_is_worth_judging() -> None:
+def test_worth_judging_takes_heads_and_a_seeded_sample() -> None:
     by_scorer = np.arange(200)[::-1]
     chosen = worth_judging(by_scorer, 200, seed=0)
     assert len(chosen) == len(set(chosen.tolist())) == 40
@@ -123,6 +125,8 @@ def test_what_is_worth_judging() -> None:
         (lambda queries: [JudgedQuery(q.scores, q.relevance, np.ones(len(q))) for q in queries], "all of the 400"),
     ],
 )
-def test_too_few_judgements(change: Callable[[Sequence[JudgedQuery]], Sequence[JudgedQuery]], message: str) -> None:
+def test_learn_refuses_too_few_judgements(
+    change: Callable[[Sequence[JudgedQuery]], Sequence[JudgedQuery]], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         learn(change(World(0.8).judged()), **MODELS)

@@ -56,7 +56,7 @@ def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: flo
         pytest.param([], "strong", None, "0 queries .* judge 5 more .* stays strong", id="no query"),
     ],
 )
-def test_measured_trust_changes_what_is_declared_only_for_a_sure_gain(
+def test_measured_trust_overrides_the_declared_only_for_a_sure_gain(
     queries: Sequence[Ordered], declared: Trust, chosen: Choice | None, advice: str
 ) -> None:
     measured = MeasuredTrust.of(queries, declared)
@@ -68,7 +68,7 @@ def test_measured_trust_changes_what_is_declared_only_for_a_sure_gain(
         assert behind == pytest.approx(measured.pairs["retriever"] - measured.pairs["scorer"])
 
 
-def test_measured_gain_is_that_of_queries_left_out() -> None:
+def test_measured_gain_is_estimated_on_held_out_queries() -> None:
     """One query cannot vouch for itself: what only it supports has no gain."""
     queries = queries_of(6)
     queries[0] = Ordered(0.8, 0.8, {**queries[0].choices, "none": 1.0})
@@ -77,14 +77,14 @@ def test_measured_gain_is_that_of_queries_left_out() -> None:
     assert MeasuredTrust.of(queries, "weak").gain[0] < 2
 
 
-def test_pairs_in_order_is_the_area_under_the_roc_curve() -> None:
+def test_pairs_in_order_equals_the_area_under_the_roc_curve() -> None:
     random = np.random.default_rng(0)
     key, relevant = random.integers(0, 5, 30).astype(np.float64), random.random(30) < 0.4
     pairs = [(a, b) for a in key[relevant] for b in key[~relevant]]
     assert pairs_in_order(key, relevant) == pytest.approx(np.mean([(a > b) + (a == b) / 2 for a, b in pairs]))
 
 
-def test_learn_fits_the_map_to_the_choice_that_it_makes() -> None:
+def test_learn_fits_the_map_to_the_chosen_trust() -> None:
     random, queries = np.random.default_rng(0), []
     for _ in range(10):
         relevant = random.random(40) < 0.4

@@ -56,7 +56,9 @@ def judged(pairs: Sequence[dict[str, Any]]) -> bytes:
     return b"\n".join(orjson.dumps({**pair, "grade": 2 * int(worth(pair) >= least[pair["query"]])}) for pair in pairs)
 
 
-def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibrate_learns_an_index_calibration_from_suggested_pairs(
+    calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_DEADLINE_SECONDS", "0.001")  # which is for requests
     said = calibrate("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
     assert "160 pairs in pairs.ndjson" in said
@@ -75,7 +77,7 @@ def test_suggest_judge_and_learn(calibrate: Calibrate, tmp_path: Path, monkeypat
     assert (made.scorer, made.queries, made.judgments) == (SeededScorer().name, 8, 160)
 
 
-def test_a_file_for_pools(calibrate: Calibrate, tmp_path: Path) -> None:
+def test_calibrate_writes_a_calibration_file_for_pools(calibrate: Calibrate, tmp_path: Path) -> None:
     pool = texts(30)
     (tmp_path / "pools.ndjson").write_bytes(
         b"\n".join(orjson.dumps({"query": query, "documents": pool}) for query in QUERIES)
@@ -116,7 +118,7 @@ async def _answered(settings: Settings) -> dict[str, Any]:
         ),
     ],
 )
-def test_mistakes_are_explained(calibrate: Calibrate, tmp_path: Path, arguments: str, message: str) -> None:
+def test_calibrate_explains_wrong_arguments(calibrate: Calibrate, tmp_path: Path, arguments: str, message: str) -> None:
     for name, grade in (("ungraded", "null"), ("others", "2")):
         (tmp_path / name).write_text(f'{{"query": "question 1", "document": "nosuch", "grade": {grade}}}')
     with pytest.raises(AssertionError, match=message):
@@ -124,7 +126,7 @@ def test_mistakes_are_explained(calibrate: Calibrate, tmp_path: Path, arguments:
 
 
 @pytest.mark.strangers
-def test_grades_are_not_written_over(calibrate: Calibrate, tmp_path: Path) -> None:
+def test_calibrate_never_overwrites_a_file_with_grades(calibrate: Calibrate, tmp_path: Path) -> None:
     arguments = "texts", "--queries", "queries.txt", "--suggest", "8", "--budget", "1", "--out"
     calibrate(*arguments, "new/pairs.ndjson")
     kept = (tmp_path / "new" / "pairs.ndjson").read_bytes()
@@ -137,7 +139,7 @@ def records(*lines: bytes) -> Iterator[reading.Record]:
     return reading.records((line + b"\n" for line in lines), "file")
 
 
-def test_qrels_and_texts_of_queries() -> None:
+def test_calibrate_reads_qrels_and_query_texts() -> None:
     queries = queries_of(records(b"1\tfirst query", b"", b'{"_id": 2, "text": "second"}', b"third query"))
     assert queries == {"1": "first query", "2": "second", "third query": "third query"}
     assert judgments_of(records(b"1 0 d1 2", b"2\td2\t0", b"1 0 d1 3"), queries) == {
@@ -153,6 +155,6 @@ def test_qrels_and_texts_of_queries() -> None:
     [b"4 0 d1 2", b"1 2", b"1 0 d1 -1", b"1 0 d1 2\n1 0 d2 x", b'{"query": "q"', b'{"query": "q", "grade": 1}',
      b'{"query": "q", "document": "d", "grade": true}', b'{"document": "d", "grade": null}'],
 )  # fmt: skip
-def test_lines_that_are_no_judgement(line: bytes) -> None:
+def test_malformed_judgement_line_is_refused_with_its_number(line: bytes) -> None:
     with pytest.raises(InvalidInput, match=r"file, line [12]"):
         judgments_of(records(line), {"1": "first"})

@@ -65,7 +65,7 @@ def source(tmp_path: Path) -> Path:
     ],
 )
 @pytest.mark.usefixtures("source", "tiny_weights")
-def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> None:
+def test_command_reports_invalid_values_in_one_line(run: Run, arguments: list[str], named: str) -> None:
     assert named in refused(run(*arguments))
 
 
@@ -81,21 +81,21 @@ def test_mistakes_are_one_line(run: Run, arguments: list[str], named: str) -> No
      ["demo", "-k", "0"], ["demo", "--budget", "-1"]],
 )  # fmt: skip
 @pytest.mark.usefixtures("source")
-def test_usage_errors(run: Run, arguments: list[str]) -> None:
+def test_usage_error_exits_with_code_2(run: Run, arguments: list[str]) -> None:
     outcome = run(*arguments)
     assert outcome.code == 2
     assert "Usage: " in outcome.err and "Traceback" not in outcome.err
 
 
 class TestConfig:
-    def test_the_settings_in_force(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_config_prints_the_effective_settings(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("boundarymorph.toml").write_text("port = 1\nk = 2")
         monkeypatch.setenv("BOUNDARYMORPH_PORT", "3")
         shown = run("config")
         values = orjson.loads(shown.out)
         assert (shown.code, values["port"], values["k"], values["threads"]) == (0, 3, 2, None)
 
-    def test_bad_settings(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_config_names_each_invalid_setting(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("boundarymorph.toml").write_text("prot = 1\nk = 0")
         line = refused(run("config"))
         assert "prot: " in line and "k: " in line
@@ -105,7 +105,7 @@ class TestConfig:
 
 @pytest.mark.usefixtures("tiny_weights")
 class TestIndexes:
-    def test_from_building_to_deleting(self, run: Run, source: Path) -> None:
+    def test_index_commands_build_inspect_and_delete_an_index(self, run: Run, source: Path) -> None:
         columns = "name documents dim kind encoder MB created"
         assert run("index", "list").out.split() == columns.split()
 
@@ -144,7 +144,9 @@ class TestIndexes:
         assert "'few'" in refused(run("select", "few", "q"))
 
     @pytest.mark.slow
-    def test_many_queries(self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_select_answers_a_file_of_queries(
+        self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The service at a URL makes the selections, or one that the command starts."""
         assert run("index", "build", "few", "--from", str(source)).code == 0
         queries = tmp_path / "queries"
@@ -170,12 +172,12 @@ class TestIndexes:
 
     @pytest.mark.strangers
     @pytest.mark.parametrize("wrong", ['{"query": ""}', '{"query": " "}', '{"text": "bread"}', '{"queries": []}'])
-    def test_a_mistake_in_many_queries_is_named_before_anything_is_asked(self, run: Run, wrong: str) -> None:
+    def test_select_checks_a_file_of_queries_before_any_request(self, run: Run, wrong: str) -> None:
         Path("queries").write_text('{"id": "a", "query": "strings"}\n\n' + wrong + "\nsteam\n")
         told = refused(run("select", "few", "--queries", "queries", "--url", "http://127.0.0.1:9"))
         assert "line 3 has no 'query' to read" in told
 
-    def test_snapshots(self, run: Run, source: Path) -> None:
+    def test_index_snapshot_and_restore_copy_an_index(self, run: Run, source: Path) -> None:
         run("index", "build", "few", "--from", str(source))
         assert "few: 4 documents, " in run("index", "snapshot", "few", "--to", "copies/one").out
         assert "copies/one already exists" in refused(run("index", "snapshot", "few", "--to", "copies/one"))
@@ -191,7 +193,7 @@ class TestIndexes:
         assert "'none'" in refused(run("index", "snapshot", "none", "--to", "copies/none"))
 
     @pytest.mark.strangers
-    def test_bad_lines(self, run: Run, source: Path) -> None:
+    def test_index_build_reports_skipped_lines(self, run: Run, source: Path) -> None:
         source.write_bytes(
             source.read_bytes() + b'\nnot json\n{"id": "x"}\n{"id": "y", "text": "\xe9"}\n' + b"[" * 2_000
         )
@@ -209,7 +211,7 @@ class TestIndexes:
 @pytest.mark.strangers
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.usefixtures("tiny_weights")
-def test_an_interrupted_build_goes_on(run: Run, source: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_interrupted_index_build_resumes(run: Run, source: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Killed while it waits for more. Selections are one of each document from the first passage on."""
     count = 300
     lines = [orjson.dumps({"id": n, "text": f"the number {n}"}) + b"\n" for n in range(count)]
@@ -244,7 +246,7 @@ def stored() -> int:
     return 0
 
 
-def test_a_closed_pipe_is_no_traceback() -> None:
+def test_closed_output_pipe_prints_no_traceback() -> None:
     command, pipe = [sys.executable, "-m", "boundarymorph.cli", "config"], subprocess.PIPE
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment) as process:
@@ -254,7 +256,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 
 
 class TestKeys:
-    def test_a_key_and_its_line(self, run: Run) -> None:
+    def test_key_command_prints_a_secret_and_a_matching_key(self, run: Run) -> None:
         made = run("key", "rag", "--scope", "select", "--scope", "write", "--index", "photos", "--index", "team-*")
         (_, secret), (_, line) = (text.split() for text in made.out.splitlines())
         assert line.endswith(":photos,team-*")
@@ -263,14 +265,14 @@ class TestKeys:
         assert caller.sees("team-a") and not caller.sees("other")
         assert "No Where" in refused(run("key", "rag", "--index", "No Where"))
 
-    def test_scopes_exist_and_an_open_address_wants_keys(self, run: Run) -> None:
+    def test_unknown_scope_and_open_address_without_keys_are_refused(self, run: Run) -> None:
         line = refused(run("key", "rag", "--scope", "root"))
         assert "root" in line and "select" in line
         for role in ("serve", "scorer", "retriever"):
             assert "boundarymorph key" in run(role, "--host", "0.0.0.0", "--port", "0").err
 
 
-def test_serve_takes_the_model_or_the_urls_of_a_scorer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_takes_a_scorer_model_or_scorer_urls(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     served = list[Settings]()
 
     def serve(_: object, settings: Settings, *__: object) -> int:
@@ -291,7 +293,7 @@ class TestWithoutTheEncoder:
     def _no_encoder(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(build, "build_encoder", None)
 
-    def test_own_vectors_have_the_dimension_of_the_index(self, run: Run, source: Path) -> None:
+    def test_index_build_takes_own_vectors_of_the_index_dimension(self, run: Run, source: Path) -> None:
         own = [{"id": n, "text": "t", "embedding": [1, n]} for n in range(3)]
         bad = [{"id": "none", "text": "t"}, {"id": "other", "text": "t", "embedding": [1, 2, 3]}]
         source.write_bytes(b"\n".join(map(orjson.dumps, [*own, *bad])))
@@ -304,7 +306,7 @@ class TestWithoutTheEncoder:
         assert (told["dimension"], told["metric"], told["encoder"]) == ("2", "cosine", "own vectors")
         assert "2 dimensions" in refused(run(*command, "3"))
 
-    def test_words_alone(self, run: Run, source: Path) -> None:
+    def test_index_build_without_encoder_makes_an_index_of_words(self, run: Run, source: Path) -> None:
         outcome = run("index", "build", "words", "--from", str(source), "--encoder", "none")
         assert (outcome.code, outcome.err) == (0, "")
         run("index", "describe", "words", "What is said.")
@@ -335,7 +337,7 @@ def listed(run: Run) -> list[list[str]]:
 class TestSources:
     @pytest.mark.parametrize("packed", [False, True])
     @pytest.mark.parametrize("way", ["file", "-"])
-    def test_plain_or_packed(
+    def test_index_build_reads_plain_and_gzip_sources(
         self, run: Run, source: Path, own: list[str], packed: bool, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of several packed members, as `cat a.gz b.gz` makes, whatever its name; also from standard input."""
@@ -347,7 +349,7 @@ class TestSources:
         assert listed(run) == [["own", "3"]]
 
     @pytest.mark.parametrize("cut", [slice(0, -8), slice(0, 11)])
-    def test_a_damaged_file_is_named(self, run: Run, source: Path, own: list[str], cut: slice) -> None:
+    def test_index_build_names_a_damaged_gzip_file(self, run: Run, source: Path, own: list[str], cut: slice) -> None:
         source.write_bytes(gzip.compress(source.read_bytes())[cut])
         assert "docs.jsonl is a damaged gzip file" in refused(run(*own, str(source)))
 
@@ -355,7 +357,7 @@ class TestSources:
         ("body", "options", "told"),
         [(b"a\nb\n", (), "no line of"), (b"a\n", ("--strict",), "line 1: "), (b"\n", (), "")],
     )
-    def test_without_a_usable_line_leave_no_index_behind(
+    def test_index_build_without_usable_lines_leaves_no_index(
         self, run: Run, source: Path, own: list[str], body: bytes, options: tuple[str, ...], told: str
     ) -> None:
         whole = source.read_bytes()
@@ -387,7 +389,7 @@ class TestWhereTheIndexesAre:
         ],
     )  # fmt: skip
     @pytest.mark.usefixtures("source")
-    def test_commands_say_that_the_indexes_are_elsewhere(
+    def test_index_commands_refuse_indexes_that_are_elsewhere(
         self, run: Run, setting: str, command: list[str], says: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name, value in (part.split("=") for part in setting.split()):
@@ -398,7 +400,7 @@ class TestWhereTheIndexesAre:
 
 
 @pytest.mark.usefixtures("tiny_weights")
-def test_a_kind_is_told_and_trained(run: Run, source: Path) -> None:
+def test_index_kind_is_shown_and_trained_on_compaction(run: Run, source: Path) -> None:
     assert run("index", "build", "few", "--from", str(source), "--kind", "ivf").code == 0
     told = told_of(run, "few")
     assert (told["kind"], told["documents"], told["dimension"]) == ("ivf", "4", "384")

@@ -13,7 +13,7 @@ from boundarymorph.retrieval.document import Document
 from boundarymorph.settings import Settings
 
 
-def test_the_corpus() -> None:
+def test_demo_corpus_contains_docstrings_of_the_standard_library() -> None:
     documents = list(demo.docstrings())
     assert 5_000 < len(documents) < 9_000
     by_id = {document.id: document for document in documents}
@@ -28,7 +28,7 @@ def test_the_corpus() -> None:
 
 
 @pytest.mark.servers
-def test_a_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_demo_embeds_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def few() -> Iterator[Document]:
         for number in range(40):
             yield Document(f"pack.f{number}", f"Return a time zone, {number} hours from UTC.", f"pack.f{number}")

@@ -62,7 +62,7 @@ def distinct() -> str | None:
         return catalog.artifacts("docs").read().distinct
 
 
-def test_a_folder(build: Build, folder: Path) -> None:
+def test_index_build_reads_the_texts_of_a_folder(build: Build, folder: Path) -> None:
     (folder / "page.HTML").write_bytes(b"<p>A page")
     (folder / "deep" / "other.html").write_bytes(b"<p>Another")
     outcome = build(str(folder))
@@ -82,7 +82,7 @@ def test_a_folder(build: Build, folder: Path) -> None:
     assert distinct() == "document"
 
 
-def test_passages_are_short_whole_and_numbered(build: Build, folder: Path) -> None:
+def test_long_files_become_numbered_passages(build: Build, folder: Path) -> None:
     build(str(folder / "long.md"))
     passages = sorted(stored().values(), key=lambda document: document.metadata["passage"])
     numbers = range(2, len(passages) + 1)
@@ -99,7 +99,7 @@ def test_passages_are_short_whole_and_numbered(build: Build, folder: Path) -> No
 
 
 @pytest.mark.parametrize("at_once", [1_000, 3])
-def test_passages_of_another_length_replace_those_before(
+def test_passages_of_a_new_length_replace_the_old_ones(
     build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(files, "MAX_VALUES", at_once)  # of a filter
@@ -123,7 +123,7 @@ WRONG = {
 
 
 @pytest.mark.strangers
-def test_a_file_that_cannot_be_read_is_named_and_left_out(build: Build, folder: Path) -> None:
+def test_unreadable_file_of_a_folder_is_named_and_skipped(build: Build, folder: Path) -> None:
     for name, (content, _) in WRONG.items():
         (folder / name).write_bytes(content)
     (folder / os.fsdecode(b"caf\xe9.md")).write_text("Coffee.")
@@ -137,14 +137,14 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(build: Build, folder: 
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_strictly_nothing_is_written_then(build: Build, folder: Path, name: str) -> None:
+def test_strict_build_writes_nothing_if_a_file_is_unreadable(build: Build, folder: Path, name: str) -> None:
     (folder / name).write_bytes(WRONG[name][0])
     outcome = build(str(folder), "--strict")
     assert outcome.code == 1 and name in outcome.err and "nothing was written" in outcome.err
     assert not list(Path("data/indexes").glob("*/*.sqlite3"))
 
 
-def test_a_folder_without_texts(build: Build, tmp_path: Path) -> None:
+def test_folder_without_text_files_is_refused(build: Build, tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     outcome = build(".")
     assert outcome.code == 1 and ".md, .markdown, .txt" in outcome.err
@@ -161,7 +161,9 @@ def test_a_folder_without_texts(build: Build, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["table.csv", "table.tsv.gz"])
-def test_a_table(build: Build, content: str, options: tuple[str, ...], name: str) -> None:
+def test_index_build_reads_tables_of_every_delimiter(
+    build: Build, content: str, options: tuple[str, ...], name: str
+) -> None:
     data = b"\xef\xbb\xbf" + content.encode()
     Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     assert build(name, *options).code == 0
@@ -171,7 +173,7 @@ def test_a_table(build: Build, content: str, options: tuple[str, ...], name: str
     assert distinct() == "document"
 
 
-def test_rows_without_ids_are_numbered_and_cells_may_hold_anything(build: Build) -> None:
+def test_table_rows_without_ids_are_numbered(build: Build) -> None:
     Path("t.csv").write_text('text,note\n"one, ""two""\nthree",x\nfour\nfive,y\n,z\n')
     outcome = build("t.csv")
     assert outcome.code == index.SKIPPED and "2 skipped" in outcome.out
@@ -189,14 +191,14 @@ def test_rows_without_ids_are_numbered_and_cells_may_hold_anything(build: Build)
         ("id,text\n".encode("utf-16"), "UTF-16"),
     ],
 )
-def test_what_is_no_table(build: Build, content: bytes, said: str) -> None:
+def test_malformed_table_is_refused_in_one_line(build: Build, content: bytes, said: str) -> None:
     Path("t.csv").write_bytes(content)
     outcome = build("t.csv")
     assert outcome.code == 1 and said in outcome.err and outcome.err.count("\n") == 1
 
 
 @pytest.mark.strangers
-def test_a_link_to_a_file_elsewhere_is_left_out(build: Build, folder: Path, tmp_path: Path) -> None:
+def test_symbolic_link_out_of_the_folder_is_skipped(build: Build, folder: Path, tmp_path: Path) -> None:
     secret = tmp_path / "elsewhere" / "secret.md"
     secret.parent.mkdir()
     secret.write_text("# Secret\n\nhunter2")
@@ -231,28 +233,28 @@ def test_a_link_to_a_file_elsewhere_is_left_out(build: Build, folder: Path, tmp_
         ("---\ntitle: ''\n---\n# b", "b"),
     ],
 )
-def test_titles(text: str, title: str | None) -> None:
+def test_title_comes_from_the_front_matter_or_the_first_heading(text: str, title: str | None) -> None:
     assert files.titled(text)[0] == title
 
 
 @pytest.mark.strangers
 @pytest.mark.parametrize("name", ["a.md", "a.txt"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_passages_of_any_text_have_all_of_it(name: str, kind: str) -> None:
+def test_passages_cover_any_text_completely(name: str, kind: str) -> None:
     text = KINDS[kind](20_000)
     passages = [passage.text for passage in files.PassageSplitter(100)._cut(Document(name, text))]
     assert max(map(len, passages)) <= 100 or not text.strip()
     assert "".join("".join(passages).split()) == "".join(text.split())
 
 
-def test_columns_that_are_not_there(build: Build) -> None:
+def test_unknown_column_option_is_refused(build: Build) -> None:
     Path("t.csv").write_text("id,text\n1,sea\n")
     assert "no column 'key'; its columns are id, text" in build("t.csv", "--id-column", "key").err
     Path("t.jsonl").write_text('{"id": 1, "text": "sea"}\n')
     assert build("t.jsonl", "--id-column", "id").code == 2
 
 
-def test_lines_of_json_are_cut_where_it_is_asked_for(build: Build) -> None:
+def test_json_documents_are_split_only_with_the_passages_option(build: Build) -> None:
     taken = {"id": "c", "text": "sea", "metadata": {"passage": 7}}
     lines = [{"id": "a", "text": LONG, "metadata": {"year": 2020}}, {"id": "b", "text": "sea"}, taken]
     for name, content in (("t.jsonl", b"\n".join(map(orjson.dumps, lines))), ("t.json", orjson.dumps(lines))):

@@ -18,7 +18,7 @@ def screen() -> StringIO:
 
 
 @pytest.mark.strangers
-def test_a_log_gets_a_line_for_each_stage_and_one_every_ten_seconds(screen: StringIO) -> None:
+def test_log_has_a_line_per_stage_and_every_ten_seconds(screen: StringIO) -> None:
     clock = Clock()
     with terminal.Stages(new_console(file=screen, width=40), clock) as stages:
         for stage in ("mine: encoding documents", "mine: scoring pairs"):
@@ -80,7 +80,7 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def test_a_selection() -> None:
+def test_selection_is_printed_as_a_table() -> None:
     screen = shown(ANSWER)
     lines = screen.splitlines()
     assert "what [is] asked" in lines[0]

@@ -48,25 +48,25 @@ SELECT, DELETE = calls.select("q", {"index": "i"}), calls.delete_index("i")
 
 
 class TestPauses:
-    def test_are_what_is_asked_for_and_a_growing_chance_more(self) -> None:
+    def test_retry_pause_is_retry_after_plus_growing_jitter(self) -> None:
         tried = attempts(SELECT)
         assert [tried.after_answer(refusal()) for _ in range(3)] == [2 + FIRST_PAUSE * 2**n / 2 for n in range(3)]
         with pytest.raises(Overloaded):
             tried.after_answer(refusal())
 
-    def test_do_not_grow_for_ever(self) -> None:
+    def test_retry_pause_has_an_upper_bound(self) -> None:
         tried = attempts(SELECT, chance=1, timeout=1e6, retries=50)
         pauses = [tried.after_answer(refusal(503, None, "not-ready")) for _ in range(50)]
         assert pauses[0] == FIRST_PAUSE
         assert max(pauses) == LONGEST_PAUSE
 
     @pytest.mark.parametrize("header", ["Wed, 21 Oct 2015 12:00:30 +99999999999999", "-5", "soon"])
-    def test_ignore_a_retry_after_that_is_no_time(self, header: str) -> None:
+    def test_retry_pause_ignores_a_malformed_retry_after(self, header: str) -> None:
         answered = refusal(429, header)
         assert attempts(SELECT, chance=1).after_answer(answered) == FIRST_PAUSE
         assert of_response(answered).retry_after is None
 
-    def test_end_before_the_deadline(self) -> None:
+    def test_retry_is_given_up_if_the_pause_passes_the_deadline(self) -> None:
         clock = Clock(0.0)
         tried = attempts(SELECT, clock=clock, timeout=10)
         assert tried.after_answer(refusal()) < 10
@@ -76,7 +76,7 @@ class TestPauses:
         assert raised.value.retry_after == 2
 
     @pytest.mark.parametrize("status", [422, 500, 502, 504])
-    def test_follow_only_what_was_not_begun(self, status: int) -> None:
+    def test_retry_never_follows_a_status_of_begun_work(self, status: int) -> None:
         with pytest.raises(ProblemError):
             attempts(SELECT).after_answer(refusal(status))
 
@@ -93,7 +93,7 @@ class TestPauses:
             (httpx.UnsupportedProtocol("odd"), SELECT, ConnectionFailed),
         ],
     )
-    def test_follow_a_failure_unless_something_might_be_done_twice(
+    def test_retry_follows_a_connection_error_only_if_repeatable(
         self, error: httpx.RequestError, call: Call[Any], kind: type[Exception] | None
     ) -> None:
         if kind is None:
@@ -104,7 +104,7 @@ class TestPauses:
         assert raised.value.__cause__ is error
 
     @pytest.mark.parametrize("once", [False, True])
-    def test_do_not_follow_an_iterator_that_was_read(self, once: bool) -> None:
+    def test_retry_never_follows_an_upload_from_a_read_iterator(self, once: bool) -> None:
         documents = [{"id": "a", "text": "t"}]
         lines = bodies.Lines(iter(documents) if once else documents)
         tried = attempts(calls.upload("i", lines, strict=False, stall_seconds=60))
@@ -114,12 +114,12 @@ class TestPauses:
             tried.after_answer(refusal())
 
 
-def test_a_connection_does_not_show_its_key() -> None:
+def test_connection_repr_hides_its_key() -> None:
     assert "secret" not in repr(Connection.of("http://service", "secret", 60, 3))
 
 
 class TestRequests:
-    def test_say_how_much_time_is_left(self) -> None:
+    def test_request_sends_the_remaining_time_as_its_deadline(self) -> None:
         clock = Clock(0.0)
         tried = attempts(calls.select("q", {"index": "i", "deadline_ms": 3_000}), clock=clock)
         clock.now = 1.0
@@ -128,7 +128,7 @@ class TestRequests:
         assert 2 <= request["timeout"].read <= 2.5
         assert request["timeout"].connect == request["timeout"].read
 
-    def test_of_uploads_have_time_for_each_wait(self) -> None:
+    def test_upload_timeout_applies_to_each_wait(self) -> None:
         clock = Clock(0.0)
         tried = attempts(calls.upload("i", bodies.Lines([]), strict=True, stall_seconds=600), clock=clock)
         clock.now = 10_000.0
@@ -137,19 +137,19 @@ class TestRequests:
 
 
 class TestErrors:
-    def test_dates(self) -> None:
+    def test_retry_after_may_be_a_date(self) -> None:
         error = of_response(refusal(503, formatdate(time.time() + 100, usegmt=True)))
         assert error.retry_after is not None
         assert 90 < error.retry_after <= 100
 
-    def test_unknown_types(self) -> None:
+    def test_error_of_an_unknown_type_is_a_problem_error(self) -> None:
         error = of_response(refusal(418, None, "teapot"))
         assert type(error) is ProblemError
         assert (error.type, error.status, error.detail) == (f"{TYPE}teapot", 418, "too much")
         assert type(of_response(refusal(503, None, "teapot"))) is Unavailable
         assert type(of_response(httpx.Response(500))) is ProblemError
 
-    def test_survive_pickling(self) -> None:
+    def test_problem_error_survives_pickling(self) -> None:
         error = pickle.loads(pickle.dumps(of_response(refusal())))
         assert type(error) is Overloaded
         assert (error.detail, error.retry_after) == ("too much", 2)
@@ -165,7 +165,7 @@ STREAM = (
 
 class TestEvents:
     @given(st.lists(st.integers(0, len(STREAM.encode())), max_size=20).map(sorted))
-    def test_however_they_are_cut(self, cuts: list[int]) -> None:
+    def test_events_are_read_however_the_bytes_are_cut(self, cuts: list[int]) -> None:
         raw, events = STREAM.encode(), Events(httpx.Response(200))
         pieces = [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
         found: list[Round | Selection] = [event for piece in pieces for event in events.feed(piece)]
@@ -173,7 +173,7 @@ class TestEvents:
         with pytest.raises(ConnectionFailed):
             events.end()
 
-    def test_that_are_none(self) -> None:
+    def test_malformed_event_is_refused_and_unknown_one_ignored(self) -> None:
         with pytest.raises(UnexpectedAnswer):
             list(Events(httpx.Response(200)).feed(b"event: round\ndata: {}\n\n"))
         assert list(Events(httpx.Response(200)).feed(b"event: other\ndata: 1\n\n")) == []

@@ -26,7 +26,7 @@ async def results(client: bm.AsyncClient, *given: Any, **options: Any) -> list[b
         return [result async for result in found]
 
 
-async def test_results_come_in_the_order_of_the_requests(
+async def test_batch_yields_results_in_the_order_of_the_requests(
     connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, last = connect(url), asyncio.Event()
@@ -45,7 +45,7 @@ async def test_results_come_in_the_order_of_the_requests(
     assert [getattr(result, "documents", result) for result in found] == [selection.documents for selection in alone]
 
 
-async def test_concurrency_bounds_what_is_read_and_made_at_a_time(
+async def test_batch_concurrency_bounds_requests_read_and_sent(
     connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = most = read = 0
@@ -77,7 +77,9 @@ async def test_concurrency_bounds_what_is_read_and_made_at_a_time(
         await results(client, requests(1), concurrency=0)
 
 
-async def test_a_failure_is_the_result_of_its_request(connect: Connect, url: str, recorder: Recorder) -> None:
+async def test_batch_yields_the_error_of_a_request_as_its_result(
+    connect: Connect, url: str, recorder: Recorder
+) -> None:
     given = [
         {"query": "x", "index": "none"}, *requests(2), OPTIONS, {"query": "q", **OPTIONS, "bugdet": 1},
         {"query": "q", **OPTIONS, "embeddings": [[1.0]]}, {"query": "last", **OPTIONS},
@@ -92,7 +94,7 @@ async def test_a_failure_is_the_result_of_its_request(connect: Connect, url: str
     assert [type(result) for result in away] == [bm.ConnectionFailed] * 2
 
 
-async def test_closing_early_makes_no_further_request_and_cancels_those_in_flight(
+async def test_batch_closed_early_cancels_requests_in_flight(
     connect: Connect, flavour: Flavour, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client that blocks waits for those in flight."""

@@ -13,7 +13,7 @@ from boundarymorph_client import AsyncClient, Client, InvalidArgument, bodies, c
 POOL = ["the sea", "the hills"]
 
 
-def test_selection_leaves_out_what_is_none() -> None:
+def test_selection_body_omits_options_that_are_none() -> None:
     names = ("pool", "embeddings", "features", "query_embedding", "ranked", "deadline_ms")
     assert bodies.selection("q", {**dict.fromkeys(names), "index": "i"}) == {"query": "q", "index": "i"}  # type: ignore[typeddict-item]
     assert bodies.selection(["a", "b"], {"pool": POOL, "index": None}) == {  # type: ignore[typeddict-item]
@@ -25,7 +25,7 @@ def test_selection_leaves_out_what_is_none() -> None:
 @pytest.mark.parametrize(
     ("dtype", "sent"), [("float64", "<f4"), ("float32", "<f4"), ("float16", "<f2"), (">f4", "<f4"), ("int8", "<f4")]
 )
-def test_selection_sends_arrays_in_one_piece(dtype: str, sent: str) -> None:
+def test_selection_body_sends_arrays_as_base64_blocks(dtype: str, sent: str) -> None:
     vectors = np.arange(8).reshape(2, 4).astype(dtype)
     body = bodies.selection(
         "q", {"pool": POOL, "embeddings": np.asfortranarray(vectors), "query_embedding": vectors[0]}
@@ -38,14 +38,14 @@ def test_selection_sends_arrays_in_one_piece(dtype: str, sent: str) -> None:
     assert [document["embedding"] for document in lists["pool"]["documents"]] == vectors.tolist()
 
 
-def test_selection_sends_missing_signals_as_null() -> None:
+def test_selection_body_sends_missing_signals_as_null() -> None:
     signals: dict[str, Any] = {"clicks": [3, None], "age": np.array([0.5, np.nan]), "size": np.array([1, 2])}
     body = bodies.selection("q", {"pool": POOL, "features": signals})
     assert body["pool"]["features"] == {"clicks": [3, None], "age": [0.5, None], "size": [1, 2]}
 
 
 @pytest.mark.parametrize("scores", [[0.9], {0: 0.9}])
-def test_extend_sends_known_scores_and_no_budget(scores: Any) -> None:
+def test_extend_body_sends_given_scores_and_budget_zero(scores: Any) -> None:
     body = calls.extend("q", [POOL[0], {"text": POOL[1]}], scores, {}).body
     documents = [{"text": POOL[0], "cross_encoder_score": 0.9}, {"text": POOL[1]}]
     assert body == {"query": "q", "pool": {"documents": documents}, "budget": 0}
@@ -103,6 +103,6 @@ def test_wrong_kinds_of_documents_are_refused(taking: str) -> None:
         (partial(calls.extend, "q", POOL, [0.5], {"budget": 5}), "makes no call"),
     ],
 )
-def test_numbers_that_do_not_agree_are_refused(make: Callable[[], object], message: str) -> None:
+def test_bodies_with_mismatched_counts_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -27,7 +27,7 @@ def without_chance(selection: Selection) -> Selection:
 
 
 class TestSelect:
-    async def test_returns_what_the_service_answers(self, connect: Connect, url: str) -> None:
+    async def test_select_returns_the_answer_of_the_service(self, connect: Connect, url: str) -> None:
         options: dict[str, Any] = {
             "pool": texts(30), "budget": 7, "k": 5, "rounds": 4, "method": "boundarymorph", "reuse": False,
             "return_documents": True, "explain": True, "on_failure": "error", "distinct": {"by": "text"},
@@ -40,7 +40,7 @@ class TestSelect:
         assert selection.usage.cross_encoder_calls == 7
         assert len(selection.documents) == 5 and len(selection.rounds or ()) == 4
 
-    async def test_extends_known_scores_without_a_call(self, connect: Connect, url: str) -> None:
+    async def test_extend_infers_from_given_scores_without_a_call(self, connect: Connect, url: str) -> None:
         """Half the documents lie in each of two directions, and only those of one are relevant."""
         vectors = np.random.default_rng(1).standard_normal((40, 8)) / 4 + np.eye(8)[np.arange(40) % 2]
         found = await connect(url).extend(
@@ -67,7 +67,7 @@ class TestSelect:
             ({"pool": ["a"], "embeddings": np.zeros((1, 4))}, bm.InvalidInput, "invalid-embeddings", 422),
         ],
     )
-    async def test_raises_the_error_of_a_problem(
+    async def test_select_raises_the_error_class_of_a_problem(
         self, connect: Connect, url: str, options: Any, kind: type[bm.ProblemError], slug: str, status: int
     ) -> None:
         with pytest.raises(bm.ProblemError) as raised:
@@ -81,7 +81,7 @@ class TestSelect:
 
 
 class TestStream:
-    async def test_yields_rounds_and_then_the_selection(self, connect: Connect, url: str) -> None:
+    async def test_stream_yields_rounds_and_then_the_selection(self, connect: Connect, url: str) -> None:
         client, text = connect(url), "U+2028 ends a line for Python, not for an event:\u2028\x85\r\n\nend"
         options: dict[str, Any] = {
             "pool": [f"{text} {n}" for n in range(9)],
@@ -94,7 +94,7 @@ class TestStream:
         assert isinstance(last, Selection) and str(last.documents[0].text).startswith(text)
         assert without_chance(last) == without_chance(await client.select(QUERY, **options))
 
-    async def test_raises_a_problem_at_the_start_and_in_the_middle(
+    async def test_stream_raises_a_problem_at_its_start_and_midway(
         self, connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(bm.UnknownIndex):
@@ -106,7 +106,7 @@ class TestStream:
             await anext(stream)
         assert raised.value.status == 503 and raised.value.request_id
 
-    async def test_ends_the_work_when_it_is_closed(
+    async def test_stream_closed_early_ends_the_work_of_the_service(
         self, connect: Connect, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         score, asked = SeededScorer.score, []
@@ -127,7 +127,7 @@ class TestStream:
 
 
 class TestIndexes:
-    async def test_are_created_read_and_deleted(self, connect: Connect, url: str) -> None:
+    async def test_client_creates_reads_and_deletes_indexes(self, connect: Connect, url: str) -> None:
         client = connect(url)
         made = await client.create_index("own", dimension=4, kind="flat", lexical=False)
         assert (made.name, made.dimension, made.encoder, made.count) == ("own", 4, None, 0)
@@ -175,7 +175,7 @@ class TestUpload:
             yield client.create_index("uploaded").name
             client.delete_index("uploaded")
 
-    async def test_reads_documents_as_it_sends_them(
+    async def test_upload_reads_documents_while_it_sends_them(
         self, connect: Connect, url: str, index: str, recorder: Recorder
     ) -> None:
         """3 MB do not fit into the buffers of a connection, so the last are read after the request has begun."""
@@ -192,7 +192,7 @@ class TestUpload:
         assert begun[-1] == len(recorder.seen) == 1
         assert recorder.seen[0].headers["transfer-encoding"] == "chunked"
 
-    async def test_reports_bad_documents_unless_it_is_strict(self, connect: Connect, url: str, index: str) -> None:
+    async def test_upload_reports_bad_documents_unless_strict(self, connect: Connect, url: str, index: str) -> None:
         client = connect(url)
         documents: list[dict[str, Any]] = [{"id": "a", "text": "t", "titel": "x"}, {"id": "b"}]
         report = await client.upload(index, iter(documents))

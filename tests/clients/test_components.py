@@ -26,8 +26,11 @@ NOWHERE = "http://nowhere"
 
 @dataclass(frozen=True)
 class Kit:
-    """A framework. k: the option for the number of documents; sent: what its reranker asks of a document with the text
-    "text 7" and the title "T7", which is in its metadata as `t`."""
+    """A framework.
+
+    `k` is the option for the number of documents. `sent` is what its reranker sends about a document with the text
+    "text 7" and the title "T7", which is in its metadata as `t`.
+    """
 
     reranker: Any
     retriever: Any
@@ -106,7 +109,7 @@ def kit(request: pytest.FixtureRequest) -> Kit:
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_reranker_asks_for_the_best_and_returns_copies(kit: Kit, later: bool, url: str, recorder: Recorder) -> None:
+def test_reranker_returns_copies_of_the_best_documents(kit: Kit, later: bool, url: str, recorder: Recorder) -> None:
     texts, metadata = [f"text {n}" for n in range(30)], [{"t": f"T{n}"} for n in range(30)]
     titled = {} if kit is KITS["LlamaIndex"] else {"title_field": "t"}
     component = kit.reranker(base_url=url, budget=10, options={"rounds": 5}, **{kit.k: 4}, **titled)
@@ -136,7 +139,7 @@ def copies(component: Any) -> list[Any]:
     return [copy.deepcopy(component), pickle.loads(pickle.dumps(component))]
 
 
-def test_components_are_copied_before_and_after_a_call(kit: Kit, url: str) -> None:
+def test_components_can_be_copied_before_and_after_a_call(kit: Kit, url: str) -> None:
     retriever, reranker = kit.retriever(index="texts", base_url=url), kit.reranker(base_url=url)
     before = [copies(retriever), copies(reranker)]
     found = len(kit.retrieved(retriever))
@@ -151,7 +154,7 @@ TEXTS = [f"{'a walk in the hills' if n % 2 else 'a swim in the sea'} {n}" for n 
 
 
 class TestKnownScores:
-    def test_decide_about_documents_that_nobody_read(self, kit: Kit, url: str, recorder: Recorder) -> None:
+    def test_known_scores_rank_documents_without_scores(self, kit: Kit, url: str, recorder: Recorder) -> None:
         """Another reranker read the first twelve, and found those of the sea relevant."""
         known = [{"by": kind(score)} for kind in (float, np.float32, Decimal) for score in (0.75, 0.125) * 2]
         component = kit.reranker(base_url=url, budget=0, known_score_field="by", **{kit.k: 12})
@@ -164,7 +167,7 @@ class TestKnownScores:
         assert [document.get("cross_encoder_score") for document in sent] == [0.75, 0.125] * 6 + [None] * 28
 
     @pytest.mark.parametrize("score", [-0.01, 1.01, float("nan"), "0.5", [1]])
-    def test_are_refused_beyond_0_and_1(self, kit: Kit, score: object) -> None:
+    def test_known_scores_outside_0_and_1_are_refused(self, kit: Kit, score: object) -> None:
         component = kit.reranker(base_url=NOWHERE, known_score_field="by")
         with pytest.raises(InvalidArgument, match=r"document 2 .*'by' in its metadata, .* from 0 to 1"):
             kit.reranked(component, TEXTS[:2], [{"by": 0}, {"by": score}])
@@ -178,7 +181,7 @@ class TestSelectors:
         return [0.9 if "sea" in text else 0.1 for text in texts]
 
     @pytest.mark.parametrize("later", [False, True])
-    def test_choose_as_a_service_does(self, kit: Kit, later: bool) -> None:
+    def test_component_with_a_selector_chooses_like_a_service(self, kit: Kit, later: bool) -> None:
         selector = Selector(self.of_the_sea)
         component = kit.reranker(selector=selector, base_url=NOWHERE, budget=10, options={"rounds": 1})
         documents = [{"text": text, "score": -place} for place, text in enumerate(TEXTS)]

@@ -88,7 +88,9 @@ def compares(operator: str, value: Any = None, name: str | list[str] = "year") -
     return {"name": name, "comparison_operator": operator, "value": value}
 
 
-async def test_retrieval_is_a_selection_from_the_index(client: httpx.AsyncClient, dify: httpx.AsyncClient) -> None:
+async def test_dify_retrieval_returns_a_selection_from_the_index(
+    client: httpx.AsyncClient, dify: httpx.AsyncClient
+) -> None:
     asked = {"query": "a story", "index": "books", "k": 4, "return_documents": True}
     chosen = answer(await client.post("/select", json=asked))["documents"]
     assert len(chosen) == 4
@@ -127,7 +129,9 @@ async def test_retrieval_is_a_selection_from_the_index(client: httpx.AsyncClient
         (compares("is", "old", ["language", "tags"]), set(YEARS[:10])),
     ],
 )
-async def test_conditions(dify: httpx.AsyncClient, condition: dict[str, Any], expected: set[int]) -> None:
+async def test_dify_conditions_become_filters(
+    dify: httpx.AsyncClient, condition: dict[str, Any], expected: set[int]
+) -> None:
     assert await years(dify, condition) == expected
 
 
@@ -141,13 +145,15 @@ async def test_conditions(dify: httpx.AsyncClient, condition: dict[str, Any], ex
         ({"score_threshold": 1.1}, "retrieval_setting.score_threshold"),
     ],
 )
-async def test_impossible_requests_are_refused(dify: httpx.AsyncClient, fields: dict[str, Any], message: str) -> None:
+async def test_dify_route_refuses_impossible_requests(
+    dify: httpx.AsyncClient, fields: dict[str, Any], message: str
+) -> None:
     refused = await post(dify, **fields)
     assert refused.status_code == refused.json()["error_code"] == 422
     assert message in refused.json()["error_msg"]
 
 
-async def test_keys_and_indexes_have_codes_of_dify(dify: httpx.AsyncClient) -> None:
+async def test_dify_route_uses_error_codes_of_dify(dify: httpx.AsyncClient) -> None:
     sent = {"knowledge_id": "books", "query": "a story"}
     for header, code in (
         ("", 1001),

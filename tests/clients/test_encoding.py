@@ -36,7 +36,7 @@ HALF = "\ud83d"  # of a pair of surrogates
     ],
     ids=ascii,
 )
-def test_encoded_has_a_form_for_what_json_lacks(value: object, expected: object) -> None:
+def test_encoded_converts_values_that_json_lacks(value: object, expected: object) -> None:
     assert json.loads(encoded({"x": value})) == {"x": expected}
 
 
@@ -48,12 +48,12 @@ def test_encoded_has_a_form_for_what_json_lacks(value: object, expected: object)
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_encoded_names_the_place_of_what_has_no_form(value: object) -> None:
+def test_encoded_names_the_place_of_an_unsupported_value(value: object) -> None:
     with pytest.raises(InvalidArgument, match=r"pool\.documents\[1\] \(id 'b'\)\.metadata\.x"):
         encoded({"pool": {"documents": [{"id": "a"}, {"id": "b", "metadata": {"x": value}}]}})
 
 
-def test_encoded_refuses_what_contains_itself() -> None:
+def test_encoded_refuses_a_list_that_contains_itself() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(InvalidArgument, match="itself"):

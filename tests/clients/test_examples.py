@@ -32,11 +32,11 @@ def to_a_tenth(text: str) -> str:
     ["plain.py", *(pytest.param(f"with_{each}.py", marks=pytest.mark.slow)
                    for each in ("langchain", "llamaindex", "haystack"))],
 )  # fmt: skip
-def test_a_program_answers_from_what_it_finds(name: str, url: str) -> None:
+def test_example_program_answers_from_the_documents_found(name: str, url: str) -> None:
     check_example([sys.executable, str(EXAMPLES / name)], url)
 
 
-def test_find_all_stops_when_nearly_all_is_found(url: str, tmp_path: Path) -> None:
+def test_find_all_example_stops_when_nearly_all_is_found(url: str, tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     records = (
         {"id": f"{topic}-{n}", "title": f"record {n}", "text": f"{words} {n % 5}", "label": int(topic == 2)}
@@ -55,7 +55,7 @@ def test_find_all_stops_when_nearly_all_is_found(url: str, tmp_path: Path) -> No
     assert printed.endswith("stopped: found\n")
 
 
-def test_readmes_print_what_the_embedded_models_answer(
+def test_readme_examples_print_the_documented_output(
     embedded_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_URL", embedded_url)

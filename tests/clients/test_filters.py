@@ -79,7 +79,7 @@ HAYSTACK: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", HAYSTACK, ids=str)
-def test_haystack(given: dict[str, Any]) -> None:
+def test_haystack_filter_matches_like_its_own_implementation(given: dict[str, Any]) -> None:
     check_agrees(translated(given), METADATA, partial(matched, given))
 
 
@@ -99,7 +99,7 @@ def test_haystack(given: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_haystack_has_filters_that_are_refused(given: dict[str, Any]) -> None:
+def test_unsupported_haystack_filter_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(FilterError, match=str(given["operator"])):
         translated(given)
 
@@ -130,7 +130,7 @@ def of_llamaindex(given: MetadataFilters) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("given", [*LLAMAINDEX, *OF_LISTS], ids=str)
-def test_llamaindex(given: MetadataFilters) -> None:
+def test_llamaindex_filter_matches_like_its_own_implementation(given: MetadataFilters) -> None:
     lists: list[dict[str, Any]] = [{}, {"x": None}, *({"x": value} for value in ([], ["a"], ["b", "a"], [1, 2], [""]))]
     check_agrees(
         of_llamaindex(given),
@@ -150,6 +150,6 @@ def test_llamaindex(given: MetadataFilters) -> None:
         *((each, None) for each in (">", "<=", "in", "contains")),
     ],
 )
-def test_llamaindex_has_filters_that_are_refused(operator: str, value: Any) -> None:
+def test_unsupported_llamaindex_filter_is_refused(operator: str, value: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"'{operator}'"):
         of_llamaindex(filters(None, (operator, value)))

@@ -25,7 +25,7 @@ async def run_and_close(pipeline: Pipeline, given: dict[str, Any], later: bool) 
 
 
 @pytest.mark.parametrize("later", [False, True])
-async def test_a_pipeline_is_written_down_read_and_run(
+async def test_pipeline_runs_after_serialization(
     later: bool, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY_OF_OURS", "bm_secret")
@@ -65,7 +65,7 @@ def test_ranker_resolves_its_secret(url: str, recorder: Recorder) -> None:
         BoundaryMorphRanker(base_url=url, api_key=Secret.from_env_var("KEY_OF_OURS")).warm_up()
 
 
-def test_retriever_filters_by_those_of_the_call_or_its_own(url: str) -> None:
+def test_retriever_filters_of_a_call_replace_its_own(url: str) -> None:
     early = {"field": "meta.n", "operator": "<", "value": 2}
     retriever = BoundaryMorphRetriever("texts", filters=early, base_url=url)
     assert {found.id for found in retriever.run("q")["documents"]} == {"d0", "d1"}

@@ -12,7 +12,7 @@ from boundarymorph_client.langchain import BoundaryMorphRerank, BoundaryMorphRet
 from tests.clients.conftest import Recorder
 
 
-def test_reranker_works_in_a_chain_behind_the_retriever(url: str, recorder: Recorder) -> None:
+def test_reranker_works_in_a_compression_retriever(url: str, recorder: Recorder) -> None:
     retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=20, budget=0)
     chain = ContextualCompressionRetriever(
         base_retriever=retriever, base_compressor=BoundaryMorphRerank(base_url=url, k=4, title_field="title")
@@ -23,7 +23,7 @@ def test_reranker_works_in_a_chain_behind_the_retriever(url: str, recorder: Reco
 
 
 @pytest.mark.parametrize("later", [False, True])
-async def test_retriever_takes_options_of_one_call(url: str, recorder: Recorder, later: bool) -> None:
+async def test_retriever_takes_options_per_call(url: str, recorder: Recorder, later: bool) -> None:
     """As arguments, bound to it, and as configurable fields."""
     retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=9, options={"depth": 20})
     bound, configurable = retriever.bind(k=2, budget=1), retriever.configurable_fields(k=ConfigurableField("chosen"))
@@ -38,7 +38,7 @@ async def test_retriever_takes_options_of_one_call(url: str, recorder: Recorder,
 
 
 @pytest.mark.filterwarnings("ignore:The function `loads` is in beta")
-def test_retriever_is_written_down_without_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retriever_is_serialized_without_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     key = SecretStr("bm_secret")
     made = BoundaryMorphRetriever(base_url="http://a", api_key=key, index="i", k=3, options={"depth": 9})
     text = dumps(made)

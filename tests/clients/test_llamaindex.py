@@ -39,7 +39,7 @@ def events() -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_query_engine_sees_events_and_callbacks_of_both_components(later: bool, url: str, events: list[Any]) -> None:
+def test_query_engine_receives_events_and_callbacks_of_components(later: bool, url: str, events: list[Any]) -> None:
     debug = LlamaDebugHandler(print_trace_on_end=False)
     manager = CallbackManager([debug])
     retriever = BoundaryMorphRetriever("texts", similarity_top_k=30, budget=3, base_url=url, callback_manager=manager)
@@ -64,7 +64,7 @@ def test_a_query_engine_sees_events_and_callbacks_of_both_components(later: bool
     assert ended.payload[EventPayload.NODES] == chosen  # type: ignore[index]
 
 
-def test_reranker_is_written_down_without_its_key() -> None:
+def test_reranker_is_serialized_without_its_key() -> None:
     made = BoundaryMorphRerank(base_url="http://a", api_key="bm_secret", top_n=3, options={"rounds": 9})
     assert "bm_secret" not in made.to_json() + repr(made)
     assert made.to_dict()["class_name"] == "BoundaryMorphRerank"

@@ -46,7 +46,7 @@ def shape(schema: Any) -> Any:
 
 
 @pytest.mark.parametrize("model", ANSWERS)
-def test_answers_have_the_fields_of_the_service(model: type[BaseModel]) -> None:
+def test_answer_models_match_the_openapi_schemas(model: type[BaseModel]) -> None:
     theirs, ours = schema_of(model), model.model_json_schema(mode="serialization")
     assert ours["properties"].keys() == theirs["properties"].keys()
     assert set(ours.get("required", ())) == set(theirs.get("required", ()))
@@ -60,7 +60,7 @@ def named_in(schema: Any) -> set[str]:
     return names.union(*(named_in(SCHEMAS[name]) for name in names))
 
 
-def test_every_answer_has_a_model() -> None:
+def test_every_answer_of_the_service_has_a_client_model() -> None:
     called = [path for path in DOCUMENT["paths"] if path.startswith(CALLED) and not path.endswith("/artifacts")]
     operations = [DOCUMENT["paths"][path].values() for path in called]
     answered = named_in([operation["responses"] for item in operations for operation in item])
@@ -68,14 +68,14 @@ def test_every_answer_has_a_model() -> None:
 
 
 @pytest.mark.parametrize("model", [models.PoolDocument, models.UploadedDocument])
-def test_documents_have_the_fields_of_the_service(model: Any) -> None:
+def test_document_types_match_the_openapi_schemas(model: Any) -> None:
     assert is_typeddict(model)
     schema = SCHEMAS[model.__name__]
     assert model.__annotations__.keys() == schema["properties"].keys()
     assert model.__required_keys__ == set(schema["required"])
 
 
-def test_options_are_those_of_the_service() -> None:
+def test_select_options_match_the_openapi_schema() -> None:
     ours = models.SelectOptions.__annotations__.keys()
     theirs = SCHEMAS["SelectRequest"]["properties"]
     of_the_pool = SCHEMAS["PoolBody"]["properties"].keys() - {"documents"}
@@ -87,7 +87,7 @@ def test_options_are_those_of_the_service() -> None:
         assert f"{option}:" in described
 
 
-def test_every_type_of_problem_has_a_class() -> None:
+def test_every_problem_type_has_an_error_class() -> None:
     """And no class is for a type that is not."""
     rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| \d{3}", (DOCS / "api.md").read_text(), re.MULTILINE)
     types = {name for row in rows for name in re.findall(r"[a-z-]+", row)}
@@ -95,7 +95,7 @@ def test_every_type_of_problem_has_a_class() -> None:
     assert KINDS.keys() == types - OTHERS
 
 
-def test_all_that_is_public_is_named() -> None:
+def test_public_names_include_every_error_class() -> None:
     public = boundarymorph_client.__all__
     assert {kind.__name__ for kind in KINDS.values()} <= {*public}
     assert all(hasattr(boundarymorph_client, name) for name in public)
@@ -105,7 +105,7 @@ def test_all_that_is_public_is_named() -> None:
 PYTHON = Path(__file__).parents[2] / "clients/python"
 
 
-def test_the_client_that_blocks_is_the_asynchronous_one_without_its_awaits() -> None:
+def test_blocking_client_is_generated_from_the_asynchronous_one() -> None:
     source = (PYTHON / "src/boundarymorph_client/client.py").read_text()
     assert source == runpy.run_path(str(PYTHON / "unasync.py"))["written"](), "async_client.py has changed: make client"
     assert not any(word in source for word in ("async ", "await", "Async", "asyncio"))

@@ -30,7 +30,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.mark.parametrize("given", [f"{KEY}\n", f"{KEY}\r\n", f" \t{KEY} ", f"\u00a0{KEY}\u2003"], ids=ascii)
 @pytest.mark.parametrize("by", ["argument", "variable"])
-def test_white_space_around_a_key_and_a_url_is_removed(monkeypatch: pytest.MonkeyPatch, given: str, by: str) -> None:
+def test_client_strips_white_space_around_key_and_url(monkeypatch: pytest.MonkeyPatch, given: str, by: str) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_API_KEY", given if by == "variable" else "another")
     made = Connection.of(f"{NOWHERE}/\n", given if by == "argument" else None, 1, 1)
     assert (made.url, made.api_key) == (NOWHERE, KEY)
@@ -57,7 +57,7 @@ ASKING: dict[str, Callable[[str], Any]] = {
     [f"“{KEY}”", f"{KEY}\nX-Other: 1", f"{KEY} {KEY}", f"{KEY}\0", f"Bearer {KEY}", f"{KEY}é", f"{KEY}\u200b"],
     ids=ascii,
 )
-def test_a_key_that_no_header_can_carry_is_refused_without_it(ask: str, key: str) -> None:
+def test_key_that_no_header_can_carry_is_refused_without_echo(ask: str, key: str) -> None:
     with pytest.raises(InvalidArgument, match="the API key has characters") as raised:
         ASKING[ask](key)
     assert KEY not in "".join(traceback.format_exception(raised.value))
@@ -72,7 +72,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_it(ask: str, key: str
     ],
     ids=ascii,
 )  # fmt: skip
-def test_a_url_that_cannot_be_used_is_refused_without_its_password(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_url_is_refused_without_its_password(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for url in (given, None):
         with pytest.raises(InvalidArgument, match=r"the URL of the service.* give it as http://HOST:PORT") as raised:
             Client(url)
@@ -85,7 +85,7 @@ async def asked(client: AsyncClient, times: int = 1) -> list[str]:
     return [selection.status for selection in found]
 
 
-def test_an_async_client_serves_one_event_loop_after_another(url: str) -> None:
+def test_async_client_works_in_successive_event_loops(url: str) -> None:
     client = AsyncClient(url)
     for times in (1, 1, 1, 30):
         assert asyncio.run(asked(client, times)) == ["complete"] * times
@@ -100,7 +100,7 @@ def _asked_by_child(url: str, calls: int) -> list[str]:
 CLIENTS: dict[str, Client] = {}
 
 
-def test_a_client_makes_connections_of_its_own_after_a_fork(url: str, recorder: Recorder) -> None:
+def test_client_opens_its_own_connections_after_a_fork(url: str, recorder: Recorder) -> None:
     client = CLIENTS[url] = Client(url)
     assert client.ready().status == client.ready().status == "ok"
     with multiprocessing.get_context("fork").Pool(4) as pool:
@@ -111,7 +111,7 @@ def test_a_client_makes_connections_of_its_own_after_a_fork(url: str, recorder: 
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_clients_are_copied_and_pickled(kind: Any) -> None:
+def test_clients_can_be_copied_and_pickled(kind: Any) -> None:
     client = kind("http://a", api_key="k", timeout=3, retries=1)
     for again in (copy.copy(client), copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
         assert again._connection == client._connection

@@ -42,9 +42,7 @@ def selection() -> httpx.Response:
     return httpx.Response(200, json=SELECTION)
 
 
-async def test_select_sends_the_key_and_the_time_that_is_left(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_select_sends_the_key_and_the_remaining_time(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_API_KEY", "bm_secret")
     exchanges = Exchanges(httpx.Response(429, headers={"retry-after": "0.05"}), selection())
     client = connect(exchanges)
@@ -61,7 +59,7 @@ async def test_select_tries_again_when_a_connection_breaks(connect: Connect) -> 
     assert len(exchanges.requests) == 3
 
 
-async def test_a_timeout_is_not_tried_again(connect: Connect) -> None:
+async def test_timeout_is_not_retried(connect: Connect) -> None:
     exchanges = Exchanges(httpx.ReadTimeout("late"), httpx.ReadTimeout("late"))
     with pytest.raises(bm.TimedOut):
         await connect(exchanges).select("q", index="texts")
@@ -70,7 +68,7 @@ async def test_a_timeout_is_not_tried_again(connect: Connect) -> None:
     assert len(exchanges.requests) == 2
 
 
-async def test_answers_of_another_server_are_errors(connect: Connect) -> None:
+async def test_answers_of_a_foreign_server_raise_errors(connect: Connect) -> None:
     page = httpx.Response(200, html="<h1>Hello</h1>"), httpx.Response(502, html="<h1>Hello</h1>")
     client = connect(Exchanges(*page, httpx.Response(404, json={"type": f"{bm.errors.TYPE}not-found", "title": "t",
                                                                 "status": 404, "detail": "no route"})))  # fmt: skip
@@ -84,7 +82,7 @@ async def test_answers_of_another_server_are_errors(connect: Connect) -> None:
     assert type(missing.value) is bm.NotFound
 
 
-async def test_ready_reads_the_answer_of_a_service_that_is_not(connect: Connect) -> None:
+async def test_ready_returns_the_status_of_an_unready_service(connect: Connect) -> None:
     body = {"status": "failed", "detail": "no disk", "type": f"{bm.errors.TYPE}not-ready", "title": "t"}
     failed = httpx.Response(503, json=body)
     refused = httpx.Response(503, json={**body, "status": 503}, headers={"retry-after": "1"})
@@ -97,7 +95,7 @@ async def test_ready_reads_the_answer_of_a_service_that_is_not(connect: Connect)
 
 
 @pytest.mark.strangers
-async def test_a_service_that_cannot_be_reached_is_named_without_the_password(connect: Connect) -> None:
+async def test_unreachable_service_is_named_without_its_password(connect: Connect) -> None:
     client = connect("http://user:password@127.0.0.1:9/prefix", retries=0)
     with pytest.raises(
         bm.ConnectionFailed, match=r"http://127\.0\.0\.1:9/prefix .*`boundarymorph serve` running"

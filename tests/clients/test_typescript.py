@@ -15,18 +15,18 @@ SCHEMAS: dict[str, Any] = json.loads((ROOT / "docs" / "openapi.json").read_text(
 
 
 @pytest.mark.slow
-def test_its_own_tests_pass(url: str) -> None:
+def test_typescript_client_passes_its_own_tests(url: str) -> None:
     printed = printed_by(str(NODE), "--test", "--test-reporter=tap", "test/*.test.ts", BOUNDARYMORPH_URL=url)
     counts = {name: int(count) for name, count in re.findall(r"^# (\w+) (\d+)$", printed, re.MULTILINE)}
     assert counts["pass"] > 30, printed
     assert counts["fail"] == counts["skipped"] == counts["todo"] == counts["cancelled"] == 0, printed
 
 
-def test_retrieval_augmented_generation(url: str, tmp_path: Path) -> None:
+def test_typescript_rag_example_answers_from_documents(url: str, tmp_path: Path) -> None:
     check_example(typescript((EXAMPLES / "rag.ts").read_text(), tmp_path), url)
 
 
-def test_types_are_those_of_the_service() -> None:
+def test_typescript_types_match_the_openapi_document() -> None:
     """By their fields, and whether they may be missing; `make compatibility WITH=typescript` generates it again."""
     written = re.findall(
         r"^        (\w+): \{\n(.*?)^        \}", (PACKAGE / "src" / "schema.ts").read_text(), re.MULTILINE | re.DOTALL
@@ -43,13 +43,13 @@ def test_types_are_those_of_the_service() -> None:
     assert {name: ours.get(name) for name in theirs} == theirs, "run `make openapi`"
 
 
-def test_errors_are_those_of_the_python_client() -> None:
+def test_typescript_errors_match_the_python_client() -> None:
     program = 'import { KINDS } from "./src/errors.ts"; for (const slug in KINDS) console.log(slug, KINDS[slug].name)'
     printed = printed_by(str(NODE), "--input-type=module-typescript", "--eval", program)
     assert dict(line.split() for line in printed.splitlines()) == {slug: kind.__name__ for slug, kind in KINDS.items()}
 
 
-def test_it_depends_on_nothing_and_its_lock_has_its_version() -> None:
+def test_typescript_package_has_no_dependencies() -> None:
     written = json.loads((PACKAGE / "package.json").read_text())
     assert written["version"] == json.loads((PACKAGE / "package-lock.json").read_text())["version"]
     assert "dependencies" not in written

@@ -92,12 +92,16 @@ def row(
     said: Sequence[str] = SAID,
     what: str = "",
 ) -> None:
-    """Register what is tried with every client: that it ranks as we do, all and the first three, that a budget in the
-    URL is kept, and what it raises.
+    """Register the checks of every client: ranking of all and the first three, budget, errors.
 
-    asked: returns index and score of each document, best first. kinds: of its errors for too many documents, a wrong
-    key, a scorer that is away, and one that is late, one for all, or None where it raises none; said: what these say.
-    what: of several of a package.
+    Args:
+        package: The package of the client.
+        endpoint: Its route.
+        asked: Returns index and score of each document, best first.
+        kinds: Its errors for too many documents, a wrong key, a scorer that is away, and one that is late; one for all,
+            or None if it raises none.
+        said: The messages of these errors.
+        what: Distinguishes several clients of a package.
     """
 
     @check(package, endpoint, what + "order")

@@ -112,7 +112,7 @@ def _matches(sample: Sample, matcher: Any) -> bool:
 
 @pytest.mark.strangers
 @pytest.mark.parametrize(("alert", "fault", "expected"), CASES)
-async def test_it_sees_its_fault(
+async def test_alert_metric_changes_with_its_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alert: str, fault: Fault, expected: float | None
 ) -> None:
     for counter in (metrics.selections, metrics.http_seconds, metrics.requests_refused):

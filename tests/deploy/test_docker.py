@@ -43,7 +43,7 @@ def compose(file: str) -> dict[str, Any]:
     return parsed
 
 
-def test_requirements_are_those_of_the_project() -> None:
+def test_image_requirements_match_the_project() -> None:
     stores = set.union(*(names(STORES["optional-dependencies"][name]) for name in ("milvus", "pgvector", "qdrant")))
     common, embedded, retriever = listed("common.txt"), listed("embedded.txt"), listed("retriever-cpu.txt")
     optional = extra("otel") | extra("mcp")
@@ -58,7 +58,7 @@ def test_requirements_are_those_of_the_project() -> None:
 
 
 @pytest.mark.slow
-def test_gateway_has_no_models() -> None:
+def test_gateway_imports_no_model_libraries() -> None:
     """Bytecode that is in its image is of what `gateway_imports.py` imports."""
     program = DOCKERFILE.parent / "gateway_imports.py"
     command = [sys.executable, "-c", f"import runpy, sys; runpy.run_path({str(program)!r}); print(*sys.modules)"]
@@ -68,7 +68,7 @@ def test_gateway_has_no_models() -> None:
     assert [path.name for path in requirements("gateway")] == ["common.txt"]
 
 
-def test_packages_are_locked_with_hashes_of_the_tested_versions() -> None:
+def test_locked_packages_have_hashes_and_tested_versions() -> None:
     there: set[str] = set()
     for name in locked.AFTER:  # in the order in which they are installed
         entries = locked.locked((locked.LOCKED / f"{name}.txt").read_text())
@@ -82,7 +82,7 @@ def test_packages_are_locked_with_hashes_of_the_tested_versions() -> None:
 
 
 @pytest.mark.strangers
-def test_packages_of_the_oldest_interpreter_are_locked() -> None:
+def test_locked_packages_cover_the_oldest_interpreter() -> None:
     """What the packages ask for differs from release to release of an interpreter."""
     environment = {"python_full_version": "3.11.0", "python_version": "3.11", "implementation_version": "3.11.0"}
     installed = {canonicalize_name(each.name): each for each in distributions()}

@@ -148,7 +148,7 @@ def test_network_policies_open_the_ports_of_the_roles() -> None:
     assert "ingress" not in policies["nothing-else"]
 
 
-def test_autoscaling_and_monitoring_ask_for_metrics_that_exist() -> None:
+def test_autoscaling_and_monitoring_use_existing_metrics() -> None:
     scaled = [each for each in WHOLE if each["metadata"]["name"] == "scorer" and "scaleTargetRef" in each["spec"]]
     assert {each["kind"] for each in scaled} == {"ScaledObject", "HorizontalPodAutoscaler"}
     for each in scaled:

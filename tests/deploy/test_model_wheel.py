@@ -35,7 +35,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_wheel_has_the_files_of_the_sources_and_no_code(unpacked: Path) -> None:
+def test_model_wheel_contains_the_source_files_and_no_code(unpacked: Path) -> None:
     package = unpacked / "boundarymorph_models"
     hashes = {
         str(path.relative_to(package)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -46,7 +46,7 @@ def test_wheel_has_the_files_of_the_sources_and_no_code(unpacked: Path) -> None:
     assert len((package / "__init__.py").read_text().splitlines()) == 1  # its docstring
 
 
-def test_wheel_has_licences_and_a_card(unpacked: Path) -> None:
+def test_model_wheel_contains_licences_and_a_model_card(unpacked: Path) -> None:
     (about,) = unpacked.glob("*.dist-info")
     metadata = message_from_bytes((about / "METADATA").read_bytes())
     assert metadata["License-Expression"] == "MIT AND Apache-2.0"
@@ -59,7 +59,7 @@ def test_wheel_has_licences_and_a_card(unpacked: Path) -> None:
         assert folder in (about / "licenses/NOTICE").read_text()
 
 
-def test_service_finds_the_models_of_its_version(unpacked: Path) -> None:
+def test_service_finds_the_models_in_the_wheel(unpacked: Path) -> None:
     program = [sys.executable, "-I", "-c", FIND, str(unpacked), *filter(None, sys.path)]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
     assert [Path(line).parent for line in done.stdout.split()] == [unpacked / "boundarymorph_models"] * 2
@@ -71,7 +71,7 @@ def test_service_finds_the_models_of_its_version(unpacked: Path) -> None:
 
 
 @pytest.mark.parametrize("is_source", [False, True], ids=["another source", "another file in it"])
-def test_build_refuses_what_has_another_hash(tmp_path: Path, is_source: bool) -> None:
+def test_model_wheel_build_refuses_a_wrong_hash(tmp_path: Path, is_source: bool) -> None:
     models, source, first = tmp_path / "models", tmp_path / "source.whl", SOURCES["files"][0]
     shutil.copytree(MODELS, models, ignore=shutil.ignore_patterns("*-v*"))  # without weights, as in a fresh clone
     with zipfile.ZipFile(source, "w") as archive:

@@ -16,13 +16,13 @@ CONFIGURATION: dict[str, Any] = yaml.safe_load(yaml.safe_load(SERVICE.read_text(
 APPLICATIONS: dict[str, dict[str, Any]] = {each["name"]: each for each in CONFIGURATION["applications"]}
 
 
-def test_it_is_a_configuration_of_the_three_roles() -> None:
+def test_ray_configuration_defines_the_three_roles() -> None:
     ServeDeploySchema.model_validate(CONFIGURATION)
     assert set(APPLICATIONS) == {"gateway", "retriever", "scorer"}
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_each_is_built_with_its_settings(name: str) -> None:
+def test_ray_application_is_built_with_its_settings(name: str) -> None:
     application = APPLICATIONS[name]
     module, function = application["import_path"].split(":")
     assert isinstance(getattr(import_module(module), function)(application["args"]), Application)

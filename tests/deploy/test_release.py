@@ -11,19 +11,19 @@ ROOT = Path(__file__).parents[2]
 CHANGELOG = "# Changelog\n\n## Unreleased\n\n- new\n\n## 1.0.0 - 2026-11-25\n\n### Added\n- old\n\n## 0.9.0\n\n"
 
 
-def test_notes_are_the_section_of_the_version() -> None:
+def test_release_notes_are_the_changelog_section_of_the_version() -> None:
     assert release.notes(CHANGELOG, "1.0.0", tagged=False) == "- new\n"
     assert release.notes(CHANGELOG, "1.0.0", tagged=True) == "### Added\n- old\n"
     assert release.notes(CHANGELOG.replace("Unreleased", "1.1.0"), "1.1.0", tagged=False) == "- new\n"
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1.0", "0.9.0"])
-def test_a_tag_without_a_section_of_its_own_is_refused(version: str) -> None:
+def test_release_refuses_a_tag_without_a_changelog_section(version: str) -> None:
     with pytest.raises(release.NotReady, match=f"no section '## {version}'"):
         release.notes(CHANGELOG, version, tagged=True)
 
 
-def test_packages_are_the_expected_ones_and_no_others(tmp_path: Path) -> None:
+def test_release_packages_are_exactly_the_expected_ones(tmp_path: Path) -> None:
     with pytest.raises(release.NotReady) as error:
         release.packages(tmp_path, "1.0.0")
     names = str(error.value).partition(" and has ")[0].split("'")[1::2]
@@ -36,7 +36,7 @@ def test_packages_are_the_expected_ones_and_no_others(tmp_path: Path) -> None:
         release.packages(tmp_path, "1.0.0")
 
 
-def test_the_workflow_publishes_what_make_release_left_without_secrets() -> None:
+def test_release_workflow_publishes_without_secrets() -> None:
     text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     jobs = yaml.safe_load(text)["jobs"]
     commands = [step.get("run", "") for step in jobs["build"]["steps"]]
@@ -47,5 +47,5 @@ def test_the_workflow_publishes_what_make_release_left_without_secrets() -> None
     assert "secrets." not in text
 
 
-def test_all_packages_have_one_version() -> None:
+def test_release_packages_share_one_version() -> None:
     assert release.version()

@@ -11,13 +11,13 @@ UNIT = (DEPLOY / "systemd" / "boundarymorph@.service").read_text()
 PROXY = (DEPLOY / "nginx" / "boundarymorph.conf").read_text()
 
 
-def test_systemd_waits_longer_than_a_process_takes_to_stop() -> None:
+def test_systemd_stop_timeout_exceeds_drain_and_grace() -> None:
     settings = Settings()
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
     assert int(seconds) > settings.drain_seconds + settings.grace_seconds + LAST_SECONDS
 
 
-def test_pages_start_the_units_that_nginx_asks() -> None:
+def test_deployment_page_starts_the_ports_that_nginx_uses() -> None:
     page = (DEPLOY.parent / "docs" / "deployment.md").read_text()
     (started,) = re.findall(r"^systemctl enable --now (.*)$", page, re.MULTILINE)
     asked = re.findall(r"^ +server 127\.0\.0\.1:(\d+) ", PROXY, re.MULTILINE)

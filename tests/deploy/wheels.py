@@ -1,6 +1,8 @@
-"""`make check-wheels`: install the wheels of dist/ as a newcomer does, with pip and with uv, on every Python there is:
-the library alone, with a first selection and the README's first program, then the service, and the README's way to a
-selection on own documents."""
+"""Install the wheels of dist/ as a newcomer does, with pip and uv, on every Python.
+
+`make check-wheels` tries the library alone, with a first selection and the README's first program, then the service,
+and the README's way to a selection from own documents.
+"""
 
 import argparse
 import itertools

@@ -74,7 +74,7 @@ def test_builder_makes_the_table_of_a_collection(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["numbers.npz"]
 
 
-def test_builder_keeps_finished_tables_and_files_of_others(tmp_path: Path) -> None:
+def test_builder_keeps_finished_tables_and_foreign_files(tmp_path: Path) -> None:
     path, scorer, encoder = tmp_path / "t.npz", Lengths(), SeededEncoder()
     build(path, scorer, encoder)
     build(path, scorer, encoder)
@@ -124,7 +124,7 @@ class Dies(Lengths):
 
 
 @pytest.mark.parametrize(("depth", "left"), [(40, 72), (50, 0)])
-def test_builder_goes_on_where_it_failed_or_begins_anew(tmp_path: Path, depth: int, left: int) -> None:
+def test_builder_resumes_an_unfinished_table_of_the_same_depth(tmp_path: Path, depth: int, left: int) -> None:
     path = tmp_path / "t.npz"
     with pytest.raises(ConnectionError):
         build(path, Dies())

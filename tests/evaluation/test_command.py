@@ -289,7 +289,7 @@ def test_evaluate_reads_an_index_and_judgments(tmp_path: Path, monkeypatch: pyte
         run("--index", "indexed", "--out", "c")
 
 
-def test_selector_of_the_docs_runs(
+def test_documented_custom_selector_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)

@@ -54,7 +54,7 @@ def test_every_method_ranks_all_documents_once_within_its_budget(name: str) -> N
 
 
 @pytest.mark.parametrize("method", [SingleStage(), Gar(4, 3), Quam(4, 3, 5)])
-def test_hybrid_baselines_are_the_same_over_a_pool_in_the_fused_order(method: SingleStage | Gar | Quam) -> None:
+def test_hybrid_baseline_equals_its_base_on_the_fused_order(method: SingleStage | Gar | Quam) -> None:
     for question in QUESTIONS:
         order, scores = fused_order(question.pool)
         assert order.tolist() != list(range(80))
@@ -71,7 +71,7 @@ def linked(question: Question, graph: list[list[int]]) -> Question:
     return question
 
 
-def test_rgs_by_hand() -> None:
+def test_rgs_visits_neighbours_of_the_best_scored() -> None:
     # Seeds 0, 1. 1 is the best (.9): its two neighbours are 3 (2 degrees) and 5 (6). Then 3 (.8): 1, 5 known -> 7? no,
     # degree 2 gives 3 the neighbours 1 and 5. Then 5 (.7): 3 known, 7 new.
     question = on_a_circle([0, 60, 2, 62, 5, 66, 9, 71], TWO_GROUPS.scores.tolist())
@@ -81,7 +81,7 @@ def test_rgs_by_hand() -> None:
     assert ranking.tolist() == [1, 3, 5, 7, 0, 2, 4, 6]
 
 
-def test_rgs_forgets_what_its_queue_has_no_room_for() -> None:
+def test_rgs_queue_drops_documents_over_its_size() -> None:
     # The seed 0 leads to 1 and 2. With room for both, 1 leads nowhere and then 2 leads to 5.
     for frac, calls in ((1.0, [0, 1, 2, 5]), (0.5, [0, 1, 2, 5]), (0.25, [0, 1, 2, 3])):
         question = on_a_circle([0, 1, 2, 3, 4, 5], [0.5, 0.9, 0.1, 0.8, 0.2, 0.7])
@@ -91,7 +91,7 @@ def test_rgs_forgets_what_its_queue_has_no_room_for() -> None:
         assert run.calls == calls
 
 
-def test_gar_by_hand() -> None:
+def test_gar_alternates_between_ranking_and_neighbours() -> None:
     # Batches of 2, alternating. Retrieval: 0, 1. Frontier: neighbours of 1 (.9) are 3 and 5, of 0 (.2) are 2 and 4
     # -> 3, 5. Retrieval: 2, 4 (the first unscored). Frontier: of 3 (.8): 1, 5; of 5 (.7): 3 and 7 -> 7; of 4 (.3):
     # 2 (3 degrees), 6 (4 degrees) -> 6.
@@ -101,7 +101,7 @@ def test_gar_by_hand() -> None:
     assert ranking.tolist() == [1, 3, 5, 7, 4, 0, 2, 6]
 
 
-def test_quam_by_hand() -> None:
+def test_quam_scores_the_neighbour_with_the_highest_affinity() -> None:
     # Documents at 0, 90 and between; neighbours = 2. Retrieval: 0 (.5) and 1 (.5), shares 1/2 each.
     # Affinities: 2 (40 degrees) is near 0 (cos 40) and near 1 (cos 50): (cos 40 + cos 50) / 2 = .704;
     # 3 (-20) is near 0 only: cos 20 / 2 = .470; 4 (110) near 1 only: cos 20 / 2 = .470. GAR would take 2 and 3 alike.
@@ -127,7 +127,7 @@ def test_bagel_starts_at_the_head_and_then_anneals() -> None:
         assert rule.choose(belief, scored, step).value == pytest.approx((belief.mean + beta * belief.std).max())
 
 
-def test_the_product_is_driven_as_the_service_drives_it() -> None:
+def test_morph_makes_the_calls_and_set_of_a_session() -> None:
     for config in METHODS.values():
         run, ranking = run_once(Morph(config), QUESTIONS[1], 12, 10)
         session = session_of(QUESTIONS[1].pool, budget=12, k=10, config=config)
@@ -139,7 +139,7 @@ def test_the_product_is_driven_as_the_service_drives_it() -> None:
 @pytest.mark.parametrize(
     ("scorer", "trust"), [(EMBEDDED, "weak"), ("made-up", "normal"), ("voyage:rerank-2.5", "strong")]
 )
-def test_methods_trust_a_scorer_as_the_service_does(scorer: str, trust: Trust) -> None:
+def test_morph_trusts_a_scorer_like_the_service(scorer: str, trust: Trust) -> None:
     question = replace(QUESTIONS[0], scorer=scorer)
     config = replace(HUMAN_CONFIG, signal_weight=SIGNAL_WEIGHTS[trust])
     session = play(session_of(question.pool, budget=12, k=10, config=config), question.scores, 1)
@@ -149,7 +149,7 @@ def test_methods_trust_a_scorer_as_the_service_does(scorer: str, trust: Trust) -
     assert run_once(Extend(), question, 1, 10)[1][:10].tolist() == by_head.selection().documents.tolist()
 
 
-def test_extend_tells_a_session_the_scores_of_the_head() -> None:
+def test_extend_scores_the_head_and_lets_a_session_choose() -> None:
     """It pays for the same documents as reranking the first B, and returns others beside the best of these."""
     for question in QUESTIONS:
         run, ranking = run_once(Extend(), question, 12, 10)
@@ -166,7 +166,7 @@ def test_extend_tells_a_session_the_scores_of_the_head() -> None:
     assert gains[1] > gains[0], gains
 
 
-def test_names_groups_and_rounds() -> None:
+def test_chosen_resolves_names_groups_and_rounds() -> None:
     assert [contestant.name for contestant in chosen(["baselines"])] == list(GROUPS["baselines"])
     assert [contestant.name for contestant in chosen(["mips", "baselines"])][:2] == ["mips", "bm25"]
     assert "extend" in [contestant.name for contestant in chosen(["product"])]
@@ -187,12 +187,12 @@ def test_names_groups_and_rounds() -> None:
         ("boundarymorph@-1", "rounds are NAME@n"),
     ],
 )
-def test_names_that_name_nothing(name: str, complaint: str) -> None:
+def test_chosen_refuses_unknown_method_names(name: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         chosen(["mips", name])
 
 
-def test_lexical_methods_know_of_the_retriever_what_they_say() -> None:
+def test_lexical_methods_order_the_pool_as_their_names_say() -> None:
     """The pool of the one that knows the order has it, and that of the one without it has the order of BM25."""
     for question in QUESTIONS:
         bm25 = np.argsort(-question.pool.features["bm25"], kind="stable")
@@ -204,7 +204,7 @@ def test_lexical_methods_know_of_the_retriever_what_they_say() -> None:
             assert list(method._pool(question).ids) == [question.pool.ids[position] for position in order]
 
 
-def test_lexical_methods_learn_from_words() -> None:
+def test_lexical_methods_learn_scores_that_follow_a_word() -> None:
     """Scores that follow a word which no vector tells of."""
     scores = np.where(np.arange(80) % 7 == 2, 0.9, 0.1)
     blind, learned = 0.0, 0.0
@@ -215,7 +215,7 @@ def test_lexical_methods_learn_from_words() -> None:
     assert learned > blind + len(QUESTIONS), (learned, blind)
 
 
-def test_rocchio_ranks_all_by_the_query_moved_to_what_scored_well() -> None:
+def test_rocchio_moves_the_query_towards_documents_that_score_well() -> None:
     question = on_a_circle([0, 20, 40, 60, 80, 100], [0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
     run, ranking = run_once(Rocchio(), question, 3, 2)
     assert run.calls == [0, 1, 2]  # the vectors of 0 and 40 degrees, the second by three quarters, point to 17
@@ -223,7 +223,7 @@ def test_rocchio_ranks_all_by_the_query_moved_to_what_scored_well() -> None:
     assert run_once(Rocchio(), on_a_circle([0, 20, 40], [0.0, 0.0, 0.0]), 3, 2)[1].tolist() == [0, 1, 2]
 
 
-def test_fusion_is_three_parts_similarity_and_one_of_words() -> None:
+def test_fusion_weighs_similarity_three_to_one_against_words() -> None:
     similarity, bm25 = np.array([4.0, 3.0, 2.0, 1.9]), np.array([0.0, 0.0, 0.0, 9.0])
     pool = Pool.of(["a", "b", "c", "d"], np.eye(4), np.ones(4), similarity, {"bm25": bm25})
     ranking = run_once(Fusion(), Question("q", pool, np.zeros(4)), 0, 2)[1]
@@ -232,7 +232,7 @@ def test_fusion_is_three_parts_similarity_and_one_of_words() -> None:
     assert ranking.tolist() == np.argsort(-by_both).tolist() == [0, 1, 3, 2]
 
 
-def test_feedback_moves_the_query_by_pairs_of_the_best_and_the_worst() -> None:
+def test_feedback_moves_the_query_by_pairs_of_best_and_worst() -> None:
     question = on_a_circle([0, 10, 20, 30, 40, 60], [0.1, 0.5, 0.2, 0.9, 0.0, 0.0])
     run, ranking = run_once(Feedback(b=2.0, c=0.5), question, 4, 3)
     assert run.calls == [0, 1, 2, 3]

@@ -33,7 +33,7 @@ def test_banded_puts_scored_documents_first_and_breaks_ties_by_rank() -> None:
     assert problem(QUESTION, budget=3).banded().tolist() == np.arange(4).tolist()
 
 
-def test_nearest_against_all_cosines() -> None:
+def test_nearest_finds_the_highest_of_all_cosines() -> None:
     pool, _ = clustered(120, 8, seed=3)
     positions, cosines = Neighbourhood(pool).nearest(7)
     products = pool.embeddings @ pool.embeddings.T
@@ -51,7 +51,7 @@ def _literal_prune(document: int, candidates: list[int], distance: np.ndarray, d
     return kept
 
 
-def test_the_graph_against_a_literal_one() -> None:
+def test_graph_equals_a_literal_construction() -> None:
     pool, _ = clustered(60, 6, seed=1)
     distance = 1 - pool.embeddings @ pool.embeddings.T
     forward = [_literal_prune(one, [other for other in range(60) if other != one], distance, 5) for one in range(60)]
@@ -65,7 +65,7 @@ SCORES = [0.1, 0.8, 0.6, 0.0, 0.5]
 GRADED = replace(on_a_circle([0, 10, 20, 30, 40], SCORES), grades=np.array([3.0, 0.0, 1.0, 2.0, 0.0]), relevant=4)
 
 
-def test_against_hand_numbers() -> None:
+def test_quality_measures_equal_hand_computed_values() -> None:
     found = quality(GRADED, np.array([0, 1, 2, 3, 4]), 3)
     assert found.ce_ncg == pytest.approx((0.1 + 0.8 + 0.6) / (0.8 + 0.6 + 0.5))
     assert found.ncg == pytest.approx(2 / 3)
@@ -74,7 +74,7 @@ def test_against_hand_numbers() -> None:
     assert found.ndcg_10 == pytest.approx((3 + 1 / 2) / (3 + 2 / math.log2(3) + 1 / 2))
 
 
-def test_the_order_of_the_first_ten() -> None:
+def test_ndcg_10_depends_on_the_order_of_the_first_ten() -> None:
     question = replace(on_a_circle(range(12), [0.5] * 12), grades=np.array([0.0] * 10 + [1.0, 2.0]))
     assert quality(question, np.arange(12), 12).ndcg_10 == 0.0
     assert quality(question, np.arange(12)[::-1], 12).ndcg_10 == 1.0
@@ -82,7 +82,7 @@ def test_the_order_of_the_first_ten() -> None:
     assert math.isnan(quality(replace(question, grades=np.zeros(12)), np.arange(12), 5).ndcg_10)
 
 
-def test_the_ideal_holds_no_more_than_there_is() -> None:
+def test_ideal_gain_counts_only_existing_documents() -> None:
     everything = quality(GRADED, np.arange(5), 5)
     assert everything.ce_ncg == everything.ncg == everything.ncg_graded == 1.0
     assert everything.ncg_collection == pytest.approx(3 / 4)
@@ -91,7 +91,7 @@ def test_the_ideal_holds_no_more_than_there_is() -> None:
     assert math.isnan(fewer.ncg_collection) and not math.isnan(fewer.ncg)
 
 
-def test_undefined_without_labels_or_gains() -> None:
+def test_quality_is_nan_without_labels_or_gains() -> None:
     unjudged = quality(replace(GRADED, grades=None), np.arange(5), 2)
     assert all(map(math.isnan, (unjudged.ncg, unjudged.ncg_graded, unjudged.ncg_collection, unjudged.ndcg_10)))
     assert math.isnan(normalised_gain(np.array([0]), np.zeros(3)))

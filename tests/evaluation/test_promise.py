@@ -38,7 +38,7 @@ def violations(given: list[Audit], threshold: float, loss: float, budget: int, a
 
 @settings(max_examples=50)
 @given(audits, st.sampled_from([0.02, 0.05, 0.1]), st.sampled_from([0.5, 0.8, 0.9]), st.sampled_from([5, 20, 30, 50]))
-def test_the_threshold_is_the_largest_of_the_definition(
+def test_certified_threshold_is_the_largest_allowed_by_definition(
     given: list[Audit], loss: float, probability: float, budget: int
 ) -> None:
     believed = {look.believed for one in given for look in one.looks if look.believed < math.inf}
@@ -58,7 +58,7 @@ def test_the_threshold_is_the_largest_of_the_definition(
         assert found.missing is not None
 
 
-def test_what_is_missing() -> None:
+def test_certified_says_what_is_missing() -> None:
     good, late = audit((0.5, 0.03), (0.04, 0.01)), audit((0.04, 0.2), (0.03, 0.01))
     never = audit((0.04, 0.2), (0.01, 0.1))
     assert PROMISE.fewest == 9
@@ -74,7 +74,7 @@ def test_what_is_missing() -> None:
     assert certified([], PROMISE, 20).missing == "audits"
 
 
-def test_a_certificate_goes_with_what_it_rests_on() -> None:
+def test_certificate_is_withdrawn_when_recent_audits_break_it() -> None:
     """The latest audits break what the earlier ones certify: they alone count, until there is a new certificate."""
     good, bad = audit((0.04, 0.01), (0.02, 0.0)), audit((0.04, 0.5), (0.02, 0.5))
     assert certified([good] * 150, PROMISE, 20).threshold is not None

@@ -31,7 +31,7 @@ def test_comparisons_are_paired_means() -> None:
     assert by_p["q"].to_list() == pytest.approx(adjusted.to_list()), "Benjamini-Hochberg"
 
 
-def test_changes_take_the_queries_of_all_tables_together() -> None:
+def test_changes_pool_the_queries_of_all_tables() -> None:
     other = experiment(synthetic(queries=3, seed=9), METHODS, [4, 8], [5, 10])
     one = changes([OUTCOME, other], [("bagel", PAPER)], "ce_ncg").iloc[0]
     both = np.concatenate([each.values("bagel", 4, 5) - each.values(PAPER, 4, 5) for each in (OUTCOME, other)])
@@ -62,7 +62,7 @@ class Offset(ScoringMethod):
         return problem.banded()
 
 
-def test_the_setting_is_selected_by_budget_on_ce_ncg() -> None:
+def test_swept_setting_is_selected_per_budget_by_ce_ncg() -> None:
     swept = Contestant("swept", "swept", tuple(Offset(start) for start in (0, 15, 40)))
     alone = [Contestant(f"only-{one.start}", "", (one,)) for one in swept.settings if isinstance(one, Offset)]
     outcome = experiment(TABLE, [swept, *alone], [3, 20], [5, 50])
@@ -92,7 +92,7 @@ def test_methods_without_their_input_are_left_out() -> None:
         experiment(synthetic(without=["bm25"]), chosen(["bm25"]), [5], [5])
 
 
-def test_an_audit_is_of_the_path_of_a_session() -> None:
+def test_audit_follows_the_path_of_a_session() -> None:
     question = synthetic(1, 120).question(0)
     audit = audit_of(question, 10)
     calls = [look.calls for look in audit.looks]
@@ -101,7 +101,7 @@ def test_an_audit_is_of_the_path_of_a_session() -> None:
     assert audit.looks[0].believed == np.inf and audit.looks[0].real > 0.0
 
 
-def test_what_is_kept_and_what_is_refused() -> None:
+def test_kept_reports_broken_and_refused_promises() -> None:
     rng = np.random.default_rng(0)
     good = [Audit((Look(20, b, 2 * b), Look(CALLS, 0.0, 0.0))) for b in rng.uniform(0, 0.1, 60).tolist()]
     found = kept(good, Promise(0.1, 0.9))

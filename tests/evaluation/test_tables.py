@@ -13,7 +13,7 @@ from boundarymorph_evaluation.tables import ScoreTable
 from tests.evaluation.tables import synthetic
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_table_reads_back_as_written(tmp_path: Path) -> None:
     table = synthetic()
     tables.write(table, tmp_path / "deep" / "t.npz")
     read = tables.read(tmp_path / "deep" / "t.npz")
@@ -23,7 +23,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "t.npz"]
 
 
-def test_a_question_is_aligned_and_in_retrieval_order() -> None:
+def test_question_is_aligned_and_in_retrieval_order() -> None:
     table = synthetic()
     shuffled = dict(table.arrays)
     order = np.random.default_rng(1).permutation(table.depth)
@@ -48,7 +48,7 @@ def test_short_pools_are_padded_with_minus_one() -> None:
     assert [len(question.pool) for question in cut.questions()] == [60, 60, 40, 60]
 
 
-def test_optional_keys_have_their_stand_ins() -> None:
+def test_missing_optional_arrays_have_defaults() -> None:
     table = synthetic(without=["doc_ids", "query_ids", "mips", "bm25", "terms", "grade", "n_relevant"])
     question = table.question(0)
     assert question.id == "0" and question.grades is None and question.relevant is None
@@ -75,13 +75,13 @@ def test_optional_keys_have_their_stand_ins() -> None:
         ({"terms": np.zeros((4, 60), dtype=np.int64)}, "terms is of int64; it takes uint64"),
     ],
 )
-def test_what_is_no_table_is_refused(change: dict[str, np.ndarray | None], complaint: str) -> None:
+def test_malformed_table_is_refused(change: dict[str, np.ndarray | None], complaint: str) -> None:
     arrays = {**synthetic().arrays, **change}
     with pytest.raises(InvalidInput, match=complaint):
         ScoreTable("bad", {key: values for key, values in arrays.items() if values is not None})
 
 
-def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
+def test_table_file_that_is_not_an_npz_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     for content in (b"", b"PK\x03\x04 half a file", b"text"):
         path.write_bytes(content)
@@ -89,7 +89,7 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
             tables.read(path)
 
 
-def test_texts_are_those_of_a_collection_that_has_them_all() -> None:
+def test_with_texts_takes_the_collection_that_has_all_texts() -> None:
     table = synthetic(queries=2, n=5)
     documents = {str(name): f"text {name}" for name in table.arrays["doc_ids"]}
     queries = {str(name): f"query {name}" for name in table.arrays["query_ids"]}
@@ -103,7 +103,7 @@ def test_texts_are_those_of_a_collection_that_has_them_all() -> None:
     assert list(question.texts.documents) == [f"text {id}" for id in question.pool.ids]
 
 
-def test_texts_say_which_terms_of_its_query_each_document_has() -> None:
+def test_with_texts_marks_the_query_terms_of_each_document() -> None:
     table = synthetic(queries=2, n=5)
     queries = {"q0": "deep winter", "q1": " ".join(f"w{number}" for number in range(70))}
     documents = {"d0": "winters", "d1": "deeply wintry", "d2": "w0 w63", "d3": "w63 w64", "d4": "w5"}
@@ -143,7 +143,7 @@ def beir(folder: Path, *, packed: bool = False, qrels: str | None = QRELS, where
 
 
 @pytest.mark.parametrize(("packed", "where"), [(False, "qrels.tsv"), (True, "qrels/test.tsv")])
-def test_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> None:
+def test_load_reads_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> None:
     found = load(str(beir(tmp_path / "tides", packed=packed, where=where)))
     assert found.name == "tides"
     assert dict(found.documents) == {"a": "Tides\nThe moon pulls.", "b": "Bread rises."}
@@ -151,7 +151,7 @@ def test_a_beir_folder(tmp_path: Path, packed: bool, where: str) -> None:
     assert found.judgments == {"1": {"a": 2, "b": 0}}
 
 
-def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
+def test_load_keeps_every_query_of_a_folder_without_judgments(tmp_path: Path) -> None:
     found = load(str(beir(tmp_path, qrels=None)))
     assert list(found.queries) == ["1", "2"] and found.judgments is None
     assert list(found.first(1).queries) == ["1"]
@@ -171,7 +171,7 @@ def test_without_judgments_every_query_counts(tmp_path: Path) -> None:
         ("qrels.tsv", "1\ta\t65536\n", "the grade 65536; grades go up to 65535"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, name: str, content: str | bytes, complaint: str) -> None:
+def test_load_names_mistakes_in_a_beir_folder(tmp_path: Path, name: str, content: str | bytes, complaint: str) -> None:
     (beir(tmp_path) / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InvalidInput, match=complaint):
         load(str(tmp_path))

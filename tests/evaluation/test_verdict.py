@@ -46,7 +46,7 @@ def verdict(means: Mapping[str, float], *, questions: int = 8, judged: float = 9
         ({FIRST: 50.0, OURS: 70.0}, "helps", "Use ours."),
     ],
 )
-def test_the_answer_is_by_paired_intervals(changed: Mapping[str, float], answer: str, advice: str) -> None:
+def test_verdict_follows_paired_confidence_intervals(changed: Mapping[str, float], answer: str, advice: str) -> None:
     found = verdict({**MEANS, **changed})
     assert found.answer == answer
     assert f"The scorer {answer} here" in found.sentence and advice in found.sentence
@@ -56,13 +56,13 @@ def test_the_answer_is_by_paired_intervals(changed: Mapping[str, float], answer:
     ("given", "reason"),
     [({"judged": 69.0}, "only 69 % are judged"), ({"questions": 4}, "4 questions have relevant documents")],
 )
-def test_there_is_no_answer_where_too_little_is_judged(given: dict[str, Any], reason: str) -> None:
+def test_verdict_is_withheld_if_too_little_is_judged(given: dict[str, Any], reason: str) -> None:
     found = verdict({**MEANS, OURS: 70.0}, **given)
     assert found.answer is None and reason in found.sentence and "helps" not in found.sentence
     assert verdict({**MEANS, OURS: 70.0}, judged=70.0, questions=5).answer == "helps"
 
 
-def test_scores_are_asked_for_only_as_methods_need_them() -> None:
+def test_scores_are_requested_only_as_methods_need_them() -> None:
     """The sets are those of a table with all scores."""
     table = synthetic(queries=3, n=80)
     queries = {id: f"query {id}" for id in table.arrays["query_ids"].tolist()}
@@ -93,7 +93,7 @@ def test_scores_are_asked_for_only_as_methods_need_them() -> None:
     assert asyncio.run(judge(synthetic(without=["grade"]), 8, 5, lambda *_: None)) is None
 
 
-def test_ours_is_what_the_service_does_with_a_budget() -> None:
+def test_evaluated_human_method_makes_the_calls_of_the_service() -> None:
     assert morph.ROUNDS == composition.ROUNDS
     assert CONTESTANTS["human"].settings == (morph.SERVED,)
     (question,) = synthetic(queries=1, n=80).questions()

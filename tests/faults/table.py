@@ -25,8 +25,11 @@ class Table:
     under_load: str = ""
 
     def add(self, fault: str, saw: str, seconds: float | None) -> None:
-        """A fault that lost no data. seconds: from the end of its cause to the first answer as before; None where there
-        was nothing to recover from. Fails where docs/monitoring.md, which has no seconds, says otherwise."""
+        """Add a fault that lost no data.
+
+        `seconds` are from the end of its cause to the first answer as before; None if there was nothing to recover
+        from. This fails if docs/monitoring.md, which has no seconds, says otherwise.
+        """
         self.rows.append(f"| {fault} | {saw} | {'-' if seconds is None else f'{seconds:.1f} s'} |")
         assert (fault, saw) in documented(), f"docs/monitoring.md does not show this row:\n| {fault} | {saw} |"
 

@@ -56,7 +56,9 @@ def names(gateway: Service) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Table, fault: str) -> None:
+def test_start_on_a_full_or_read_only_disk_serves_reads(
+    disk: Path, tmp_path: Path, rogue: Server, table: Table, fault: str
+) -> None:
     copied = f"cp -a {disk} {disk}.kept && mount -t tmpfs -o size=4m tmpfs {disk} && cp -a {disk}.kept/* {disk}"
     filled = f"{copied} && (head -c 4m /dev/zero > {disk}/ballast || true)"
     with (
@@ -79,7 +81,7 @@ def test_at_the_start(disk: Path, tmp_path: Path, rogue: Server, table: Table, f
     table.add(f"disk {fault} at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
 
 
-def test_read_only_without_what_was_written_last(disk: Path, table: Table) -> None:
+def test_read_only_disk_with_an_unread_log_is_reported(disk: Path, table: Table) -> None:
     """As after a power failure: the log is there, its shared memory is not."""
     with retriever(disk) as indexes:
         assert write(indexes).is_success
@@ -123,7 +125,7 @@ def _stored(gateway: Service) -> set[str]:
     return found
 
 
-def test_disk_full(tmp_path: Path, rogue: Server, table: Table) -> None:
+def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, rogue: Server, table: Table) -> None:
     """A file system of its own, in a mount namespace of its own."""
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -39,7 +39,7 @@ from tests.system.service import Service
 DAY = 86_400
 
 
-def test_kill_9(deployment: Deployment, table: Table) -> None:
+def test_killed_gateway_loses_no_cached_scores(deployment: Deployment, table: Table) -> None:
     """What it had scored is in Redis: the one that follows answers the same without a call, and pays only for more."""
     query = new_query()
     first = asked(deployment.gateway.service, query)
@@ -69,7 +69,9 @@ def test_kill_9(deployment: Deployment, table: Table) -> None:
     table.add("gateway killed", saw, recovery)
 
 
-def test_sigterm_under_load(another_gateway: StartGateway, rogue: Server, table: Table) -> None:
+def test_gateway_finishes_requests_after_sigterm_under_load(
+    another_gateway: StartGateway, rogue: Server, table: Table
+) -> None:
     """Who is inside gets an answer; who comes later finds the door closed."""
 
     def caller(gateway: Service) -> tuple[list[httpx.Response], str]:
@@ -102,7 +104,7 @@ def test_sigterm_under_load(another_gateway: StartGateway, rogue: Server, table:
     table.add("SIGTERM under load", f"{outcome(response)} for requests in progress; new connections are refused", None)
 
 
-def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:
+def test_client_that_leaves_ends_its_scorer_request(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = hang
     body = orjson.dumps(selection())
     head = f"POST /select HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
@@ -118,7 +120,7 @@ def test_a_client_leaves(front: Service, rogue: Server, table: Table) -> None:
     table.add("client gone", "the work is cancelled, and the scorer is free again", recovery)
 
 
-def test_clients_leave_their_streams(front: Service, rogue: Server, table: Table) -> None:
+def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Server, table: Table) -> None:
     """More of them than the pool has connections, each at a random byte, while the scorer works."""
     chance = random.Random(0)
     whole(ask(front))
@@ -136,7 +138,7 @@ def test_clients_leave_their_streams(front: Service, rogue: Server, table: Table
     table.add("100 clients leave their streams", saw, recovery)
 
 
-def test_heads_that_never_end(another_gateway: StartGateway, table: Table) -> None:
+def test_unfinished_request_heads_do_not_block_the_gateway(another_gateway: StartGateway, table: Table) -> None:
     """Without a key, from more connections than the process may open."""
     few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
     with another_gateway(through=few) as gateway, ExitStack() as held:
@@ -159,7 +161,9 @@ def _is_off_by(running: Service, days: int) -> bool:
     return abs(there - time.time() - days * DAY) < DAY
 
 
-def test_the_clock_jumps(tmp_path: Path, another_gateway: StartGateway, rogue: Server, table: Table) -> None:
+def test_wall_clock_jump_does_not_disturb_the_gateway(
+    tmp_path: Path, another_gateway: StartGateway, rogue: Server, table: Table
+) -> None:
     """In the middle of a selection, by more than any deadline and any time to live."""
     offset = tmp_path / "offset"  # says by how many seconds the wall clock of the gateway is off
     offset.write_text("+0\n")

@@ -39,14 +39,14 @@ def judged(_judged: Role, model: Server) -> Iterator[Service]:
     assert "Traceback" not in _judged.service.log
 
 
-def test_busy_for_a_moment(judged: Service, model: Server, table: Table) -> None:
+def test_language_model_briefly_busy_is_retried(judged: Service, model: Server, table: Table) -> None:
     model.script = [answer({"error": {"message": "rate limit"}}, 429, retry_after="1")] * 2
     response = ask(judged)
     assert spent(whole(response)) == (BUDGET, 0)
     table.add("a language model answers 429 for a moment", f"{outcome(response)}, after the pause", None)
 
 
-def test_busy(judged: Service, model: Server, table: Table) -> None:
+def test_language_model_busy_gives_429_or_a_degraded_answer(judged: Service, model: Server, table: Table) -> None:
     model.behaviour = answer({"error": {"message": "rate limit"}}, 429, retry_after="20")
     refused = ask(judged, deadline_ms=10_000)
     assert refused.status_code == 429
@@ -57,7 +57,7 @@ def test_busy(judged: Service, model: Server, table: Table) -> None:
     table.add("a language model answers 429 beyond the deadline", saw, recovery)
 
 
-def test_slow(judged: Service, model: Server, table: Table) -> None:
+def test_language_model_too_slow_gives_a_partial_answer(judged: Service, model: Server, table: Table) -> None:
     model.behaviour = slow(2)
     response = ask(judged, deadline_ms=5_000)
     body = whole(response, "partial")
@@ -66,7 +66,7 @@ def test_slow(judged: Service, model: Server, table: Table) -> None:
     table.add("a language model too slow for the deadline", f"{outcome(response)} at the deadline", recovery)
 
 
-def test_one_answer_never_comes(judged: Service, model: Server, table: Table) -> None:
+def test_language_model_missing_answer_gives_the_other_grades(judged: Service, model: Server, table: Table) -> None:
     model.script = [hang]
     response = ask(judged, deadline_ms=6_000)
     body = whole(response, "partial")
@@ -85,7 +85,9 @@ WRONG: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_malformed(judged: Service, model: Server, table: Table, wrong: str) -> None:
+def test_language_model_malformed_answers_are_not_cached(
+    judged: Service, model: Server, table: Table, wrong: str
+) -> None:
     query = new_query()
     model.behaviour = WRONG[wrong]
     degraded = ask(judged, query)
@@ -105,7 +107,9 @@ ONE: dict[str, Callable[[], Behaviour]] = {
 
 
 @pytest.mark.parametrize("one", ONE)
-def test_one_document(judged: Service, model: Server, table: Table, one: str) -> None:
+def test_language_model_missing_grade_leaves_one_document_unscored(
+    judged: Service, model: Server, table: Table, one: str
+) -> None:
     model.script = [ONE[one]()]
     response = ask(judged, k=120)
     body = whole(response, k=120)

@@ -15,7 +15,9 @@ from tests.system.load import COMPLETE, Answer, load, outcome
     ("fault", "saw"),
     [("killed", ""), ("hangs", "; look-ups wait for `cache.timeout_seconds` until Redis is left alone")],
 )
-def test_away(deployment: Deployment, table: Table, fault: str, saw: str) -> None:
+def test_redis_killed_or_hanging_leaves_answers_unchanged(
+    deployment: Deployment, table: Table, fault: str, saw: str
+) -> None:
     gateway, query = deployment.gateway.service, new_query()
     expected = ids(asked(gateway, query))
     deployment.redis.kill() if fault == "killed" else deployment.redis.hang()
@@ -31,7 +33,7 @@ def test_away(deployment: Deployment, table: Table, fault: str, saw: str) -> Non
     table.add(f"Redis {fault}", f"{outcome(response)}{saw}; scores are computed again", recovery)
 
 
-def test_killed_under_load(deployment: Deployment, table: Table) -> None:
+def test_redis_killed_under_load_fails_no_request(deployment: Deployment, table: Table) -> None:
     """Every answer is complete; known queries cost nothing before the kill, and again once Redis is back."""
     gateway, queries = deployment.gateway.service, [new_query() for _ in range(4)]
     for query in queries:
@@ -52,7 +54,7 @@ def test_killed_under_load(deployment: Deployment, table: Table) -> None:
     table.under_load = load_row(seen, killed, restarted, is_free)
 
 
-def test_full(deployment: Deployment, table: Table) -> None:
+def test_redis_full_still_serves_cached_scores(deployment: Deployment, table: Table) -> None:
     gateway, known, new = deployment.gateway.service, new_query(), new_query()
     expected = ids(asked(gateway, known))
     with deployment.redis.admin() as admin:

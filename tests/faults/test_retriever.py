@@ -17,7 +17,7 @@ from tests.system.service import Service, retriever, service
 POOL = [document | {"embedding": [1.0, number / 120]} for number, document in enumerate(DOCUMENTS)]
 
 
-def test_killed(front: Service, indexes: Role, table: Table) -> None:
+def test_retriever_killed_fails_only_requests_for_indexes(front: Service, indexes: Role, table: Table) -> None:
     indexes.kill()
     refused = ask(front)
     assert refused.status_code == 503
@@ -36,7 +36,9 @@ def test_killed(front: Service, indexes: Role, table: Table) -> None:
 
 
 @pytest.mark.parametrize(("fault", "saw"), [("killed", ""), ("hangs", ", after `retriever.attempt_seconds` once")])
-def test_one_of_two(directory: Path, indexes: Role, rogue: Server, table: Table, fault: str, saw: str) -> None:
+def test_one_of_two_retrievers_lost_fails_no_request(
+    directory: Path, indexes: Role, rogue: Server, table: Table, fault: str, saw: str
+) -> None:
     """Both over one directory."""
     port, folder = free_port(), directory / fault
     second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
@@ -62,7 +64,9 @@ def test_one_of_two(directory: Path, indexes: Role, rogue: Server, table: Table,
     table.add(f"one of two retrievers {fault}", f"{outcome(response)}{saw}", recovery)
 
 
-def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, table: Table) -> None:
+def test_retriever_killed_midway_lets_the_selection_finish(
+    front: Service, rogue: Server, indexes: Role, table: Table
+) -> None:
     query = new_query()
     rogue.behaviour = slow(0.5)
     with ThreadPoolExecutor(1) as thread:
@@ -78,7 +82,7 @@ def test_killed_in_the_middle(front: Service, rogue: Server, indexes: Role, tabl
     table.add("retriever killed in the middle of a selection", outcome(response), recovery)
 
 
-def test_hangs(front: Service, indexes: Role, table: Table) -> None:
+def test_retriever_that_hangs_gives_504_at_the_deadline(front: Service, indexes: Role, table: Table) -> None:
     indexes.hang()
     try:
         refused = ask(front, deadline_ms=500)

@@ -20,7 +20,7 @@ from tests.system.service import Service
 SERVED = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score",status="200"'
 
 
-def test_one_of_two_is_killed(deployment: Deployment, table: Table) -> None:
+def test_one_of_two_scorers_killed_changes_no_answer(deployment: Deployment, table: Table) -> None:
     query = new_query()
     expected = ids(whole(ask(deployment.gateway.service, query)))
     deployment.redis.flush()
@@ -37,7 +37,7 @@ def test_one_of_two_is_killed(deployment: Deployment, table: Table) -> None:
     table.add("one of two scorers killed", outcome(response), recovery)
 
 
-def test_all_are_killed(deployment: Deployment, table: Table) -> None:
+def test_all_scorers_killed_degrades_answers(deployment: Deployment, table: Table) -> None:
     for role in (deployment.first, deployment.second):
         role.kill()
     degraded = ask(deployment.gateway.service)
@@ -53,7 +53,7 @@ def test_all_are_killed(deployment: Deployment, table: Table) -> None:
     table.add("all scorers killed", f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}", recovery)
 
 
-def test_one_of_two_hangs(deployment: Deployment, table: Table) -> None:
+def test_one_of_two_scorers_hanging_costs_no_answer(deployment: Deployment, table: Table) -> None:
     deployment.second.hang()
     try:
         for _ in range(4):
@@ -68,7 +68,7 @@ def test_one_of_two_hangs(deployment: Deployment, table: Table) -> None:
     table.add("one of two scorers hangs", f"{outcome(response)}, after `scorer.attempt_seconds` once", recovery)
 
 
-def test_the_only_one_hangs(front: Service, rogue: Server, table: Table) -> None:
+def test_only_scorer_hanging_degrades_at_the_deadline(front: Service, rogue: Server, table: Table) -> None:
     """A caller waits until its own deadline, or for as long as an attempt may take."""
     rogue.behaviour = hang
     late = ask(front, deadline_ms=2_000)
@@ -80,7 +80,7 @@ def test_the_only_one_hangs(front: Service, rogue: Server, table: Table) -> None
     table.add("the only scorer hangs", saw, recovery)
 
 
-def test_slow(front: Service, rogue: Server, table: Table) -> None:
+def test_slow_scorer_gives_a_partial_answer_at_the_deadline(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = slow(0.4)
     answers = []
 
@@ -130,7 +130,9 @@ WRONG: dict[str, Callable[[Server], Behaviour]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_answers(front: Service, rogue: Server, table: Table, wrong: str) -> None:
+def test_malformed_scorer_answers_degrade_the_selection(
+    front: Service, rogue: Server, table: Table, wrong: str
+) -> None:
     fault, query, saw = f"a scorer answers wrongly: {wrong}", new_query(), ""
     rogue.behaviour = WRONG[wrong](rogue)
 
@@ -148,7 +150,9 @@ def test_wrong_answers(front: Service, rogue: Server, table: Table, wrong: str) 
 
 
 @pytest.mark.parametrize("wrong", ["null", "NaN"])
-def test_one_score_is_missing(front: Service, rogue: Server, table: Table, wrong: str) -> None:
+def test_one_missing_score_leaves_the_document_unscored(
+    front: Service, rogue: Server, table: Table, wrong: str
+) -> None:
     def without_the_first(body: Any) -> Any:
         return orjson.dumps(_not_a_number(body)).replace(b"null", wrong.encode())
 
@@ -169,7 +173,7 @@ def test_one_score_is_missing(front: Service, rogue: Server, table: Table, wrong
     table.add(fault, saw, recovery)
 
 
-def test_busy(front: Service, rogue: Server, table: Table) -> None:
+def test_busy_scorer_gives_429_or_a_degraded_answer(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = answer({"detail": "too much to do"}, 429, retry_after="20")
     refused = ask(front, deadline_ms=10_000)
     assert refused.status_code == ask(front, deadline_ms=10_000, on_failure="error").status_code == 429
@@ -180,14 +184,14 @@ def test_busy(front: Service, rogue: Server, table: Table) -> None:
     table.add("a scorer answers 429 beyond the deadline", saw, recovery)
 
 
-def test_busy_for_a_moment(front: Service, rogue: Server, table: Table) -> None:
+def test_scorer_briefly_busy_is_retried(front: Service, rogue: Server, table: Table) -> None:
     rogue.script = [answer({"detail": "too much to do"}, 429, retry_after="1")]
     response = ask(front)
     assert spent(whole(response)) == (BUDGET, 0)
     table.add("a scorer answers 429 once", f"{outcome(response)}, after the pause", None)
 
 
-def test_failing(front: Service, rogue: Server, table: Table) -> None:
+def test_failing_scorer_degrades_or_gives_an_error(front: Service, rogue: Server, table: Table) -> None:
     rogue.behaviour = answer({"detail": "it broke"}, 500)
     degraded, refused = ask(front), ask(front, on_failure="error")
     assert spent(whole(degraded, "retrieval_only")) == (0, 0)
@@ -196,7 +200,7 @@ def test_failing(front: Service, rogue: Server, table: Table) -> None:
     table.add("a scorer answers 500", saw, recovery)
 
 
-def test_failing_in_the_middle(front: Service, rogue: Server, table: Table) -> None:
+def test_scorer_failing_midway_gives_a_partial_answer(front: Service, rogue: Server, table: Table) -> None:
     rogue.script = [well, answer({"detail": "it broke"}, 500)]
     response = ask(front)
     body = whole(response, "partial")

@@ -15,9 +15,11 @@ from tests.system.test_neighbours import COSTLY, DOCUMENTS
 SEARCH = {"query": "common", "index": "i", "budget": 0, "k": 1}
 
 
-def test_costly_filters(tmp_path: Path, table: Table) -> None:
-    """As many as there are threads for searches: each would take seconds, and ends at its deadline. Without keys, all
-    callers here are one."""
+def test_costly_filters_end_at_their_deadlines(tmp_path: Path, table: Table) -> None:
+    """There are as many requests as threads for searches, and each would take seconds.
+
+    Without keys, all callers here are one.
+    """
     costly = {**SEARCH, "deadline_ms": 250}
     with service(tmp_path / "data") as running:
         running.fill("i", DOCUMENTS, encoder="none")
@@ -42,7 +44,7 @@ def test_costly_filters(tmp_path: Path, table: Table) -> None:
     table.add("slow filters in all search threads", saw, seconds)
 
 
-def test_a_thread_that_does_not_end(tmp_path: Path, table: Table) -> None:
+def test_thread_that_never_ends_does_not_block_shutdown(tmp_path: Path, table: Table) -> None:
     with running_a_request(tmp_path, 2 * PATIENCE, "stuck", grace_seconds=1) as process:
         process.terminate()
         assert process.wait(timeout=PATIENCE) == 1

@@ -133,8 +133,11 @@ def begin_the_peak_anew() -> None:
 
 
 async def measured(port: int, asked: Asked) -> dict[str, Any]:
-    """What a request takes that is sent several times at once: bytes at the peak, and the longest pause, as seconds of
-    CPU of the event loop's thread between two of its steps, which other threads do not add to."""
+    """Return the costs of a request that is sent several times at once.
+
+    They are bytes at the peak, and the longest pause, as seconds of CPU of the event loop's thread between two of its
+    steps, which other threads do not add to.
+    """
     begin_the_peak_anew()
     before, pause = memory_of_this_process("VmRSS"), 0.0
     sending = asyncio.gather(*(asyncio.to_thread(send, port, asked) for _ in range(AT_ONCE)))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.strangers
 DOCUMENT = {"id": "a", "text": "t " + "t" * 3_000, "metadata": {"group": 1}}
 
 
-def test_memory_and_pauses() -> None:
+def test_large_answers_have_bounded_memory_and_pauses() -> None:
     """In a process of its own, whose memory nothing else uses."""
     command = [sys.executable, "-m", "tests.fuzz.answers"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
@@ -35,7 +35,7 @@ def test_memory_and_pauses() -> None:
 
 
 @pytest.mark.parametrize("large", [True, False])
-async def test_an_answer_at_the_limit_and_over_it(large: bool, tmp_path: Path) -> None:
+async def test_answer_over_body_bytes_is_refused(large: bool, tmp_path: Path) -> None:
     access = Access(Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_048)))
     task = SelectionTask(PoolSource("q", []), Wanted(1), Spending(0), context=Context(room=Visit().room(access)))
 
@@ -51,7 +51,7 @@ async def test_an_answer_at_the_limit_and_over_it(large: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("asked", [{}, {"distinct": "group"}])
-async def test_texts_that_do_not_fit_are_refused_with_what_to_do(asked: dict[str, object], tmp_path: Path) -> None:
+async def test_texts_over_body_bytes_are_refused_with_advice(asked: dict[str, object], tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_500))
     async with serving(settings) as client:
         await one_document(client)
@@ -64,7 +64,7 @@ async def test_texts_that_do_not_fit_are_refused_with_what_to_do(asked: dict[str
         assert not answer(await client.post("/select", json=asked | {"return_documents": False}))["warnings"]
 
 
-async def test_a_selection_that_never_fits_is_refused_and_one_that_does_not_fit_now_may_be_repeated(
+async def test_selection_over_bytes_in_flight_is_refused_or_may_be_retried(
     tmp_path: Path,
 ) -> None:
     large = {"query": "q", "pool": [f"text {number}" for number in range(50)], "budget": 10, "k": 5}
@@ -77,7 +77,7 @@ async def test_a_selection_that_never_fits_is_refused_and_one_that_does_not_fit_
         answer(await client.post("/v1/rerank", json=exhaustive))  # only scores
 
 
-async def test_pages_end_where_they_would_be_large(tmp_path: Path) -> None:
+async def test_pages_of_documents_end_before_body_bytes(tmp_path: Path) -> None:
     documents = [{"id": f"{number:02}", "text": "t" * 1_000} for number in range(10)]
     async with serving(Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_500))) as client:
         answer(await client.put("/indexes/i", json={"encoder": "none"}))

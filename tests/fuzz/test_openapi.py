@@ -26,9 +26,8 @@ schemathesis.cli.schemathesis()
 
 @pytest.mark.usefixtures("tiny_weights")
 @pytest.mark.parametrize("app", APPS)
-async def test_keeps_its_promises(app: App, tmp_path: Path) -> None:
-    """With so many examples of each operation and walks from operation to operation, and the cases that follow from
-    the schema alone."""
+async def test_application_conforms_to_its_openapi_document(app: App, tmp_path: Path) -> None:
+    """Try examples of each operation, walks between operations, and cases of the schema."""
     async with serving(app, tmp_path / "data", embedded=True) as client:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", MAIN, "--config-file", str(CONFIGURATION), "--no-color"),

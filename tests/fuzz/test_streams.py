@@ -85,7 +85,7 @@ class TestBlocks:
         url_safe=st.booleans(),
         count=st.integers(1, 4),
     )
-    async def test_of_any_bytes(
+    async def test_base64_block_of_any_bytes_is_answered_or_refused(
         self, client: httpx.AsyncClient, raw: bytes, shape: list[int], dtype: str, url_safe: bool, count: int
     ) -> None:
         encode = base64.urlsafe_b64encode if url_safe else base64.b64encode
@@ -95,7 +95,7 @@ class TestBlocks:
 
     @many
     @given(seed=st.integers(0, 2**32))
-    async def test_damaged(self, client: httpx.AsyncClient, seed: int) -> None:
+    async def test_damaged_base64_block_is_answered_or_refused(self, client: httpx.AsyncClient, seed: int) -> None:
         chance = random.Random(seed)
         vectors = np.random.default_rng(seed).standard_normal((3, 4))
         good = block(vectors, chance.choice(["float16", "float32"]))
@@ -126,7 +126,7 @@ async def in_pieces(data: bytes, chance: random.Random) -> AsyncIterator[bytes]:
 class TestUploads:
     @settings(max_examples=times(100, 5_000), deadline=None)
     @given(seed=st.integers(0, 2**32), longest=st.sampled_from([20, 90, 10_000]))
-    async def test_pieces_change_nothing(self, seed: int, longest: int) -> None:
+    async def test_ndjson_parser_ignores_how_bytes_are_cut(self, seed: int, longest: int) -> None:
         chance = random.Random(seed)
         data = mutated(lines(4), chance)
 
@@ -141,7 +141,9 @@ class TestUploads:
 
     @many
     @given(seed=st.integers(0, 2**32), strict=st.booleans())
-    async def test_damaged(self, client: httpx.AsyncClient, seed: int, strict: bool) -> None:
+    async def test_damaged_upload_is_answered_or_refused(
+        self, client: httpx.AsyncClient, seed: int, strict: bool
+    ) -> None:
         chance = random.Random(seed)
         pieces = in_pieces(mutated(lines(4), chance), chance)
         path = f"/indexes/own/documents?strict={str(strict).lower()}"

@@ -1,5 +1,8 @@
-"""The vectors of an index keep step with its store; blocks, with clusters and without: when they are made and by whom,
-what a start reads, and that all find the same."""
+"""Test that the vectors of an index keep step with its store, and blocks.
+
+Blocks are with clusters and without: when they are made and by which process, what a start reads, and that all find the
+same.
+"""
 
 import json
 import random

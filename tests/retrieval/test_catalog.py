@@ -1,5 +1,4 @@
-"""Named indexes: configuration, names, deletion, totals, how many are open at a time, and two processes over one
-directory."""
+"""Test named indexes: configuration, names, deletion, totals, bounds, and two processes."""
 
 import os
 import random

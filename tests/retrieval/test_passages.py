@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from boundarymorph.api.select_task import cut_of
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.passages import Cut, blocks, divided, has_long
+from boundarymorph.retrieval.passages import Cut, blocks, divided
 from boundarymorph.selection import Selection
+from boundarymorph.settings import Limits
 
 WINDOW = 512
 LONG = "The harbour was repaired in spring. Ships of all kinds lay there. " * 60
@@ -17,8 +19,9 @@ NEEDLE = "Corals bleach when the water is too warm. "
 
 
 def candidates(documents: list[Document], query: str = "why do corals bleach", **limits: int) -> Any:
-    cut = Cut(**{"per_document": 32, "in_all": 10_000} | limits)
-    return divided(documents, query, cut.room(query, WINDOW), cut)
+    cut = Cut.of(documents, query, WINDOW, **{"per_document": 32, "in_all": 10_000} | limits)
+    assert cut is not None
+    return divided(documents, query, cut)
 
 
 @pytest.mark.parametrize("overlap", [0, 5])
@@ -83,24 +86,26 @@ def test_bound_on_all_candidates_is_shared() -> None:
 
 
 def test_documents_within_the_window_stay_whole() -> None:
-    query, cut = "sea", Cut(32, 10_000)
-    room = int(cut.room(query, WINDOW))
-    assert not has_long(
-        [Document("a", "x" * room), Document("b", "é" * (room // 2)), Document("c", " " * 9 * room)], room
-    )
-    assert has_long([Document("a", "x" * (room + 1))], room)
-    assert has_long([Document("a", "漢" * (room // 3 + 1))], room)
-    assert divided([Document("a", "x" * room)], query, room, cut) is None
+    room = 4 * (WINDOW - 4)  # bytes, as the query has less than a token's
+    whole = [Document("a", "x" * room), Document("b", "é" * (room // 2)), Document("c", " " * 9 * room)]
+    long = [Document("d", "x" * (room + 1)), Document("e", "漢" * (room // 3 + 1))]
+    assert Cut.of(whole, "sea", WINDOW, per_document=32, in_all=99) is None
+    assert Cut.of([*whole, *long], "sea", WINDOW, per_document=32, in_all=99) == Cut({3, 4}, room, 32, 99)
 
 
-def test_unknown_window_cuts_nothing_unless_passages_are_asked_for() -> None:
-    assert Cut(32, 10_000).room("sea", None) == np.inf
-    assert Cut(32, 10_000, window=512).room("sea", None) == Cut(32, 10_000).room("sea", 512)
-    assert Cut(32, 10_000, window=512).room("sea", 8_192) > 4 * 8_000
+@pytest.mark.parametrize(
+    ("window", "asked", "room"), [(None, False, None), (None, True, 508), (8_192, False, None), (256, True, 252)]
+)
+def test_unknown_window_cuts_nothing_unless_passages_are_asked_for(
+    window: int | None, asked: bool, room: int | None
+) -> None:
+    cut = cut_of([Document("a", LONG)], "sea", window, Limits(), asked=asked)
+    assert (cut and cut.room) == (room and 4 * room)
 
 
 def test_query_leaves_room_for_a_passage() -> None:
-    assert Cut(32, 10_000).room("word " * 10_000, WINDOW) == 4 * 64
+    cut = Cut.of([Document("a", LONG)], "word " * 10_000, WINDOW, per_document=32, in_all=99)
+    assert cut is not None and cut.room == 4 * 64
 
 
 def test_best_passage_stands_for_its_document() -> None:

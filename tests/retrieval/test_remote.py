@@ -48,8 +48,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The indexes of the contract; "many", each third of whose 500 documents points where float16 holds badly; "wide",
-    with directions of its own; and "words", without vectors."""
+    """Return the folder with the indexes of the contract, and three more.
+
+    In "many", every third of 500 documents has a direction that float16 holds badly; "wide" has directions; and "words"
+    has no vectors.
+    """
     folder = tmp_path_factory.mktemp("made")
     catalog, encoder = LocalCatalog(folder / "indexes"), SeededEncoder()
     vectors = np.array([vector_of(document.content) for document in DOCUMENTS])

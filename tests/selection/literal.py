@@ -1,5 +1,7 @@
-"""Algorithms 1 and 2 of the paper as they are printed: the kernel whole, the factorisation from scratch at every step,
-every incumbent against every challenger. Slow, and sharing nothing with the code that it is the yardstick for.
+"""Implement Algorithms 1 and 2 of the paper as they are printed.
+
+The kernel is whole, the factorisation starts from scratch at every step, and every incumbent meets every challenger.
+This is slow, and shares nothing with the code that it is the yardstick for.
 
 It was written from the paper's text alone (section 3, appendices C.1, C.3 and C.4). Where the text leaves something
 open: the query has the prior mean 1 under the percentile prior, as nothing ranks above it, and 0 under a zero prior;

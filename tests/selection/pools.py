@@ -61,14 +61,20 @@ FAMILIES: dict[str, Callable[..., tuple[Pool, Scores]]] = {
 
 
 def play_by_rounds(session: Session, scores: Scores) -> Session:
-    """Score what the session asks for, in rounds that grow, as those of the service do. scores: (N,)"""
+    """Score the documents that the session asks for, in rounds that grow as in the service.
+
+    `scores` are (N,).
+    """
     while (asked := session.ask_round()).size:
         session.tell(asked, scores[asked])
     return session
 
 
 def play(session: Session, scores: Scores, batch: int = 1) -> Session:
-    """Score what the session asks for, in rounds of `batch`, until it asks for nothing more. scores: (N,)"""
+    """Score the documents that the session asks for, in rounds of `batch`, until its end.
+
+    `scores` are (N,).
+    """
     while (asked := session.ask(batch)).size:
         session.tell(asked, scores[asked])
     return session

@@ -95,8 +95,11 @@ def test_before_any_observation_the_prior_is_believed(prior: str) -> None:
 
 
 def test_the_query_observed_at_1_lifts_a_zero_prior_near_it() -> None:
-    """Two opposite documents, of which the first is the query's direction: after a score of 0 far away, the zero prior
-    leaves the query's residual of 1 nearby. By hand: e = (1, 0), standardised (1, -1), mean .5, deviation .5."""
+    """The first of two opposite documents has the query's direction.
+
+    After a score of 0 far away, the zero prior leaves the query's residual of 1 nearby. By hand: e = (1, 0),
+    standardised (1, -1), mean .5, deviation .5.
+    """
     pool = Pool.of(["near", "far"], np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([1.0, 0.0]), np.array([1.0, -1.0]))
     posterior = SelectionConfig(prior="zero", bandwidth_pairs=None).posterior(pool, 1)
     posterior.observe([1], [0.0])

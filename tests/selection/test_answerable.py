@@ -100,8 +100,10 @@ def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
 
 
 def test_it_is_reliable() -> None:
-    """Of made questions, of which every third has lost its answers. Measured: errors of .12, .06 and .04, and areas
-    under the curve of .50, .91 and 1."""
+    """Every third of the made questions has lost its answers.
+
+    Measured: errors of .12, .06 and .04, and areas under the curve of .50, .91 and 1.
+    """
     for budget, most, least in ((0, 0.15, 0.0), (10, 0.08, 0.85), (25, 0.06, 0.95)):
         said, happened = [], []
         for seed in range(36):

@@ -53,8 +53,10 @@ def test_the_set_is_the_best_of_all(worth: NDArray[np.float64], groups: NDArray[
 def test_a_margin_is_how_far_a_document_is_from_a_change_of_the_set(
     worth: NDArray[np.float64], groups: NDArray[np.intp], k: int, at_most: int
 ) -> None:
-    """By all that a document would have to change alone, against every allowed set, or by half of it, as of two that
-    would change places each goes half of the way."""
+    """Compare with all that a document would have to change alone, against every allowed set.
+
+    It is half of that if two documents would change places, because each goes half of the way.
+    """
     capacity, sets = grouped(groups, k, at_most), allowed(groups, k, at_most)
     margin, inside = capacity.margin(worth)
     assert np.flatnonzero(inside).tolist() == np.flatnonzero(capacity.fill(worth)).tolist()

@@ -14,8 +14,10 @@ MOST = Target(0.9, 0.8)
 
 
 def topics(seed: int, count: int = 300, relevant: int = 30) -> tuple[Pool, np.ndarray]:
-    """Return a pool in a random order, and answers: 1 for the documents about one of ten topics, which is not that of
-    the query, else 0."""
+    """Return a pool in a random order, and answers.
+
+    An answer is 1 for the documents about one of ten topics, which is not the query's, else 0.
+    """
     rng = np.random.default_rng(seed)
     centres = np.eye(20)[:10]
     about = np.repeat(np.arange(10), count // 10)

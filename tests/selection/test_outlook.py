@@ -10,8 +10,11 @@ from tests.sessions import session_of
 
 
 def test_gains_by_hand() -> None:
-    """Of four documents two fit. The second is inside and worth nothing in one of two cases, the third is outside and
-    better than the cut in one of two; the first is scored, and the fourth never comes in."""
+    """Two of four documents fit.
+
+    The second is inside and worth nothing in one of two cases, the third is outside and better than the cut in one of
+    two; the first is scored, and the fourth never comes in.
+    """
     shares = np.full((2, 4), 0.5)
     scores = np.array([[0.9, 0.8, 0.1, 0.0], [0.9, 0.0, 0.5, 0.2]])
     cut = (0.4 + 0.3) / 2

@@ -53,8 +53,10 @@ def speaking(pool: Pool, near: Matrix) -> Matrix:
 
 
 def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matrix, Matrix, float]:
-    """(N,) log-odds that people are expected to have, (N,) what the signals add, and what the sum is multiplied by,
-    from the belief about scores."""
+    """Return the expected log-odds for people, from the belief about scores.
+
+    They are (N,) log-odds, (N,) additions by the signals, and the factor of the sum.
+    """
     believed = posterior(pool, scores, human=False).beliefs
     mean = (believed.weights[:, None] * believed.means).sum(axis=0)
     unknown = np.mean(believed.weights @ believed.residuals.variances)

@@ -33,8 +33,11 @@ def question(seed: int) -> tuple[Pool, Scores]:
 
 
 def figures() -> dict[str, float]:
-    """Means over the questions: CE-nCG, the expected score less the real one of the unscored documents of the sets, the
-    share of these within one deviation, and the expected loss over the real one."""
+    """Return means over the questions.
+
+    They are CE-nCG, the expected score less the real one of the unscored documents of the sets, the share of these
+    within one deviation, and the expected loss over the real one.
+    """
     gains, errors, within, expected = [], [], [], []
     for seed in range(QUESTIONS):
         pool, scores = question(seed)
@@ -55,9 +58,12 @@ def figures() -> dict[str, float]:
 
 
 def test_the_default_is_as_good_as_it_was() -> None:
-    """Measured: .670, +.025, .66 and .61. A constant of `trend` that is eight times as large or as small leaves these
-    bounds, but for the first calls' rule and the retrieval bonus taken away, which hardly matter here. The loss is
-    expected too small, as here neighbours err less alike than on tables of real scores."""
+    """Measured: .670, +.025, .66 and .61.
+
+    A constant of `trend` that is eight times as large or as small leaves these bounds. The first calls' rule and the
+    retrieval bonus hardly matter here. The loss is expected too small, because here neighbours err less alike than on
+    tables of real scores.
+    """
     found = figures()
     assert found["ce_ncg"] > 0.66, found
     assert abs(found["error"]) < 0.03, found
@@ -67,9 +73,12 @@ def test_the_default_is_as_good_as_it_was() -> None:
 
 @pytest.mark.slow
 def test_a_few_calls_are_never_worse_than_none() -> None:
-    """Than the retriever's order, and than the first B of it by their scores: within a point in each cell, and above on
-    average. In one of three tables one document in fifty says yes and the others no. Measured: 0 and +6.3; -41 and -7.9
-    with slopes that are expected to be 0 and a level of which nothing is known before the first score."""
+    """Compare with the retriever's order, and with its first B by their scores.
+
+    The set is within a point in each cell, and better on average. In one of three tables one document in fifty says yes
+    and the others no. Measured: 0 and +6.3; -41 and -7.9 with slopes that are expected to be 0 and an unknown level
+    before the first score.
+    """
     gains: dict[tuple[str, int, int], list[float]] = {}
     for seed in range(QUESTIONS):
         pool, scores = question(seed)

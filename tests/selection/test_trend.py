@@ -56,8 +56,11 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
 
 
 def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
-    """Of each member, the (N, N) covariances of its field and of its trend and what it expects, (N,) in units of the
-    amplitude: without and with BM25, with the caller's signals too, each without and with the reweighted query."""
+    """Return of each member the (N, N) covariances of its field and its trend, and (N,) its mean.
+
+    The mean is in units of the amplitude. Members are without and with BM25, with the caller's signals too, each
+    without and with the reweighted query.
+    """
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
     signals = [standardised(-np.arange(len(pool), dtype=np.float64)), standardised(pool.scores)]
     weighed = pool.embeddings * pool.query if pool.terms is None else pool.terms.T.astype(np.float64)
@@ -89,9 +92,11 @@ def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix
 def member(
     field: Matrix, trend: Matrix, lean: Matrix, observed: list[int], y: Matrix, prior: TrendPrior
 ) -> tuple[Matrix, Matrix, float]:
-    """Mean and variance of a score's log-odds, and the log marginal likelihood under the most probable amplitude, as if
-    more scores had been seen, by default one of an amplitude of 1. Differences in variance count by
-    t^2 / (t^2 + 6.25)."""
+    """Return mean and variance of a score's log-odds, and the log marginal likelihood.
+
+    They are under the most probable amplitude, as if more scores had been seen, by default one of an amplitude of 1.
+    Differences in variance count by t^2 / (t^2 + 6.25).
+    """
     t = len(observed)
     inverse, cross, variance = conditioned(field + trend, observed)
     own = conditioned(field, observed)[2]

@@ -120,8 +120,10 @@ class TestDeadline:
     async def test_a_round_has_what_can_be_scored_in_time(
         self, left: float, budget: int, k: int, calls: int, selector_of: MakeSelector
     ) -> None:
-        """Of a scorer that takes a second a document, two of which would be late: a round of five scores nothing. Trips
-        get smaller as the deadline comes near, and what came back is kept."""
+        """The scorer takes a second per document, and a round of five would score nothing.
+
+        Rounds get smaller as the deadline comes near, and finished scores are kept.
+        """
         clock = Clock()
         scorer = SeededScorer(clock=clock, each=1.0)
         selector = selector_of(FakeRetriever(clock), scorer, clock=clock)

@@ -46,8 +46,10 @@ def distincts(draw: st.DrawFn, count: int) -> Groups | None:
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Ask, tell in any order, give up, learn which texts are the same. The model is what is known, what was paid
-    for, what is left, and which texts are known to be the same."""
+    """Ask, tell in any order, give up, and learn which texts are the same.
+
+    The model has the scores, the calls that were made, the remaining ones, and the equal texts.
+    """
 
     @initialize(case=pools(), config=st.sampled_from(CONFIGS), by_tokens=st.booleans(), data=st.data())
     def begin(

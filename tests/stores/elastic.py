@@ -1,5 +1,6 @@
-"""A server for tests in the place of Elasticsearch's and OpenSearch's: osmem, which has mappings, filters, BM25 and ids
-as they do, behind one that adds searches by vectors and scrolls.
+"""Serve the tests in place of Elasticsearch and OpenSearch.
+
+osmem has mappings, filters, BM25 and ids as they do, and is behind a server that adds searches by vectors and scrolls.
 
 As Elasticsearch since 9.2 it leaves vectors out of `_source`, and has dense_vector in place of knn_vector.
 """

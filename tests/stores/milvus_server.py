@@ -1,5 +1,8 @@
-"""Become the Milvus server that the package `milvus` carries. Run by the environment that has it, which has nothing of
-ours: `python -P milvus_server.py DIRECTORY PORT METRICS_PORT`."""
+"""Become the Milvus server that the package `milvus` carries.
+
+The environment with that package, which has nothing of ours, runs it: `python -P milvus_server.py DIRECTORY PORT
+METRICS_PORT`.
+"""
 
 import os
 import sys

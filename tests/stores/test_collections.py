@@ -1,5 +1,7 @@
-"""One contract over everything that can hold an index: this machine, PostgreSQL, LanceDB, Qdrant, Milvus, and what
-stands for Elasticsearch and OpenSearch."""
+"""Test one contract over everything that can hold an index.
+
+This is this machine, PostgreSQL, LanceDB, Qdrant, Milvus, and a fake of Elasticsearch and OpenSearch.
+"""
 
 import itertools
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
-"""Callers who begin a request of any kind, read some of the answer and leave, drawn from a seed: what they used must be
-free again. `make soak NAME=leavers` has more of them."""
+"""Test callers that begin a request, read some of the answer and leave, drawn from a seed.
+
+The resources that they used must be free again. `make soak NAME=leavers` has more of them.
+"""
 
 import random
 import socket

@@ -1,4 +1,4 @@
-"""Research over the documents of a BoundaryMORPH service: plan, select, read, ask on with what is missing, cite.
+"""Research the documents of a service: plan, select, read, ask further questions, and cite.
 
     pip install mcp
     python deep_research.py "Which modules read and write archives?" --chat http://localhost:11434/v1 --model NAME
@@ -62,7 +62,7 @@ class Chat:
         return content
 
     async def json(self, prompt: str) -> dict[str, Any]:
-        """Raises ValueError if even a second answer is not a JSON object."""
+        """Return a JSON object. Raises ValueError if even a second answer is not one."""
         for attempt in (prompt, f"{prompt}\nIt must be one JSON object and nothing else."):
             said = await self(attempt)
             try:
@@ -78,7 +78,12 @@ class Chat:
 
 @dataclass
 class Research:
-    """A question on its way to an answer. read: by id, all documents so far; asked: by query, how many."""
+    """A question on its way to an answer.
+
+    Attributes:
+        asked: The number of documents, by query.
+        read: All documents so far, by id.
+    """
 
     question: str
     tools: Client
@@ -90,7 +95,10 @@ class Research:
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     async def answer(self) -> str:
-        """The answer, with the documents that it cites. Raises RuntimeError for what a tool refuses."""
+        """Return the answer, with the documents that it cites.
+
+        Raises RuntimeError if a tool refuses a call.
+        """
         queries = await self._plan()
         for _ in range(ROUNDS):
             new = [document for query in queries for document in await self._select(query)]
@@ -108,7 +116,10 @@ class Research:
         return list(plan["queries"])
 
     async def _select(self, query: str) -> list[dict[str, Any]]:
-        """Documents that were not read before. Asked again, a query gets more, and pays only for the difference."""
+        """Return documents that were not read before.
+
+        A repeated query gets more, and pays only for the difference.
+        """
         times = self.asked[query] = 2 * self.asked.get(query, 0) or 1
         arguments = {"query": query, "index": self.index, "k": K * times, "budget": BUDGET * times}
         found = await self._call("select_documents", **arguments)
@@ -119,7 +130,7 @@ class Research:
         return new
 
     async def _read(self, documents: list[dict[str, Any]]) -> list[str]:
-        """What to ask next."""
+        """Return the next questions."""
         texts = "\n".join(
             f"[{document['id']}] {document.get('title', '')}\n{document['text']}\n" for document in documents
         )
@@ -153,7 +164,7 @@ class Research:
 
 @asynccontextmanager
 async def connected(url: str, environment: Mapping[str, str] = os.environ) -> AsyncIterator[Client]:
-    """The tools of a service."""
+    """Yield the tools of a service."""
     key = environment.get("BOUNDARYMORPH_API_KEY", "").strip()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with (
@@ -178,7 +189,7 @@ async def main() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return what went wrong in one line, without the groups in which tasks wrap it."""
+    """Return the cause of an error in one line, without the groups in which tasks wrap it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     at = f"{error.request.url}: " if isinstance(error, httpx2.RequestError) else ""

@@ -1,5 +1,6 @@
-"""Dify's external knowledge API in front of BoundaryMORPH: a knowledge base is an index, and a retrieval is a selection
-from it. README.md beside this says how to run it.
+"""Serve Dify's external knowledge API in front of BoundaryMORPH.
+
+A knowledge base is an index, and a retrieval is a selection from it. README.md beside this says how to run it.
 
 uvicorn --app-dir clients/examples/dify dify:app --port 8090
 """
@@ -76,7 +77,7 @@ class Refused(Exception):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with httpx.AsyncClient() as app.state.http:  # connections, which all keys share
+    async with httpx.AsyncClient() as app.state.http:  # all keys share these connections
         yield
 
 
@@ -85,7 +86,10 @@ app = FastAPI(title="Dify's external knowledge from BoundaryMORPH", lifespan=lif
 
 @app.post("/retrieval")
 async def retrieval(request: Request, wanted: Retrieval) -> dict[str, Any]:
-    """Select the best documents of the index `knowledge_id`. The bearer key must be one of BoundaryMORPH's."""
+    """Select the best documents of the index `knowledge_id`.
+
+    The bearer key must be one of BoundaryMORPH's.
+    """
     setting = wanted.retrieval_setting
     options: dict[str, Any] = {
         "index": wanted.knowledge_id,
@@ -125,7 +129,10 @@ def filter_of(condition: Condition | None) -> dict[str, Any] | None:
 
 
 def compared(comparison: Comparison) -> dict[str, Any]:
-    """Return the filter of one comparison. Raises Refused for a comparison that BoundaryMORPH does not have."""
+    """Return the filter of one comparison.
+
+    Raises Refused for a comparison that BoundaryMORPH does not have.
+    """
     given, value = comparison.comparison_operator, comparison.value
     if given not in OPERATORS:
         raise Refused(422, 422, f"metadata cannot be compared by {given[:40]!r}; use one of {', '.join(OPERATORS)}")

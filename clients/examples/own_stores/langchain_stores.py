@@ -1,4 +1,4 @@
-"""LangChain's vector stores stay as they are, and BoundaryMORPH retrieves from them; README.md beside this says how.
+"""Let BoundaryMORPH retrieve from LangChain's vector stores; README.md here says how.
 
 python langchain_stores.py fill articles=postgresql://postgres@127.0.0.1/rag     # or papers, books, chunks
 python langchain_stores.py ask "What is played with a bow?" articles
@@ -21,7 +21,7 @@ embeddings = OpenAIEmbeddings(
 
 
 def fill_articles(where: str) -> None:
-    """A table of its own in PostgreSQL."""
+    """Fill a table of its own in PostgreSQL."""
     from langchain_postgres import PGEngine, PGVectorStore
 
     engine = PGEngine.from_connection_string(where.replace("postgresql:", "postgresql+psycopg:"))
@@ -31,7 +31,10 @@ def fill_articles(where: str) -> None:
 
 
 def fill_papers(where: str) -> None:
-    """The older store for PostgreSQL, which keeps all collections in one table: a view shows one."""
+    """Fill the older store for PostgreSQL.
+
+    It has all collections in one table, so a view shows one.
+    """
     import psycopg
     from langchain_postgres import PGVector
 
@@ -47,7 +50,7 @@ def fill_papers(where: str) -> None:
 
 
 def fill_books(where: str) -> None:
-    """A table of LanceDB."""
+    """Fill a table of LanceDB."""
     from langchain_lancedb import LanceDB
 
     store = LanceDB(embeddings, uri=where, table_name="books")
@@ -55,7 +58,10 @@ def fill_books(where: str) -> None:
 
 
 def fill_chunks(where: str) -> None:
-    """A collection of Qdrant: at a URL, or in a folder, which one process opens at a time."""
+    """Fill a collection of Qdrant, at a URL or in a folder.
+
+    One process at a time can open a folder.
+    """
     from langchain_qdrant import QdrantVectorStore
 
     place = {"url": where} if "://" in where else {"path": where}

@@ -1,4 +1,4 @@
-"""LlamaIndex's vector stores stay as they are, and BoundaryMORPH retrieves from them; README.md beside this says how.
+"""Let BoundaryMORPH retrieve from LlamaIndex's vector stores; README.md here says how.
 
 python llamaindex_stores.py fill nodes=http://127.0.0.1:6333                     # or pages, leaves
 python llamaindex_stores.py ask "What is played with a bow?" nodes
@@ -26,7 +26,10 @@ def fill(store: BasePydanticVectorStore) -> VectorStoreIndex:
 
 
 def fill_nodes(where: str) -> None:
-    """A collection of Qdrant: at a URL, or in a folder, which one process opens at a time."""
+    """Fill a collection of Qdrant, at a URL or in a folder.
+
+    One process at a time can open a folder.
+    """
     from llama_index.vector_stores.qdrant import QdrantVectorStore
     from qdrant_client import QdrantClient
 
@@ -36,14 +39,14 @@ def fill_nodes(where: str) -> None:
 
 
 def fill_pages(where: str) -> None:
-    """A table of LanceDB."""
+    """Fill a table of LanceDB."""
     from llama_index.vector_stores.lancedb import LanceDBVectorStore
 
     fill(LanceDBVectorStore(uri=where, table_name="pages"))
 
 
 def fill_leaves(where: str) -> None:
-    """A table of PostgreSQL, whose name begins with data_."""
+    """Fill a table of PostgreSQL, whose name begins with data_."""
     from llama_index.vector_stores.postgres import PGVectorStore
 
     fill(

@@ -1,4 +1,4 @@
-"""What the examples fill their stores with, and the embeddings server that they share with the service."""
+"""Hold the texts of the examples, and start the embeddings server that they share."""
 
 import os
 from uuid import UUID

@@ -19,7 +19,7 @@ from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import NotInstalled, missing_package
 from boundarymorph.telemetry import tracing
 
-TOOLS = "boundarymorph.agents.tools"  # imported here because the SDK may not be installed
+TOOLS = "boundarymorph.agents.tools"  # imported at the first request, because the SDK may not be installed
 router = APIRouter(tags=["agents"])
 
 
@@ -46,7 +46,8 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
     url, on_behalf_of = settings.public_url or str(request.base_url), visit_of(request).caller
-    service = tools.within(request.app, url, headers, settings.agents, on_behalf_of)
+    shown = request.app.state.shown_notes
+    service = tools.within(request.app, url, headers, settings.agents, on_behalf_of, shown)
     answer: Response = tools.Exchange(service, body)
     return answer
 

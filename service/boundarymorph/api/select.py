@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,13 +11,12 @@ from boundarymorph.access.limits import Access
 from boundarymorph.api import handler, openapi
 from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
 from boundarymorph.api.handler import Prepared
-from boundarymorph.api.lifecycle import Lifecycle
+from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_response import event_of, response_of
 from boundarymorph.api.select_schemas import SelectRequest
 from boundarymorph.api.select_task import task_of
 from boundarymorph.api.visit import visit_of
-from boundarymorph.notices import TEXTS_LEFT_OUT
 from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import SelectionTask
 
@@ -42,10 +40,12 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
     """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
     score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
     `Accept: text/event-stream`, sends an event before each round, and finally the set."""
-    return await handler.answered(request, access, parts.selector, partial(_prepared, request, access, service))
+    return await handler.answered(request, access, parts.selector, partial(_prepared, request, access, service, parts))
 
 
-def _prepared(request: Request, access: Access, service: Lifecycle, data: Any, arrival: float) -> Prepared:
+def _prepared(
+    request: Request, access: Access, service: Lifecycle, parts: Parts, data: Any, arrival: float
+) -> Prepared:
     """Read a request, and check that its caller may make it. data: the body.
 
     Raises as `task_of` does, and pydantic's ValidationError, UnknownPolicy, UnknownIndex and NotReady.
@@ -60,6 +60,7 @@ def _prepared(request: Request, access: Access, service: Lifecycle, data: Any, a
         access.settings,
         arrival,
         access.calibration,
+        window=parts.scorer.max_length,
         caller=visit.caller,
         tenant=key.tenant,
         room=visit.room(access),
@@ -72,12 +73,8 @@ def _prepared(request: Request, access: Access, service: Lifecycle, data: Any, a
 
     def answer(result: SelectionResult) -> tuple[bytes, dict[str, str]]:
         content = response_of(result, explain=explain, policy=policy.name).model_dump_json().encode()
-        if (
-            len(content) > task.context.room.answer
-            and task.report.optional_texts
-            and TEXTS_LEFT_OUT not in result.warnings
-        ):
-            return answer(replace(result, warnings=[*result.warnings, TEXTS_LEFT_OUT]))
+        if len(content) > task.context.room.answer and task.report.optional_texts and result.has_texts:
+            return answer(result.without_texts())
         return content, {}
 
     return Prepared(task, answer, partial(_is_large, task), partial(event_of, explain=explain))

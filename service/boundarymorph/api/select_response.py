@@ -23,7 +23,6 @@ from boundarymorph.api.select_answers import (
     SelectResponse,
     Usage,
 )
-from boundarymorph.notices import TEXTS_LEFT_OUT
 from boundarymorph.remote.wire import TokenCounts
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.passages import Passage
@@ -106,19 +105,15 @@ def _next(result: SelectionResult, task: SelectionTask) -> list[NextDocument] | 
     found = []
     for position, probability in zip(result.proposals.documents, result.proposals.relevance.tolist(), strict=True):
         id = result.pool.ids[position]
-        read = result.documents.get(id) if _has_texts(result, task) else None
+        read = result.documents.get(id) if result.has_texts else None
         content = {"text": read.text, "title": read.title, "metadata": dict(read.metadata)} if read else {}
         found.append(NextDocument(id=id, probability=probability, **content))
     return found
 
 
-def _has_texts(result: SelectionResult, task: SelectionTask) -> bool:
-    return task.report.return_documents and TEXTS_LEFT_OUT not in result.warnings
-
-
 def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDocument]:
     answered = result.answered
-    selection, pool, with_text = result.selection, result.pool, _has_texts(result, task)
+    selection, pool, with_text = result.selection, result.pool, result.has_texts
     chosen = []
     for rank, position in enumerate(selection.documents.tolist(), start=1):
         scored, relevance = bool(selection.scored[rank - 1]), float(selection.relevance[rank - 1])

@@ -33,6 +33,7 @@ from boundarymorph.selector.task import (
     Context,
     Relevance,
     Report,
+    Rounds,
     SelectionTask,
     Spending,
     Target,
@@ -54,6 +55,7 @@ def task_of(
     arrival: float,
     calibration: Calibration | None = None,
     *,
+    window: int | None = None,
     caller: str = "",
     tenant: str = "",
     room: Room = FREE,
@@ -65,6 +67,7 @@ def task_of(
         settings: They have the defaults and the limits.
         arrival: Of the request, on `time.monotonic()`.
         calibration: Of pools; an index brings its own calibration with its candidates.
+        window: The tokens that the scorer reads, or None if it does not say.
         caller: On whose behalf the work is done; "" is the service itself.
         tenant: Whose known scores are used.
         room: Where the bytes of the work are counted.
@@ -76,7 +79,7 @@ def task_of(
     queries = request.queries or [AskedQuery(query=request.query or "")]
     bound("queries", len(queries), limits.queries, "queries")
     bound("query", max(len(query.query) for query in queries), limits.query_characters, "characters")
-    sources = [WeightedSource(source_of(request, one.query, settings), one.weight) for one in queries]
+    sources = [WeightedSource(source_of(request, one.query, settings, window), one.weight) for one in queries]
     return SelectionTask(
         sources[0].source,
         _wanted(request, settings),
@@ -148,15 +151,21 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
         budget_of(request, settings),
         explicit=request.budget is not None,
         goal=request.spend,
-        rounds=settings.rounds if request.rounds is None else request.rounds,
+        rounds=rounds_of(request.rounds, settings),
         settle=settings.auto_settle if request.budget == "auto" and objective is None else None,
         reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
         known=_known(request),
     )
     bound("known_scores", len(spending.known), limits.known_scores, "known scores")
     bound("budget", spending.budget, limits.budget, "calls")
-    bound("rounds", 1 if spending.rounds == "auto" else spending.rounds, limits.rounds, "rounds")
     return spending
+
+
+def rounds_of(given: Rounds | None, settings: Settings) -> Rounds:
+    """Return the most requests to the scorer, from a request or the settings. Raises LimitExceeded."""
+    rounds = settings.rounds if given is None else given
+    bound("rounds", 1 if rounds == "auto" else rounds, settings.limits.rounds, "rounds")
+    return rounds
 
 
 def _report(request: SelectRequest, limits: Limits) -> Report:
@@ -221,7 +230,7 @@ def budget_of(request: SelectRequest, settings: Settings) -> int:
             return int(budget)
 
 
-def source_of(request: SelectRequest, query: str, settings: Settings) -> Source:
+def source_of(request: SelectRequest, query: str, settings: Settings, window: int | None = None) -> Source:
     """Return where the candidates of one query come from. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
@@ -264,13 +273,25 @@ def source_of(request: SelectRequest, query: str, settings: Settings) -> Source:
         words=(request.method or settings.method) in methods.BY_WORDS,
         vectors=request.vectors or settings.vectors,
         ranked=request.ranked,
-        cut=cut_of(limits, asked=bool(request.passages)) if request.makes_passages else None,
+        cut=cut_of(documents, query, window, limits, asked=bool(request.passages)) if request.makes_passages else None,
     )
 
 
-def cut_of(limits: Limits, *, asked: bool) -> Cut:
-    """Return how long documents become passages. asked: whether the request asks for that."""
-    return Cut(limits.document_passages, limits.passages, USUAL_WINDOW if asked else None)
+def cut_of(documents: Sequence[Document], query: str, window: int | None, limits: Limits, *, asked: bool) -> Cut | None:
+    """Return how long documents become passages, or None if all stay whole.
+
+    Args:
+        documents: The pool.
+        query: The query, which takes a part of the window.
+        window: The tokens that the scorer reads, or None if it does not say.
+        limits: The most passages.
+        asked: Whether the request asks for passages. An unknown window then has USUAL_WINDOW tokens.
+    """
+    if window is None and asked:
+        window = USUAL_WINDOW
+    if window is None:
+        return None
+    return Cut.of(documents, query, window, per_document=limits.document_passages, in_all=limits.passages)
 
 
 def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:

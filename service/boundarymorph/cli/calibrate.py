@@ -161,7 +161,8 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
         with terminal.steps(new_console(stderr=True), doing, len(requests)) as advance:
             for number, (query, request) in enumerate(requests.items()):
                 wanted = SelectRequest.model_validate({**request, "budget": budget})
-                chosen = await judging.suggest(task_of(wanted, settings, time.monotonic()), count, seed=number)
+                task = task_of(wanted, settings, time.monotonic(), window=built.scorer.max_length)
+                chosen = await judging.suggest(task, count, seed=number)
                 found += [{"query": query, "document": it.id, "title": it.title, "text": it.text} for it in chosen]
                 advance(1)
     return found
@@ -179,7 +180,8 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
         judging = Judging(built.selector, built.retriever, built.scorer)
         for query, request in requests.items():
             if query in given:
-                task = task_of(SelectRequest.model_validate(request), settings, time.monotonic())
+                wanted, window = SelectRequest.model_validate(request), built.scorer.max_length
+                task = task_of(wanted, settings, time.monotonic(), window=window)
                 judged[query] = await judging.judged(task, given[query])
         scorer = getattr(built.scorer, "identity", None) or built.scorer.name
         encoder = built.selector.encoder()

@@ -113,7 +113,8 @@ def select(options: SelectOptions) -> None:
 
     async def answer() -> SelectResponse:
         async with parts(settings) as built:
-            return response_of(await built.selector.select(task_of(request, settings, time.monotonic())))
+            task = task_of(request, settings, time.monotonic(), window=built.scorer.max_length)
+            return response_of(await built.selector.select(task))
 
     response = asyncio.run(answer())
     if options.as_json:

@@ -87,11 +87,9 @@ def print_ingestion(
     unit: str = "line",
     documents: int | None = None,
 ) -> None:
-    """Print the outcome of an upload.
+    """Print the outcome of an upload in `unit`s, of which there may be several per document.
 
-    Args:
-        unit: What a skipped entry is called.
-        documents: How many documents were cut into passages; None if they were left whole.
+    `documents` is then the number of documents, if it is known.
     """
     entries = counted(report.documents, "document", "documents")
     if documents is not None:

@@ -257,7 +257,7 @@ class Balancer(Generic[P]):
             return Overloaded(reasons, retry_after=max(seconds, 0.0), public=public)
         refused = bool(faults) and all(isinstance(fault, Refused) for fault in faults)
         error = (self._role.failed if refused else self._role.unavailable)(reasons)
-        error.logged = bool(faults)  # the time of each fault
+        error.logged = bool(faults)  # each fault was logged when it was noted
         return error
 
     async def _free(

@@ -23,7 +23,7 @@ from boundarymorph.retrieval.filters import Filter, reach, read_path
 
 LEAST, MOST = 1e-3, 1e3
 MAX_RULES = 16
-LARGEST = 1e300  # elements of a field's list; later ones are not read
+LARGEST = 1e300  # larger numbers of a field are not read
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
 

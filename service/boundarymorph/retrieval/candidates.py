@@ -57,8 +57,8 @@ class IndexSource:
     def query(self) -> str:
         return self.search.query
 
-    def candidates(self, retriever: Retriever, caller: str = "", window: int | None = None) -> Candidates:
-        """Return its candidates, which the retriever finds. The window has no effect."""
+    def candidates(self, retriever: Retriever, caller: str = "") -> Candidates:
+        """Return its candidates, which the retriever finds."""
         return IndexedCandidates(retriever, self, caller)
 
 
@@ -81,7 +81,7 @@ class PoolSource:
         vectors: What makes missing vectors.
         ranked: Whether the documents are in the order of a retriever.
         listed: Whether to make no vectors.
-        cut: How long documents become passages; None if they stay whole. It needs `embeddings` of None.
+        cut: How long documents become passages; None if all stay whole. It needs `embeddings` of None.
     """
 
     query: str
@@ -97,12 +97,9 @@ class PoolSource:
     listed: bool = False
     cut: Cut | None = None
 
-    def candidates(self, retriever: Retriever, caller: str = "", window: int | None = None) -> Candidates:
-        """Return its candidates; the retriever embeds documents without a vector.
-
-        `window` is the number of tokens that the scorer reads.
-        """
-        return GivenCandidates(retriever, self, caller, window)
+    def candidates(self, retriever: Retriever, caller: str = "") -> Candidates:
+        """Return its candidates; the retriever embeds documents without a vector."""
+        return GivenCandidates(retriever, self, caller)
 
 
 Source = IndexSource | PoolSource
@@ -166,7 +163,6 @@ class GivenCandidates:
     retriever: Retriever
     source: PoolSource
     caller: str = ""
-    window: int | None = None
 
     def __post_init__(self) -> None:
         self._features = dict(self.source.features)
@@ -206,7 +202,7 @@ class GivenCandidates:
     def _divide(self, cut: Cut) -> list[Notice]:
         """Replace long documents by their passages, and return warnings."""
         source = self.source
-        found = divided(source.given, source.query, cut.room(source.query, self.window), cut)
+        found = divided(source.given, source.query, cut)
         if found is None:
             return []
         parents = found.parents

@@ -24,8 +24,8 @@ ALIKE = 0.6  # cosine of one text's vectors by one model, with any metadata befo
 BLOCK = 64  # documents read at a time
 MOST_CHECKS = 5  # searches for a document with the type, each for a single result
 ANY_VALUE: dict[str, object] = {"text": {"gte": ""}, "number": {"gte": -sys.float_info.max}}
-LISTED = 3 / 4  # documents with a pool that are its first; the others are the best by words
-CHARACTERS = 2**19  # bytes of documents that come with a pool; a single block may have more
+LISTED = 3 / 4  # share of the documents with a pool that are its first; the others are the best by words
+CHARACTERS = 2**19  # characters of documents that come with a pool; a single block may have more
 UNREADABLE_ARTIFACTS = Notice(
     "unreadable-artifacts", "the calibration and the default 'distinct' of the index cannot be read, and were not used"
 )

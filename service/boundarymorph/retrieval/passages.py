@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,28 +26,29 @@ BORDERS: Borders = (("\n#", 0), ("\n\n", 0), ("\n", 0), (". ", 1), ("。", 1), (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How documents become passages that fit into the scorer's window.
+    """How long documents become passages that fit into the scorer's window.
 
     Attributes:
+        long: The positions of the long documents.
+        room: The bytes of UTF-8 that fit into the window beside the query.
         per_document: The most passages of a document.
         in_all: The most candidates.
-        window: The tokens that a scorer reads if it does not say how many; None if documents then stay whole.
     """
 
+    long: Set[int]
+    room: int
     per_document: int
     in_all: int
-    window: int | None = None
 
-    def room(self, query: str, window: int | None) -> float:
-        """Return the bytes of UTF-8 that fit into the window beside a query.
-
-        `window` is the scorer's, in tokens.
-        """
-        window = self.window if window is None else window
-        if window is None:
-            return math.inf
+    @classmethod
+    def of(
+        cls, documents: Sequence[Document], query: str, window: int, *, per_document: int, in_all: int
+    ) -> Cut | None:
+        """Return how these documents become passages, or None if all fit into the scorer's window of tokens."""
         tokens = window - SPECIAL_TOKENS - len(query.encode(errors="replace")) // BYTES_PER_TOKEN
-        return float(BYTES_PER_TOKEN * max(LEAST_ROOM, tokens))
+        room = BYTES_PER_TOKEN * max(LEAST_ROOM, tokens)
+        long = {place for place, document in enumerate(documents) if is_long(document, room)}
+        return cls(long, room, per_document, in_all) if long else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Divided(NamedTuple):
     left_out: int
 
 
-def is_long(document: Document, room: float) -> bool:
+def is_long(document: Document, room: int) -> bool:
     """Return whether a document has content and more than `room` bytes of UTF-8."""
     content = document.content
     if len(content) * 4 <= room:  # the most bytes of a character
@@ -121,31 +121,25 @@ def is_long(document: Document, room: float) -> bool:
     return len(content.encode(errors="replace")) > room and has_content(document.text)
 
 
-def has_long(documents: Iterable[Document], room: float) -> bool:
-    """Return whether any of the documents is long, as in `is_long`."""
-    return any(is_long(document, room) for document in documents)
-
-
-def divided(documents: Sequence[Document], query: str, room: float, cut: Cut) -> Divided | None:
+def divided(documents: Sequence[Document], query: str, cut: Cut) -> Divided | None:
     """Return the candidates that documents become, or None if all stay whole. Raises Abandoned.
 
     A passage has the title and the metadata of its document. The first has the document's id, and the others append a
     mark and their number. Of a document with too many passages, the first stays, and those that match the words of the
     query best.
     """
-    long = {place for place, document in enumerate(documents) if is_long(document, room)}
-    most = min(cut.per_document, (cut.in_all - len(documents) + len(long)) // max(1, len(long)))
-    if not long or most < 1:
+    most = min(cut.per_document, (cut.in_all - len(documents) + len(cut.long)) // len(cut.long))
+    if most < 1:
         return None
     mark = _mark(documents)
     candidates, parents, passages, left_out = list[Document](), list[int](), dict[str, Passage](), 0
     for place, document in enumerate(documents):
-        if place not in long:
+        if place not in cut.long:
             candidates.append(document)
             parents.append(place)
             continue
         check_awaited()
-        spans = list(_spans(document, room))
+        spans = list(_spans(document, cut.room))
         kept = _matching([document.text[start:end] for start, end in spans], query, most)
         left_out += len(spans) - len(kept)
         for number in kept:
@@ -178,7 +172,7 @@ def blocks(text: str, most: int, overlap: int = 0, borders: Borders = BORDERS) -
     yield start, len(text)
 
 
-def _spans(document: Document, room: float) -> Iterator[tuple[int, int]]:
+def _spans(document: Document, room: int) -> Iterator[tuple[int, int]]:
     """Yield the beginnings and ends of a long document's passages that have content."""
     text, title = document.text, len((document.title or "").encode(errors="replace"))
     size = max(BYTES_PER_TOKEN * LEAST_ROOM, room - title) * MARGIN

@@ -48,12 +48,12 @@ _SAME_LETTERS = str.maketrans(
 )
 _SHORT = 32  # characters; shorter runs are likely to recur
 _PIECE = 2**16  # words or characters per call of a built-in function, which no thread interrupts
-_HEAD = 4  # first bytes of a word, which find it
+_HEAD = 4  # first bytes of a word, by which it is found
 _STEM_BYTES = 4 * STEM_LETTERS  # most bytes of a stem in UTF-8
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
 _FOLDING, _FOLDING_QUERIES = "boundarymorph.words", "boundarymorph.words.queries"
 MOST_COUNTED = 65_535
-_RANGES = 64  # bytes of words to write at a time, so that memory holds few
+_RANGES = 64  # ranges of words to write one after the other, so that memory holds few
 _WORD = 2**32 - 1  # the half of a number for the word; the other is for its stem
 _FILES = {"terms": "<u8", "ends": "<i8", "rows": "<u4", "counts": "<u2"}
 _LENGTHS = "lengths"
@@ -250,7 +250,7 @@ def _fold(text: str, query: bool) -> bytes:
     folded = "".join(
         whole[start : start + _PIECE].translate(_FOLDED_CHARACTERS) for start in range(0, len(whole), _PIECE)
     )
-    if _UNSPACED_RUN.search("".join(set(whole)).translate(_FOLDED_CHARACTERS)):  # a run of few letters, which is fast
+    if _UNSPACED_RUN.search("".join(set(whole)).translate(_FOLDED_CHARACTERS)):  # a set is short
         folded = _UNSPACED_RUN.sub(_pairs if query else _pairs_and_singles, folded)
     return folded.encode()
 

@@ -263,7 +263,7 @@ class SystemOne(Dialect):
 
     name, path, home = "systemone", "/v1/systemone", "https://api.typesafe.ai"
     most_texts, most_bytes, in_one_pass = 30, 60_000, True
-    characters = 8_000  # the id of a document
+    characters = 8_000  # most characters of a document
 
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
         asked = [f"{QUESTION}\n\n{text[: self.characters]}" for text in texts]

@@ -27,7 +27,7 @@ RETEST_SECONDS = 60.0  # seconds after a failed test
 LONG = 20_000  # characters of the long text
 SAME = 0.02  # most difference between two scores of one pair, in half precision and other batches
 FLAT = 1e-4  # smaller differences count as equal
-LEAST_WON = 4  # share of queries whose own text must have the best score
+LEAST_WON = 4  # number of queries whose own text must have the best score
 REVERSED = 0.35  # a share of won comparisons that is worse than chance
 
 Score = Callable[[str, Sequence[str]], Awaitable[NDArray[np.float64]]]

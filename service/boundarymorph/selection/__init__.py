@@ -1,4 +1,4 @@
-"""The mathematics of BoundaryMORPH: numpy only, without I/O, clock or settings."""
+"""Implement the mathematics of BoundaryMORPH, with numpy and without I/O, clock or settings."""
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief

@@ -1,4 +1,4 @@
-"""The selection of one request, without I/O: ask for documents, tell their scores, read the selection."""
+"""Run the selection of one request, without I/O: ask for documents, tell their scores."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from boundarymorph.selection.state import Reading, State
 from boundarymorph.selection.stop import Budget
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
-LOOK_AHEAD_FROM = 100  # known scores, below which a pass is too cheap to share
-FEWEST_TO_SETTLE = 15  # known scores, below which the expected loss is often far off
+LOOK_AHEAD_FROM = 100  # with fewer known scores a pass is too cheap to share
+FEWEST_TO_SETTLE = 15  # with fewer known scores the expected loss is often far off
 
 
 class Session(BaseSession):
     """Algorithm 2 of the paper (alg:boundarymorph), with the scorer outside.
 
-    `ask(1)` is the paper's algorithm. `ask(n)` chooses a round of n documents by kriging believer: each is chosen
-    conditional on the ones before it scoring their posterior mean.
+    `ask(1)` is the paper's algorithm. `ask(n)` chooses a round of n documents by kriging believer: each is chosen as if
+    the ones before it had scored their posterior mean.
     """
 
     def __init__(
@@ -45,22 +45,22 @@ class Session(BaseSession):
 
         Args:
             pool: The N candidates.
-            posterior: Over the pool, without scores, with a size of all scores that there may be.
-            boundary: What the set is.
-            stop: When calls end.
+            posterior: A posterior over the pool, without scores, with space for all scores that may come.
+            boundary: The definition of the set.
+            stop: The rule that ends the calls.
             known: Scores by position that cost no call.
-            reading: Turns scores into relevance. Asking and choosing use scores. The reported relevance, its standard
+            reading: Maps scores to relevance. Asking and choosing use scores. The reported relevance, its standard
                 deviation and the expected loss use relevance.
 
         Raises:
-            InvalidInput: A known score lies outside [0, 1].
+            InvalidInput: If a known score lies outside [0, 1].
         """
         known = known or {}
         refuse_impossible(np.fromiter(known.values(), dtype=np.float64))
         super().__init__(pool)
         self._posterior, self._boundary, self._stop, self._reading = posterior, boundary, stop, reading
         self._given = len(known)
-        self._different: set[float] = set()  # scores
+        self._different: set[float] = set()  # the different scores so far
         self._observe(known)
         self._looks = [self._look()]
 
@@ -84,12 +84,12 @@ class Session(BaseSession):
 
     @property
     def spent(self) -> int:
-        """Calls so far, with those that returned no score."""
+        """The number of calls so far, with those that returned no score."""
         return len(self.history) + len(self._unanswered)
 
     @property
     def known(self) -> int:
-        """Known scores so far. Copies of a text count once."""
+        """The number of known scores. Copies of a text count once."""
         return self._given + len(self.history)
 
     @property
@@ -110,9 +110,17 @@ class Session(BaseSession):
         return self.known >= FEWEST_TO_SETTLE and len(self._different) > 1
 
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
-        """As `ask`. If the budget pays for all, one round has them all. Of few rounds of several documents, the first
-        is the `head` of the list, unless as many scores are known: choosing is no better while nothing is known.
-        full: documents that cost what one costs; rounds are multiples of it, as far as the budget goes."""
+        """Return the documents of the next round, as `ask` does.
+
+        If the budget pays for all documents, one round has them all. If there are few rounds of several documents, the
+        first is the `head` of the list, unless the session knows as many scores: choosing is no better without scores.
+
+        Args:
+            rounds: The number of rounds in all; None for rounds that grow.
+            most: The most documents to return.
+            full: The number of documents that cost as much as one. The size of a round is a multiple of it, within the
+                budget.
+        """
         left = self.budget - self.spent
         if self.stop_reason is not None or self.budget_covers_pool:
             return self.ask(max(1, left if most is None else min(left, most)))
@@ -131,12 +139,14 @@ class Session(BaseSession):
         self._looks.append(self._look())
 
     def expected_loss(self) -> float:
-        """The expected loss of the set, as a share of the relevance of the set that all scores would give. It is 0 if
-        all are scored or fit."""
+        """Return the expected loss of the set, a share of the best set's relevance.
+
+        The best set is the one that all scores would give. The loss is 0 if all documents are scored or fit.
+        """
         return self._division.loss()
 
     def cautious_loss(self) -> float:
-        """The expected loss and three of its standard deviations."""
+        """Return the expected loss plus three of its standard deviations."""
         return self._division.cautious_loss()
 
     def outlook(self, enough: float = ENOUGH) -> Outlook:
@@ -160,7 +170,6 @@ class Session(BaseSession):
         return ranked(documents, belief, self._division.values(belief.mean))
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
-        """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
         contest = self._division.contest
@@ -173,7 +182,7 @@ class Session(BaseSession):
             best_first = unscored[np.argsort(-self._division.contest.belief.mean[unscored], kind="stable")][:n].tolist()
             choices = [Choice(document, None, None) for document in best_first]
         else:
-            # Documents that the scorer failed on may be chosen again; others take their places.
+            # Documents on which the scorer failed may be chosen again; others take their places.
             spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
             division = self._division
             choices = choose_round(division.contest, self._posterior, division.rule, n + spare, division.view)
@@ -183,8 +192,10 @@ class Session(BaseSession):
         return choices
 
     def _askable(self, choices: Sequence[Choice]) -> list[Choice]:
-        """Return one choice of each text, without texts on which the scorer failed. If no choice is left, return any
-        other."""
+        """Return one choice of each text, without texts on which the scorer failed.
+
+        If no choice is left, return any other document.
+        """
         places = {choice.document: choice for choice in reversed(choices)}
         named = np.array([choice.document for choice in choices], dtype=np.intp)
         named = named[self.state.mask(self.state.unscored)[named]]
@@ -196,7 +207,7 @@ class Session(BaseSession):
         return [Choice(int(open[np.argmax(self.belief.mean[open])]), None, None)]
 
     def _look_ahead(self, document: int) -> None:
-        """Compute the covariances of likely next choices together with those of this one."""
+        """Compute the covariances of likely next choices together with this document's."""
         pays = np.count_nonzero(self.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
         if pays and not self._posterior.ready(document):
             likely = self.shortlist(LOOK_AHEAD).tolist()
@@ -206,7 +217,7 @@ class Session(BaseSession):
         return self._stop.look(self._division, enough_scores=self.enough_scores)
 
     def _answerable(self, enough: float) -> float:
-        """The probability that some document scores `enough`. Copies of a text count once."""
+        """Return the probability that some document scores `enough`; copies count once."""
         left = self._left if self.texts is None else first_of_each(self._left, self.texts)
         beliefs = self._posterior.beliefs
         belief = self.state.shared(beliefs.scoring(enough)).of(left)

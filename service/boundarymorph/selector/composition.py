@@ -1,31 +1,45 @@
-"""What a task becomes once its candidates are known: its defaults, boundary and stopping rule."""
+"""Make the session of a task once its candidates are known: its defaults, limits, boundary and stopping rule."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
+from boundarymorph.notices import Notice
 from boundarymorph.retrieval.artifacts import Artifacts
-from boundarymorph.retrieval.candidates import IndexSource
+from boundarymorph.retrieval.candidates import Candidates, IndexSource
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.selection import (
+    BaseSession,
     Best,
+    Boosted,
     Boundary,
     Budget,
     Config,
     Diverse,
+    ExhaustiveSession,
     Find,
     Found,
     Limit,
     Ordered,
+    Pool,
+    Session,
     Threshold,
     Tolerance,
+    capacity_of,
 )
 from boundarymorph.selection.boundary import as_chosen
-from boundarymorph.selector.documents import Grouping
-from boundarymorph.selector.task import SelectionTask
+from boundarymorph.selection.methods import DEFAULT, TO_FIND
+from boundarymorph.selector.documents import Documents, Grouping, Groups
+from boundarymorph.selector.remarks import fields_unread
+from boundarymorph.selector.scores import CalibratedScores
+from boundarymorph.selector.task import SelectionTask, Wanted
 
 log = logging.getLogger(__name__)
 ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/results.md)
@@ -47,14 +61,87 @@ def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
     return replace(task, wanted=wanted, relevance=relevance)
 
 
-def boundary_of(task: SelectionTask, limit: Limit, method: Config, threshold: Callable[[float], float]) -> Boundary:
-    """Return the boundary of a task. threshold: converts a minimum relevance to the scale of the session."""
+class Held(NamedTuple):
+    """What a set may hold, by the lengths and groups of all candidates.
+
+    Attributes:
+        limit: The limit on the set.
+        lengths: (N,) tokens of the candidates; None without `max_tokens`.
+        deleted: The positions of candidates that were found to be deleted.
+        warnings: For the caller.
+    """
+
+    limit: Limit
+    lengths: NDArray[np.float64] | None
+    deleted: NDArray[np.intp]
+    warnings: Sequence[Notice]
+
+
+async def held_by(wanted: Wanted, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> Held:
+    """Read what limits the set of a task: the lengths of all candidates, and their groups."""
+    lengths, deleted, warnings = None, np.empty(0, dtype=np.intp), list[Notice]()
+    if wanted.max_tokens is not None:
+        lengths = await candidates.lengths(ids)
+        deleted = np.flatnonzero(np.isnan(lengths))
+        lengths = np.nan_to_num(lengths, nan=1.0)
+    limit: Limit = capacity_of(k=wanted.k, lengths=lengths, max_tokens=wanted.max_tokens)
+    limit = candidates.passages.limited(limit, ids)
+    if (grouping := wanted.distinct) is not None:
+        limit = Groups(grouping, await documents.read_groups(grouping)).limited(limit)
+        if grouping.path is not None and not any(map(grouping.value, documents.read_so_far.values())):
+            said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
+            warnings.append(Notice("field-not-found", said))
+    return Held(limit, lengths, deleted, warnings)
+
+
+async def boosts_of(task: SelectionTask, documents: Documents) -> tuple[NDArray[np.float64] | None, list[Notice]]:
+    """Return the (N,) boosts of all candidates, None if the task has none, and warnings."""
+    if task.relevance.boosts is None:
+        return None, []
+    boosts, unread = await documents.read_boosts(task.relevance.boosts)
+    return boosts, fields_unread(unread)
+
+
+def session_of(
+    task: SelectionTask,
+    pool: Pool,
+    calibrated: CalibratedScores,
+    known: Mapping[int, float],
+    budget: int,
+    limit: Limit,
+    boosts: NDArray[np.float64] | None,
+) -> BaseSession:
+    """Return the session of a task.
+
+    Args:
+        task: The task, complete with the defaults of its index.
+        pool: The N candidates.
+        calibrated: The scores by which the session decides.
+        known: Scores by position.
+        budget: The most calls.
+        limit: What the set may hold.
+        boosts: (N,) factors of relevance, if the task has any.
+    """
+    scores = calibrated.add_known(known)
+    if task.spending.goal == "scores":
+        return ExhaustiveSession(pool, scores, boosts)
+    finds = task.wanted.target is not None and task.relevance.method == DEFAULT
+    method = TO_FIND if finds else calibrated.config(task.relevance.method)
+    boundary = boundary_of(task, limit, method, calibrated)
+    if boosts is not None:
+        boundary = Boosted(boundary, boosts, calibrated.shipped)
+    posterior = method.posterior(pool, min(budget + len(scores), len(pool)))
+    return Session(pool, posterior, boundary, stop_of(task, budget), known=scores, reading=calibrated.reading)
+
+
+def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: CalibratedScores) -> Boundary:
+    """Return the boundary of a task."""
     best = Best(
         limit, method, task.wanted.negligible, Diverse(task.wanted.diversity) if task.wanted.diversity else as_chosen
     )
     if task.wanted.min_relevance is None:
         return best if task.spending.goal == "set" else Ordered(best)
-    least = threshold(task.wanted.min_relevance)
+    least = calibrated.least(task.wanted.min_relevance)
     return Threshold(best, least) if task.wanted.target is None else Find(best, least, task.wanted.target.share)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Run, at_once
-from boundarymorph.notices import TEXTS_LEFT_OUT, Notice
 from boundarymorph.reading import has_words
 from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
@@ -112,17 +110,6 @@ class Room:
 
 
 FREE = Room()
-
-
-@contextmanager
-def texts_that_fit(warnings: list[Notice], *, optional: bool) -> Iterator[None]:
-    """Read texts for an answer within it. If they are too large for one and `optional`, warn that they are left out."""
-    try:
-        yield
-    except AnswerTooLarge:
-        if not optional:
-            raise
-        warnings.append(TEXTS_LEFT_OUT)
 
 
 NOTHING = np.empty(0, dtype=np.intp)

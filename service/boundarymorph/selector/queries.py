@@ -126,6 +126,7 @@ def _joined(
         warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
         scores=scores,
         spans=spans,
+        has_texts=task.report.return_documents,
         answered=replace(answered, asked=[number for number, _ in calls]),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -21,7 +21,7 @@ from boundarymorph.errors import (
     ScorerUnavailable,
     StorageUnavailable,
 )
-from boundarymorph.notices import Notice
+from boundarymorph.notices import TEXTS_LEFT_OUT, Notice
 from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.document import Document, VectorSource
 from boundarymorph.retrieval.passages import Passages
@@ -129,6 +129,7 @@ class SelectionResult:
     position, where relevance is something else.
     answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
     probability to reach `min_relevance`. spans: the relevant parts of what was scored for this task, by its text.
+    has_texts: whether an answer has the texts of the set: the task asks for them, and they are not too large for one.
     """
 
     task: SelectionTask
@@ -160,6 +161,11 @@ class SelectionResult:
     answered: Answered | None = None
     proposals: Selection | None = None
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
+    has_texts: bool = False
+
+    def without_texts(self) -> SelectionResult:
+        """Return the result without the texts, which would take more bytes than an answer may have."""
+        return replace(self, has_texts=False, warnings=[*self.warnings, TEXTS_LEFT_OUT])
 
     def spans_in(self, document: Document) -> list[Span] | None:
         """Return the relevant parts of a document's text, which the scorer read after its title; None if it named none

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -16,29 +17,17 @@ from numpy.typing import NDArray
 from boundarymorph.caching.known import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
 from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
-from boundarymorph.notices import Notice, Slug
+from boundarymorph.notices import TEXTS_LEFT_OUT, Notice, Slug
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.rerankers import trust_of
-from boundarymorph.selection import (
-    BaseSession,
-    Boosted,
-    ExhaustiveSession,
-    Limit,
-    Outlook,
-    Pool,
-    Selection,
-    Session,
-    StopReason,
-    capacity_of,
-)
-from boundarymorph.selection.methods import DEFAULT, TO_FIND
+from boundarymorph.selection import BaseSession, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
-from boundarymorph.selector.composition import boundary_of, completed, rounds_of, stop_of
-from boundarymorph.selector.documents import Documents, Grouping, Groups, are_long, texts_of, texts_that_fit
+from boundarymorph.selector.composition import Held, boosts_of, completed, held_by, rounds_of, session_of
+from boundarymorph.selector.documents import AnswerTooLarge, Documents, Grouping, are_long, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import fields_unread, no_call, none_reached, nothing_found, of_documents, unfamiliar
+from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
 from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import SelectionTask
@@ -113,6 +102,7 @@ class SelectionRun:
         self.calibrated = CalibratedScores(trust=trust_of(scores.model, shared.trust))
         self.interruption: Interruption | None = None
         self.ungraded = 0
+        self._has_texts = task.report.return_documents  # whether the answer has the texts
         self._rounds: int | None = None  # in all; None for rounds that grow
         self._full = 1 if task.spending.rounds != "auto" else shared.full
         self._proposals: Selection | None = None
@@ -174,18 +164,12 @@ class SelectionRun:
             self._k = k
         if not len(self.pool) or self.interruption is not None:
             return
-        lengths, groups, deleted = None, None, NOTHING
+        deleted = NOTHING
         with self._observer.stage("fetch"):
-            if task.wanted.max_tokens is not None:
-                async with task.context.deadline.enforced():
-                    lengths = await self._candidates.lengths(self.pool.ids)
-            if task.wanted.distinct is not None:
-                async with task.context.deadline.enforced():
-                    groups = await self._distinct(task.wanted.distinct)
-            if task.relevance.boosts is not None:
-                async with task.context.deadline.enforced():
-                    self.boosts, unread = await self.documents.read_boosts(task.relevance.boosts)
-                self.warnings += fields_unread(unread)
+            async with task.context.deadline.enforced():
+                held = await self._held()
+                self.boosts, unread = await boosts_of(task, self.documents)
+            self.warnings += unread
             try:
                 async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
@@ -195,7 +179,7 @@ class SelectionRun:
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         self._short = small and not task.wanted.diversity
         with self._observer.stage("select"):
-            self.session, self.batch = await self._step(self._begin, lengths, groups, deleted)
+            self.session, self.batch = await self._step(self._begin, held, deleted)
 
     async def _step(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
         """Run a step of the session: after other tasks of the event loop if it is short and few selections run, else in
@@ -210,13 +194,11 @@ class SelectionRun:
         """The task's limit on groups or, from `retrieve` on, the default of its index."""
         return self._task.wanted.distinct
 
-    async def _distinct(self, grouping: Grouping) -> Groups:
-        """Read the groups of all candidates."""
-        groups = await self.documents.read_groups(grouping)
-        if grouping.path is not None and not any(map(grouping.value, self.documents.read_so_far.values())):
-            said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
-            self.warnings.append(Notice("field-not-found", said))
-        return Groups(grouping, groups)
+    async def _held(self) -> Held:
+        """Read what limits the set."""
+        held = await held_by(replace(self._task.wanted, k=self._k), self._candidates, self.documents, self.pool.ids)
+        self.warnings += held.warnings
+        return held
 
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
@@ -236,13 +218,8 @@ class SelectionRun:
             self.scores.reused = await self._in_thread(self.scores.reusable, found)
         return self.documents.deleted(positions)
 
-    def _begin(
-        self, lengths: NDArray[np.float64] | None, groups: Groups | None, deleted: NDArray[np.intp]
-    ) -> tuple[BaseSession, NDArray[np.intp]]:
+    def _begin(self, held: Held, deleted: NDArray[np.intp]) -> tuple[BaseSession, NDArray[np.intp]]:
         """Make the session and the first batch."""
-        if lengths is not None:
-            deleted = np.union1d(deleted, np.flatnonzero(np.isnan(lengths)))
-            lengths = np.nan_to_num(lengths, nan=1.0)
         models = self.scores.model, self._encoder
         self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
         self.warnings += said
@@ -255,40 +232,14 @@ class SelectionRun:
         if brought:
             known |= {place: brought[id] for place, id in enumerate(self.pool.ids) if id in brought}
         known = {place: score for place, score in known.items() if place not in blank}
-        session = self._session(known, lengths, groups)
-        if self.documents.copies:
-            session.same_texts(self.documents.texts.copy())
-        session.give_up(np.concatenate([deleted, self._excluded, self._blank]))
-        self._rounds = rounds_of(self._task, self._budget, self._full)
-        return session, self._ask(session)
-
-    def _session(
-        self, known: Mapping[int, float], lengths: NDArray[np.float64] | None, groups: Groups | None
-    ) -> BaseSession:
-        """known: scores by position; lengths: (N,) in tokens, if max_tokens is set."""
-        task, scores = self._task, self.calibrated.add_known(known)
-        if task.spending.goal == "scores":
-            return ExhaustiveSession(self.pool, scores, self.boosts)
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         budget = max(0, self._budget - replacing)
-        method = (
-            TO_FIND
-            if task.wanted.target is not None and task.relevance.method == DEFAULT
-            else self.calibrated.config(task.relevance.method)
-        )
-        boundary = boundary_of(task, self._limit(lengths, groups), method, self.calibrated.least)
-        if self.boosts is not None:
-            boundary = Boosted(boundary, self.boosts, self.calibrated.shipped)
-        posterior = method.posterior(self.pool, min(budget + len(scores), len(self.pool)))
-        return Session(
-            self.pool, posterior, boundary, stop_of(task, budget), known=scores, reading=self.calibrated.reading
-        )
-
-    def _limit(self, lengths: NDArray[np.float64] | None, groups: Groups | None) -> Limit:
-        """Return what the set may hold."""
-        limit: Limit = capacity_of(k=self._k, lengths=lengths, max_tokens=self._task.wanted.max_tokens)
-        limit = self._candidates.passages.limited(limit, self.pool.ids)
-        return limit if groups is None else groups.limited(limit)
+        session = session_of(self._task, self.pool, self.calibrated, known, budget, held.limit, self.boosts)
+        if self.documents.copies:
+            session.same_texts(self.documents.texts.copy())
+        session.give_up(np.concatenate([deleted, held.deleted, self._excluded, self._blank]))
+        self._rounds = rounds_of(self._task, self._budget, self._full)
+        return session, self._ask(session)
 
     def _ask(self, session: BaseSession) -> NDArray[np.intp]:
         """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
@@ -445,6 +396,7 @@ class SelectionRun:
             scores=self.calibrated.original(self.documents.texts),
             proposals=self._proposals,
             spans=scores.spans,
+            has_texts=self._has_texts,
         )
         self._observer.finished(result, task, scores.model)
         return result
@@ -478,8 +430,7 @@ class SelectionRun:
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
         """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
         try:
-            fitting = texts_that_fit(self.warnings, optional=self._task.report.optional_texts)
-            with self._observer.stage("fetch"), fitting:
+            with self._observer.stage("fetch"), self._fitting():
                 async with self._task.context.deadline.of_texts.enforced():
                     if self.session is not None:
                         return await self.read_for(self.session, positions, answer=True)
@@ -487,6 +438,17 @@ class SelectionRun:
         except INTERRUPTING as error:
             self.interrupt("texts-not-read", "not all texts could be read", error)
         return False
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Read the texts of the answer within it. Texts that are too large for one are left out or refused."""
+        try:
+            yield
+        except AnswerTooLarge:
+            if not self._task.report.optional_texts:
+                raise
+            self._has_texts = False
+            self.warnings.append(TEXTS_LEFT_OUT)
 
     def _with_blank(self, selection: Selection) -> Selection:
         """Return a selection with the documents without content behind all others, if there is room for them."""
@@ -511,25 +473,24 @@ class SelectionRun:
     async def _as_given(self) -> Selection:
         """Return the first documents in the order of the pool, as many as fit."""
         task, ids = self._task, self.pool.ids
-        lengths = None if task.wanted.max_tokens is None else await self._candidates.lengths(ids)
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
             self.warnings.append(Notice("min-relevance-not-used", said))
         if task.relevance.boosts is not None:
             self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
+        held = await self._held()
         worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
-        if lengths is not None:
-            worth *= np.sqrt(lengths)
+        if held.lengths is not None:
+            worth *= np.sqrt(held.lengths)
         worth[self._blank] = -1.0  # behind all others
         worth[self._excluded] = -2.0  # left out below
-        groups = None if task.wanted.distinct is None else await self._distinct(task.wanted.distinct)
-        capacity = self._limit(lengths, groups).at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+        capacity = held.limit.at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
         fits = capacity.with_others(capacity.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
         if task.report.return_documents:
-            with texts_that_fit(self.warnings, optional=task.report.optional_texts):
+            with self._fitting():
                 await self.documents.read(documents, answer=True)
         unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))

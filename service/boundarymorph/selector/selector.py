@@ -99,7 +99,7 @@ class Selector:
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
         context = task.context
         known = self._known.of_task(task.query, context.tenant, task.relevance.instruction, context.caller)
-        candidates = task.source.candidates(self.retriever, context.caller, self._known.scorer.max_length)
+        candidates = task.source.candidates(self.retriever, context.caller)
         return SelectionRun(task, candidates, known, self._shared, observer, self.encoder())
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Client of BoundaryMORPH: `Client` and `AsyncClient`, what they return, and what they raise."""
+"""Call BoundaryMORPH with `Client` and `AsyncClient`; results and errors are here, too."""
 
 from boundarymorph_client.async_client import AsyncClient
 from boundarymorph_client.client import Client

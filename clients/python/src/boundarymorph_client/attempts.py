@@ -1,4 +1,7 @@
-"""How often a call is tried, and when, without doing any of it: both clients send and sleep as they are told here."""
+"""Decide how often a call is tried, and when.
+
+Both clients ask this module, and send and sleep themselves.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,19 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 LAST_PORT = 65_535
 AGAIN = (429, 503)  # statuses of requests that were not begun
 CONNECT_SECONDS = 5.0
-GRACE_SECONDS = 0.5  # that an answer may take beyond its deadline, which the service keeps, to arrive
+GRACE_SECONDS = 0.5  # seconds that an answer may take to arrive after the service's deadline
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 8.0  # seconds at most, before jitter
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the service is, and how patient its client.
+    """The address of the service, and the patience of its client.
 
-    timeout: seconds for a call with all its attempts. retries: attempts after the first, at most.
+    Attributes:
+        url: The address of the service.
+        api_key: The key, if any.
+        timeout: Seconds for a call with all its attempts.
+        retries: Most attempts after the first.
     """
 
     url: str
@@ -38,9 +45,10 @@ class Connection:
 
     @classmethod
     def of(cls, base_url: str | None, api_key: str | None, timeout: float, retries: int) -> Connection:
-        """Return a connection whose URL and key are in the environment unless they are given.
+        """Return a connection; a missing URL or key is read from the environment.
 
-        Raises InvalidArgument for a URL or a key that cannot be used. Its message contains neither key nor password.
+        Raises:
+            InvalidArgument: For a URL or key that cannot be used. The message contains neither key nor password.
         """
         url = (base_url or os.environ.get("BOUNDARYMORPH_URL") or DEFAULT_URL).strip()
         key = (api_key or os.environ.get("BOUNDARYMORPH_API_KEY") or "").strip()
@@ -53,7 +61,7 @@ class Connection:
 
 
 def _check_url(url: str) -> None:
-    """Raise InvalidArgument for a URL that is not HTTP's."""
+    """Raise InvalidArgument for a URL without http or https."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
@@ -71,10 +79,7 @@ def _check_url(url: str) -> None:
 
 
 class Attempts:
-    """One call on its way.
-
-    clock: in seconds; chance: uniform in [0, 1).
-    """
+    """The attempts of one call."""
 
     def __init__(
         self,
@@ -84,6 +89,14 @@ class Attempts:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        """Begin a call.
+
+        Args:
+            call: The call.
+            connection: The service.
+            clock: Returns the time in seconds.
+            chance: Returns a uniform random number in [0, 1).
+        """
         self._call = call
         self._connection = connection
         self._clock = clock
@@ -115,17 +128,22 @@ class Attempts:
         }
 
     def after_answer(self, response: httpx.Response) -> float:
-        """Seconds to wait before the next attempt. Raises the ProblemError if there is to be none."""
+        """Return the seconds until the next attempt, or raise the final ProblemError."""
         error = errors.of_response(response)
         if response.status_code not in AGAIN:
             raise error
         return self._pause(error, error.retry_after or 0.0)
 
     def after_failure(self, error: httpx.RequestError) -> float:
-        """Seconds to wait before the next attempt. Raises ConnectionFailed or TimedOut if there is to be none."""
+        """Return the seconds until the next attempt, or raise the final error.
+
+        Raises:
+            ConnectionFailed: If there is no further attempt.
+            TimedOut: If there is no further attempt.
+        """
         failure = errors.of_transport(error, self._connection.url)
         if isinstance(error, httpx.LocalProtocolError):
-            raise failure from None  # which quotes the header
+            raise failure from None  # the original error quotes the header
         unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         broken = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
         if not (unsent or (broken and self._call.idempotent)):

@@ -1,4 +1,7 @@
-"""Many calls with bounded concurrency, whose results come in order: one function for each client."""
+"""Make many calls with bounded concurrency, whose results come in order.
+
+There is one function for each client.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ Result = TypeVar("Result")
 
 
 def results(call: Callable[[Item], Result], items: Iterable[Item], concurrency: int) -> Generator[Result, None, None]:
-    """Yield the result of a call for each item, in order. At most `concurrency` items are ahead of the results.
+    """Yield the result of a call for each item, in order.
 
-    A generator that is closed early makes no further calls, and waits for those that are in flight.
+    At most `concurrency` items are ahead of the results. A generator that is closed early makes no further calls, and
+    waits for those that are in flight.
     """
     in_flight: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(concurrency) as threads:
@@ -34,7 +38,7 @@ def results(call: Callable[[Item], Result], items: Iterable[Item], concurrency: 
 async def async_results(
     call: Callable[[Item], Awaitable[Result]], items: Iterable[Item], concurrency: int
 ) -> AsyncGenerator[Result, None]:
-    """As `results`, but a generator that is closed early cancels the calls that are in flight."""
+    """Do as `results`, but cancel the calls that are in flight when the generator is closed."""
     in_flight: deque[asyncio.Future[Result]] = deque()
     try:
         for item in items:

@@ -1,4 +1,4 @@
-"""Bodies of requests: a selection with its vectors, and documents as NDJSON."""
+"""Encode the bodies of requests: a selection with its vectors, and documents as NDJSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ PIECE_BYTES = 2**16
 
 
 def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
-    """The body of POST /select. Raises InvalidArgument if there are not as many embeddings as documents."""
+    """Return the body of POST /select.
+
+    Raises:
+        InvalidArgument: If the number of embeddings is not the number of documents.
+    """
     if not isinstance(query, str):
         check_items(query, "query")
     asked = {"query": query} if isinstance(query, str) else {"queries": list(query)}
@@ -35,9 +39,10 @@ def selection(query: Query, options: SelectOptions) -> dict[str, Any]:
 def scored(
     documents: Sequence[str | PoolDocument | Mapping[str, object]], scores: Sequence[float] | Mapping[int, float]
 ) -> list[Mapping[str, object]]:
-    """Return documents for a pool with the scores that are known of the first of them, or of those at these positions.
+    """Return documents for a pool with the known scores of the first, or at these positions.
 
-    Raises ValueError for a score of no document.
+    Raises:
+        ValueError: For a score without a document.
     """
     documents = listed(documents, "documents")
     known = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(scores))
@@ -53,7 +58,10 @@ def scored(
 def listed(given: Any, name: str, kind: type | None = None) -> list[Any]:
     """Return documents as a list. Raises InvalidArgument for anything else.
 
-    name: of the argument; kind: of the documents, None for texts and mappings.
+    Args:
+        given: The value of the argument.
+        name: The name of the argument.
+        kind: The type of the documents, None for texts and mappings.
     """
     check_items(given, name)
     items = list(given)
@@ -65,9 +73,14 @@ def listed(given: Any, name: str, kind: type | None = None) -> list[Any]:
 
 
 def check_items(given: Any, name: str, of_table: str = 'df["text"].tolist()') -> None:
-    """Raise InvalidArgument for a text, and for a table or mapping, whose iterator yields names instead of items.
+    """Raise InvalidArgument for a text, table or mapping in place of a list of items.
 
-    name: the argument's name; of_table: the expression by which a data frame gives a list of items.
+    The iterator of a table or mapping yields names instead of items.
+
+    Args:
+        given: The value of the argument.
+        name: The name of the argument.
+        of_table: The expression with which a data frame gives a list of items.
     """
     kind = type(given).__name__
     if isinstance(given, str | bytes):
@@ -103,7 +116,7 @@ def _vector(vector: Vector) -> Any:
 
 
 def block(vectors: Array) -> dict[str, Any]:
-    """Vectors in one piece, [N, d] or [d]: float16 as it is, every other type as float32."""
+    """Return vectors in one piece, [N, d] or [d]: float16 as it is, every other type as float32."""
     import numpy as np
 
     array = np.asarray(vectors)
@@ -113,10 +126,15 @@ def block(vectors: Array) -> dict[str, Any]:
 
 
 class _Documents:
-    """Documents of an upload. A collection can be sent again, an iterator cannot once it has begun.
+    """Documents of an upload.
 
-    whole: a document that is no JSON breaks the upload off, so that nothing is written; else it ends it.
-    good: how many documents came before the first that is no JSON. fault: why the one after them is not.
+    A collection can be sent again; an iterator cannot once it has begun.
+
+    Attributes:
+        whole: Whether a document that JSON cannot express aborts the upload, so that nothing is written; otherwise it
+            ends it.
+        good: Number of documents before the first such document.
+        fault: Why JSON cannot express that document.
     """
 
     def __init__(self, documents: Iterable[Uploaded] | AsyncIterable[Uploaded], *, whole: bool = False) -> None:
@@ -146,7 +164,11 @@ class _Documents:
         yield bytes(piece)
 
     def _line(self, document: Uploaded) -> bytes:
-        """Return a document's line; of one that is no JSON, nothing. Raises InvalidArgument if nothing is written."""
+        """Return a document's line, which is empty if JSON cannot express it.
+
+        Raises:
+            InvalidArgument: If then nothing is written.
+        """
         try:
             line = encoded(document) + b"\n"
         except InvalidArgument as error:
@@ -169,7 +191,7 @@ class Lines(_Documents):
 
 
 class AsyncLines(_Documents):
-    """The same for an `AsyncClient`, of documents of either kind of iterable."""
+    """The same for an `AsyncClient`, from either kind of iterable."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         self._begin()

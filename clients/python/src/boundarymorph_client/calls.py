@@ -1,4 +1,7 @@
-"""The calls of the service as values: the request, how to read its answer, and whether it may be repeated."""
+"""Define the calls of the service as values.
+
+A call has the request, a function that reads the answer, and whether it may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,11 @@ NDJSON = "application/x-ndjson"
 class Call(Generic[Result]):
     """One call.
 
-    seconds: for the whole of it, by default the client's timeout; where it is `unbounded`, for each wait only.
-    timed: the body says by `deadline_ms` how much of that is left. idempotent: may be sent again when it is not known
-    whether it was received. accepted: statuses, besides those of success, whose answer `read` takes.
+    Attributes:
+        seconds: Seconds for all of it, by default the client's timeout; for each wait only, if it is `unbounded`.
+        timed: Whether `deadline_ms` of the body says how much of this is left.
+        idempotent: Whether it may be sent again when it is not known whether it was received.
+        accepted: Statuses of answers, besides success, that `read` accepts.
     """
 
     method: str
@@ -187,7 +192,7 @@ def _reading(model: type[Parsed]) -> Callable[[httpx.Response], Parsed]:
 
 
 def parsed(model: type[Parsed], content: bytes) -> Parsed:
-    """Raises UnexpectedAnswer."""
+    """Return an answer as a model. Raises UnexpectedAnswer."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
@@ -195,5 +200,5 @@ def parsed(model: type[Parsed], content: bytes) -> Parsed:
 
 
 def _path(index: str, *parts: str) -> str:
-    """Dots are escaped, as otherwise `..` would lead to another route."""
+    """Return a path; dots are escaped, because `..` would lead to another route."""
     return "/".join(["/indexes", *(quote(utf8(part), safe="").replace(".", "%2E") for part in (index, *parts))])

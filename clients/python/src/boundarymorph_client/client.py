@@ -1,4 +1,4 @@
-"""The client that blocks, written by `make client` from async_client.py."""
+"""Call a service from blocking code; `make client` writes this from async_client.py."""
 
 from __future__ import annotations
 
@@ -33,18 +33,10 @@ Result = TypeVar("Result")
 
 
 class Client:
-    """A BoundaryMORPH service. Several threads may use it. As a context manager it closes itself.
+    """A BoundaryMORPH service. Several threads may use it.
 
-    Each process has connections of its own.
-
-    base_url: by default BOUNDARYMORPH_URL of the environment, else http://127.0.0.1:8080.
-    api_key: by default BOUNDARYMORPH_API_KEY, else none.
-    timeout: seconds for a call, with all its attempts and the pauses between them.
-    retries: attempts after the first, at most: of what was refused with 429 or 503, after its `Retry-After`, and where
-        the connection failed, unless something might be done twice by it.
-    http: an httpx client of yours, with proxies or certificates of its own, which you close.
-
-    Every call raises a ProblemError for what the service refuses, InvalidArgument for what cannot be sent, and
+    As a context manager it closes itself. Each process has connections of its own. Every
+    call raises a ProblemError if the service refuses it, InvalidArgument if an argument cannot be sent, and
     ConnectionFailed, TimedOut or UnexpectedAnswer.
     """
 
@@ -57,11 +49,21 @@ class Client:
         retries: int = 3,
         http: httpx.Client | None = None,
     ) -> None:
+        """Set the address; the first call connects.
+
+        Args:
+            base_url: By default BOUNDARYMORPH_URL of the environment, else http://127.0.0.1:8080.
+            api_key: By default BOUNDARYMORPH_API_KEY of the environment.
+            timeout: Seconds for a call, with all its attempts and the pauses between them.
+            retries: Most attempts after the first: after 429 or 503, when their `Retry-After` has passed, and after a
+                failed connection, unless this might repeat work.
+            http: Your own httpx client, with proxies or certificates, which you close.
+        """
         self._connection = Connection.of(base_url, api_key, timeout, retries)
         self._pools = Pools(http)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle it with connections of its own, which cannot be shared."""
+        """Let copies and pickles make connections of their own, which cannot be shared."""
         if self._pools.given is not None:
             raise TypeError(
                 "a client with an httpx client of yours can be neither copied nor pickled; make another one"
@@ -69,9 +71,9 @@ class Client:
         return _again, (type(self), self._connection)
 
     def select(self, query: Query, **options: Unpack[SelectOptions]) -> Selection:
-        """The best documents of an `index` or a `pool`. See SelectOptions.
+        """Return the best documents of an `index` or a `pool`. See SelectOptions.
 
-        A sequence of queries has one budget and one set, of what answers any of them best.
+        A sequence of queries has one budget and one set of the documents that answer any of them best.
         """
         return self._result(calls.select(query, options))
 
@@ -82,19 +84,23 @@ class Client:
         scores: Sequence[float] | Mapping[int, float],
         **options: Unpack[SelectOptions],
     ) -> Selection:
-        """The best `k` of all documents, by scores that you have of some of them: no call of a cross-encoder is made.
+        """Return the best `k` of all documents by scores of some of them, without a cross-encoder.
 
-        documents: the candidates, whose order counts only with `ranked=True`: best first by your retriever. scores: in
-        [0, 1], of the first documents, or by position. options: as for `select`, without `index`, `pool` and `budget`;
-        embeddings make it better. The `source` of a document in the answer says whether its relevance is a score of
-        yours or inferred from them.
+        The `source` of a document in the answer says whether its relevance is one of your scores or inferred from them.
 
-        Raises ValueError for a score of no document, and for a budget.
+        Args:
+            query: The query.
+            documents: The candidates. Their order counts only with `ranked=True`: best first by your retriever.
+            scores: Scores in [0, 1] of the first documents, or by position.
+            options: The options of `select`, without `index`, `pool` and `budget`; embeddings make the result better.
+
+        Raises:
+            ValueError: For a score without a document, and for a budget.
         """
         return self._result(calls.extend(query, documents, scores, options))
 
     def stream(self, query: Query, **options: Unpack[SelectOptions]) -> Generator[Round | Selection, None, None]:
-        """As `select`, but a Round before each round, and the Selection last.
+        """Select as `select` does, and yield a Round before each round, and the Selection last.
 
         Leaving the loop early and closing it ends the service's work.
         """
@@ -114,11 +120,12 @@ class Client:
     ) -> Generator[Selection | errors.BoundaryMorphError, None, None]:
         """Make many selections, and yield their results in the order of the requests.
 
-        requests: the arguments of `select`, a mapping for each selection. They are read as they are needed.
-        concurrency: how many selections are made at a time, at most.
+        The result of a selection that fails is its error, and the others continue. Every selection has the time and the
+        retries of its own call. Close the generator if you leave the loop early.
 
-        The result of a selection that fails is its error, and the others go on. Every selection has the time and the
-        retries of a call of its own. Close the generator if you leave the loop early.
+        Args:
+            requests: The arguments of `select`, a mapping for each selection, read as they are needed.
+            concurrency: Most selections at a time.
         """
         bodies.check_items(requests, "requests", 'df.to_dict("records")')
         if concurrency < 1:
@@ -135,7 +142,10 @@ class Client:
             return error
 
     def list_indexes(self) -> list[IndexDescription]:
-        """Those that the key is for. A warning names each that cannot be read, and is missing from the list."""
+        """Return the indexes that the key may use.
+
+        A warning names each index that cannot be read, and is missing from the list.
+        """
         return self._result(calls.list_indexes())
 
     def create_index(
@@ -147,21 +157,32 @@ class Client:
         kind: str | None = None,
         lexical: bool = True,
     ) -> IndexDescription:
-        """Create it if it is not there. With a `dimension` it is for your own vectors, with the encoder "none" it has
-        none, else the service's encoder makes them. Raises IndexConflict if it is there and different."""
+        """Create an index unless it exists.
+
+        With a `dimension` it is for your own vectors, with the encoder "none" it has no vectors, and otherwise the
+        service's encoder makes them.
+
+        Raises:
+            IndexConflict: If it exists and is different.
+        """
         return self._result(calls.create_index(name, dimension=dimension, encoder=encoder, kind=kind, lexical=lexical))
 
     def describe_index(self, name: str) -> IndexDescription:
-        """Raises UnknownIndex."""
+        """Return the description of an index. Raises UnknownIndex."""
         return self._result(calls.describe_index(name))
 
     def set_description(self, name: str, description: str) -> None:
-        """Say what its documents are, for people and language models who choose among indexes; empty for no
-        description. Raises UnknownIndex."""
+        """Describe the documents of an index for people and language models that choose an index.
+
+        An empty text removes the description.
+
+        Raises:
+            UnknownIndex: If there is no such index.
+        """
         self._result(calls.set_description(name, description))
 
     def delete_index(self, name: str) -> None:
-        """With all its documents. Raises UnknownIndex."""
+        """Delete an index with all its documents. Raises UnknownIndex."""
         self._result(calls.delete_index(name))
 
     def upload(
@@ -174,38 +195,49 @@ class Client:
     ) -> UploadReport:
         """Add or replace documents, in one request, which reads them as it sends them.
 
-        strict: write nothing if any document is bad or has an unknown field. stall_seconds: that nothing may move.
-        Raises InvalidArgument at a document that is no JSON; the documents before it are written, unless it is strict,
-        and its `report` is theirs.
+        Args:
+            index: The name of the index.
+            documents: The documents.
+            strict: Whether to write nothing if any document is bad or has an unknown field.
+            stall_seconds: Seconds of silence after which the upload fails.
+
+        Raises:
+            InvalidArgument: At a document that JSON cannot express. Unless the upload is strict, the documents before
+                it are written, and `report` of the error is about them.
         """
         lines = bodies.Lines(documents, whole=strict)
         return self._result(calls.upload(index, lines, strict=strict, stall_seconds=stall_seconds))
 
     def get_document(self, index: str, id: str) -> StoredDocument:
-        """Raises UnknownIndex or UnknownDocument."""
+        """Return a document. Raises UnknownIndex or UnknownDocument."""
         return self._result(calls.get_document(index, id))
 
     def list_documents(self, index: str, *, after: str = "", limit: int = 100) -> DocumentPage:
-        """Those whose ids come after this one, in the order of their ids. Raises UnknownIndex."""
+        """Return the documents with ids after this one, in order of ids. Raises UnknownIndex."""
         return self._result(calls.list_documents(index, after, limit))
 
     def index_statistics(self, name: str) -> IndexStatistics:
-        """Its description, with what a sample of its documents looks like. Raises UnknownIndex."""
+        """Return the description of an index with statistics of a sample. Raises UnknownIndex."""
         return self._result(calls.index_statistics(name))
 
     def delete_document(self, index: str, id: str) -> None:
-        """Raises UnknownIndex or UnknownDocument."""
+        """Delete a document. Raises UnknownIndex or UnknownDocument."""
         self._result(calls.delete_document(index, id))
 
     def delete_documents(
         self, index: str, ids: Sequence[str] | None = None, *, filter: Mapping[str, Any] | None = None
     ) -> DeleteReport:
-        """Delete documents by id, or all that pass a filter, which must not match everything. Unknown ids are ignored.
-        Raises UnknownIndex."""
+        """Delete documents by id, or all that pass a filter, which must not match everything.
+
+        Unknown ids are ignored.
+
+        Raises:
+            UnknownIndex: If there is no such index.
+        """
         return self._result(calls.delete_documents(index, ids, filter))
 
     def ready(self) -> Ready:
-        """Whether the service can serve: its `status` is then `ok`."""
+        """Return whether the service can serve: its `status` is then `ok`."""
         return self._result(calls.ready())
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Values as JSON. What has one obvious form there is written so; the rest is an error that names its place."""
+"""Encode values as JSON.
+
+A value with one obvious form in JSON is written so; any other is an error that names its place.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ LARGEST_INTEGER = 2**63 - 1
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as JSON in UTF-8, see `plain` and `utf8`. Raises InvalidArgument, which names the place."""
+    """Return a value as JSON in UTF-8, see `plain` and `utf8`.
+
+    Raises:
+        InvalidArgument: With the place of a value that JSON cannot express.
+    """
     try:
         return utf8(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -24,7 +31,7 @@ def encoded(value: Any) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Return a text in UTF-8, with U+FFFD for each half of a surrogate pair that lacks the other."""
+    """Return a text in UTF-8, with U+FFFD for each unpaired half of a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -32,8 +39,14 @@ def utf8(text: str) -> bytes:
 
 
 def plain(value: object) -> object:
-    """Return what stands for a value in JSON: ISO 8601 for times, in UTC where they have a zone; a string for a UUID; a
-    number for a Decimal; lists and numbers for numpy's. Raises TypeError for anything else."""
+    """Return a value's form in JSON.
+
+    It is ISO 8601 for times, in UTC if they have a zone; a string for a UUID; a number for a Decimal; and lists and
+    numbers for numpy's.
+
+    Raises:
+        TypeError: For anything else.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, date | time) and value == value:  # pandas' NaT does not
@@ -63,7 +76,10 @@ def _located(value: Any) -> str | None:
 
 
 def _fault(value: Any, place: str) -> str | None:
-    """Describe the first part of a value that JSON cannot express, and its place; None if there is no such part."""
+    """Describe the first part of a value that JSON cannot express, with its place.
+
+    Returns None if there is no such part.
+    """
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str | int | float | None):
@@ -85,5 +101,5 @@ def _fault(value: Any, place: str) -> str | None:
 
 
 def named(document: object) -> str:
-    """Return the id of a document, for messages, where it has one."""
+    """Return the id of a document, for messages, if it has one."""
     return f" (id {document['id']!r})" if isinstance(document, Mapping) and "id" in document else ""

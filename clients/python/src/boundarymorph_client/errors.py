@@ -1,5 +1,8 @@
-"""What a call raises. A class for each type of problem that a caller may want to tell from others; every other type is
-a plain `ProblemError`, or the nearest class above it."""
+"""Define the errors that a call raises.
+
+There is a class for each type of problem that a caller may want to distinguish. Every other type is a plain
+`ProblemError`, or the nearest class above it.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from pydantic import ValidationError
 from boundarymorph_client.models import Problem, UploadReport
 
 TYPE = "urn:boundarymorph:problem:"
-MAX_CHARACTERS = 200  # of an error that is no problem document, from a proxy perhaps
+MAX_CHARACTERS = 200  # most characters of an error without a problem document, perhaps from a proxy
 
 
 class BoundaryMorphError(Exception):
-    """Base of everything that a call raises because of the service or the way to it."""
+    """The base of every error that a call raises because of the service or the connection."""
 
 
 class InvalidArgument(BoundaryMorphError, ValueError):
-    """What was given cannot be sent: a value that JSON does not have, or a filter that the service does not have.
+    """An argument cannot be sent: JSON has no such value, or the service has no such filter.
 
-    report: of an upload that ended before such a document, what became of the documents before it; None where nothing
-    was written.
+    Attributes:
+        report: The report about the documents before the mistake, if it ended an upload; None if nothing was written.
     """
 
     def __init__(self, message: str, *, report: UploadReport | None = None) -> None:
@@ -40,16 +43,19 @@ class TimedOut(BoundaryMorphError, TimeoutError):
 
 
 class UnexpectedAnswer(BoundaryMorphError):
-    """What answered is no BoundaryMORPH."""
+    """The server that answered is not BoundaryMORPH."""
 
 
 class ProblemError(BoundaryMorphError):
     """The service refused the request, or failed.
 
-    type: stable, such as `urn:boundarymorph:problem:unknown-index`. status: of the HTTP answer.
-    detail: the problem, and what to do about it. errors: each invalid field of the body, and its mistake.
-    request_id: the id of the request in the service's log.
-    retry_after: seconds to wait before another attempt, if the service names them.
+    Attributes:
+        type: Stable, such as `urn:boundarymorph:problem:unknown-index`.
+        status: The status of the HTTP answer.
+        detail: The problem, and what to do about it.
+        errors: Each invalid field of the body, and its mistake.
+        request_id: The id of the request in the service's log.
+        retry_after: Seconds to wait before another attempt, if the service names them.
     """
 
     def __init__(self, problem: Problem, *, request_id: str | None = None, retry_after: float | None = None) -> None:
@@ -61,7 +67,7 @@ class ProblemError(BoundaryMorphError):
         self.request_id = request_id
         self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[object, ...]:  # for pickle, which has the message only
+    def __reduce__(self) -> tuple[object, ...]:  # for pickle, which would only pass the message
         problem = Problem(type=self.type, title="", status=self.status, detail=self.detail, errors=self.errors)
         return _again, (type(self), problem, self.request_id, self.retry_after)
 
@@ -99,23 +105,23 @@ class EmptyIndex(Conflict):
 
 
 class Unauthenticated(ProblemError):
-    """There is no key, or none that the service knows."""
+    """There is no key, or an unknown one."""
 
 
 class Forbidden(ProblemError):
-    """The key is not for this."""
+    """The key does not permit this."""
 
 
 class TooManyRequests(ProblemError):
-    """Not now; `retry_after` says when."""
+    """The request is refused for now; `retry_after` says when to try again."""
 
 
 class Overloaded(TooManyRequests):
-    """The service has more work in hand than may wait."""
+    """The service has as much waiting work as it accepts."""
 
 
 class RateLimited(TooManyRequests):
-    """The key has made as many requests as it may for now."""
+    """The key has reached its rate limit."""
 
 
 class Unavailable(ProblemError):
@@ -143,11 +149,14 @@ class StorageUnavailable(Unavailable):
 
 
 class UpstreamFailed(ProblemError):
-    """A scorer, retriever or encoder behind the service gives what makes no sense: for its operator."""
+    """A scorer, retriever or encoder behind the service gives unusable answers.
+
+    Its operator must act.
+    """
 
 
 class DeadlineExceeded(ProblemError, TimedOut):
-    """The deadline came before the service had anything to answer."""
+    """The deadline passed before the service had an answer."""
 
 
 KINDS: dict[str, type[ProblemError]] = {
@@ -182,11 +191,14 @@ KINDS: dict[str, type[ProblemError]] = {
     "malformed-frame": UpstreamFailed,
     "deadline-exceeded": DeadlineExceeded,
 }
-BY_STATUS: dict[int, type[ProblemError]] = {429: TooManyRequests, 503: Unavailable}  # of what a proxy says
+BY_STATUS: dict[int, type[ProblemError]] = {
+    429: TooManyRequests,
+    503: Unavailable,
+}  # for answers of a proxy
 
 
 def of_response(response: httpx.Response) -> ProblemError:
-    """The error that an unsuccessful answer, which has been read, stands for."""
+    """Return the error for an unsuccessful answer, whose body has been read."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
@@ -198,15 +210,15 @@ def of_response(response: httpx.Response) -> ProblemError:
 
 
 def of_problem(problem: Problem, response: httpx.Response) -> ProblemError:
-    """The error of a problem that came with this answer, or in the middle of it."""
+    """Return the error for a problem that came with this answer, or in the middle of it."""
     kind = KINDS.get(problem.type.removeprefix(TYPE)) or BY_STATUS.get(problem.status, ProblemError)
     request_id = response.headers.get("x-request-id")
     return kind(problem, request_id=request_id, retry_after=_seconds(response.headers.get("retry-after")))
 
 
 def of_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
-    """The error of a request to the service at this URL that was not answered."""
-    quotes_header = isinstance(error, httpx.LocalProtocolError)  # which may be a key
+    """Return the error for a request to this URL that was not answered."""
+    quotes_header = isinstance(error, httpx.LocalProtocolError)  # the header may be a key
     said = f"{type(error).__name__}: {error}" if str(error) and not quotes_header else type(error).__name__
     place = httpx.URL(url).copy_with(username=None, password=None)
     if isinstance(error, httpx.ConnectError):
@@ -216,7 +228,7 @@ def of_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
 
 
 def _seconds(header: str | None) -> float | None:
-    """A Retry-After: a number of seconds or a date; None where it is missing or neither."""
+    """Return the seconds of a Retry-After header, a number or a date, or None if it is invalid."""
     if header is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The events of a streamed selection, read from its bytes."""
+"""Read the events of a streamed selection from its bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ class Events:
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
-        self._begun: list[bytes] = []  # of the line that is not complete
+        self._begun: list[bytes] = []  # bytes of the incomplete line
         self._name = ""
         self._data: list[bytes] = []
         self._ended = False
 
     def feed(self, received: bytes) -> Iterator[Round | Selection]:
-        """Raises ProblemError for an event that is one, UnexpectedAnswer for one that is neither."""
+        """Yield the events that these bytes complete.
+
+        Raises ProblemError for a problem, and UnexpectedAnswer for an unknown event.
+        """
         self._begun.append(received)
         if b"\n" not in received:
             return
@@ -40,7 +43,7 @@ class Events:
                     self._name, self._data = "", []
 
     def end(self) -> None:
-        """All bytes have come. Raises ConnectionFailed if the selection is not among them."""
+        """Check after the last byte that the selection has come. Raises ConnectionFailed if not."""
         if not self._ended:
             raise ConnectionFailed("the stream ended before the selection")
 

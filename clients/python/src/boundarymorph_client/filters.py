@@ -1,4 +1,4 @@
-"""What the filters of frameworks have in common, once they are in the service's words."""
+"""Provide the parts that the filters of frameworks share, in the service's words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 Filter = dict[str, Any]
 EVERYTHING: Filter = {}
 NOTHING: Filter = {"not": {}}
-COMBINING = ("and", "or", "not")  # of filters, and so no names of fields
+COMBINING = ("and", "or", "not")  # operators of filters, which cannot be names of fields
 
 
 def present(field: str) -> Filter:
-    """Whether a field is there and not null. A list is null to the service if an element is, so look for others."""
+    """Return a filter for fields that exist and are not null.
+
+    The service treats a list as null if an element is, so the filter looks for other elements.
+    """
     return {
         "or": [
             {field: {"exists": True, "ne": None}},

@@ -1,4 +1,4 @@
-"""What the components for LangChain, LlamaIndex and Haystack have in common."""
+"""Provide the parts that the components for LangChain, LlamaIndex and Haystack share."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from boundarymorph_client.client import Client
 from boundarymorph_client.errors import InvalidArgument
 from boundarymorph_client.models import SelectedDocument, SelectOptions
 
-TOLERANCE = 1e-6  # how far rounding may move a score out of [0, 1]
+TOLERANCE = 1e-6  # distance by which rounding may move a score out of [0, 1]
 
 
 class Service(BaseModel):
     """The service's address and the options of its selections.
 
-    base_url, api_key, timeout, retries: as for `Client`.
-    budget: cross-encoder calls at most.
-    options: further options of `Client.select`.
-    async_client: used by the asynchronous methods, where one connection is to serve several calls in one event loop;
-        without it each call makes its own.
-    selector: a `boundarymorph.Selector`, which chooses in this process, in place of the service. It has no index, and
-        is not serialised.
+    Attributes:
+        base_url: As in `Client`.
+        api_key: As in `Client`.
+        timeout: As in `Client`.
+        retries: As in `Client`.
+        budget: Most cross-encoder calls.
+        options: Further options of `Client.select`.
+        async_client: The client of the asynchronous methods, if one connection is to serve several calls in one event
+            loop; without it each call makes its own.
+        selector: A `boundarymorph.Selector`, which chooses in this process, in place of the service. It has no index,
+            and is not serialised.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -41,7 +45,10 @@ class Service(BaseModel):
     _client: Client | None = PrivateAttr(None)
 
     def selected(self, query: str, **more: Any) -> list[SelectedDocument]:
-        """The documents that the service chooses, most relevant first. more: options, None for those not given."""
+        """Return the documents that the service chooses, most relevant first.
+
+        `more` has options, with None for missing ones.
+        """
         if self.selector is not None:
             return cast(list[SelectedDocument], self.selector.select(query, **self._local(more)).documents)
         if self._client is None:
@@ -49,7 +56,7 @@ class Service(BaseModel):
         return self._client.select(query, **self._options(more)).documents
 
     async def aselected(self, query: str, **more: Any) -> list[SelectedDocument]:
-        """As `selected`."""
+        """Do as `selected`."""
         if self.selector is not None:
             return cast(list[SelectedDocument], (await self.selector.aselect(query, **self._local(more))).documents)
         if self.async_client is not None:
@@ -64,12 +71,12 @@ class Service(BaseModel):
             self._client = None
 
     def connection(self) -> dict[str, Any]:
-        """Arguments of a client."""
+        """Return the arguments of a client."""
         key = None if self.api_key is None else self.api_key.get_secret_value()
         return {"base_url": self.base_url, "api_key": key, "timeout": self.timeout, "retries": self.retries}
 
     def _local(self, more: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of a selector. Raises InvalidArgument where there are no candidates."""
+        """Return the arguments of a selector. Raises InvalidArgument without candidates."""
         options: dict[str, Any] = {**self._options(more)}
         if "pool" not in options:
             raise InvalidArgument(
@@ -86,9 +93,9 @@ class Service(BaseModel):
 def candidate(
     position: int, text: str, title: object = None, score: float | None = None, known: float | None = None
 ) -> dict[str, Any]:
-    """A document of a pool, known by its position. Where it has no score, the position says its rank.
+    """Return a document of a pool with its position as id.
 
-    known: a reranker's score in [0, 1].
+    Without a score, the position is its rank. `known` is a reranker's score in [0, 1].
     """
     entry = {"id": position, "text": text, "score": -position if score is None else score}
     more = {"title": None if title is None else str(title), "cross_encoder_score": known}
@@ -96,12 +103,16 @@ def candidate(
 
 
 def named(position: int, id: str | None) -> str:
-    """A document, in messages of errors."""
+    """Return the name of a document for messages of errors."""
     return f"document {position + 1}" + ("" if id is None else f" (id {id!r})")
 
 
 def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
-    """A retriever's score in the metadata of a document. Raises InvalidArgument, which names the document."""
+    """Return a retriever's score from the metadata of a document.
+
+    Raises:
+        InvalidArgument: With the document, if there is no score.
+    """
     found = metadata.get(field)
     number = _number(found)
     if math.isfinite(number):
@@ -114,8 +125,11 @@ def score_in(metadata: Mapping[str, Any], field: str, document: str) -> float:
 
 
 def known_in(metadata: Mapping[str, Any], field: str | None, document: str) -> float | None:
-    """Return a reranker's score from the metadata of a document, or None if it has no such score. Raises
-    InvalidArgument, which names the document."""
+    """Return a reranker's score from the metadata of a document, or None without a score.
+
+    Raises:
+        InvalidArgument: With the document, if it is not a number in [0, 1].
+    """
     found = None if field is None else metadata.get(field)
     if found is None:
         return None
@@ -137,10 +151,10 @@ def _number(found: Any) -> float:
 
 
 def found_metadata(chosen: SelectedDocument) -> dict[str, Any]:
-    """The metadata of a document of an index, with its title."""
+    """Return the metadata of a document of an index, with its title."""
     return {**(chosen.metadata or {}), **({} if chosen.title is None else {"title": chosen.title})}
 
 
 def certainty(chosen: SelectedDocument) -> dict[str, Any]:
-    """What goes with a relevance: its standard deviation and where it comes from."""
+    """Return the standard deviation and the source of a relevance."""
     return {"relevance_std": chosen.std, "relevance_source": chosen.source}

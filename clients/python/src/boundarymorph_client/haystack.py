@@ -1,7 +1,8 @@
-"""For Haystack: a ranker of what any retriever found, and a retriever over an index, for pipelines of either kind.
+"""Use BoundaryMORPH in Haystack, as a ranker and a retriever, for pipelines of either kind.
 
-Both need `haystack-ai` (the extra `haystack`). The score of a document that they return is its relevance in [0, 1]; its
-`meta` get `relevance_std`, which is 0 where the cross-encoder scored it, and `relevance_source`.
+The ranker reranks the documents of any retriever, and the retriever searches an index. Both need `haystack-ai` (the
+extra `haystack`). The score of a returned document is its relevance in [0, 1]; its `meta` get `relevance_std`, which is
+0 if the cross-encoder scored it, and `relevance_source`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ KEY = Secret.from_env_var("BOUNDARYMORPH_API_KEY", strict=False)
 
 
 class _Component:
-    """What both have: the service, its clients, and how they are written down. Public attributes are parameters."""
+    """The service, its clients and their serialisation, which both components share.
+
+    Public attributes are parameters.
+    """
 
     top_k: int | None
     budget: int | str | None
@@ -37,7 +41,7 @@ class _Component:
     _service: Service | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle it without its connections, which the next call makes again."""
+        """Let copies and pickles leave out the connections, which the next call makes again."""
         return {name: given for name, given in vars(self).items() if name != "_service"}
 
     def warm_up(self) -> None:
@@ -72,15 +76,18 @@ class _Component:
         self.close()
 
     def to_dict(self) -> dict[str, Any]:
-        """For `Pipeline.to_dict`. A key given as a token, and not by its variable, cannot be written down, nor can a
-        selector, which raises a SerializationError."""
+        """Return a dictionary for `Pipeline.to_dict`.
+
+        A key that was given as a token, and not by its variable, cannot be serialised, nor can a selector, which raises
+        a SerializationError.
+        """
         if self.selector is not None:
             raise SerializationError("a selector of this process cannot be written down; ask a service instead")
         return default_to_dict(self, **{name: given for name, given in vars(self).items() if not name.startswith("_")})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Any:
-        """What `to_dict` wrote."""
+        """Return the component that `to_dict` serialised."""
         return default_from_dict(cls, data)
 
     @property
@@ -91,11 +98,11 @@ class _Component:
 
 @component
 class BoundaryMorphRanker(_Component):
-    """Chooses the best `top_k` of the documents that a retriever found, which come in its order, best first.
+    """Chooses the best `top_k` of a retriever's documents, which come in its order, best first.
 
-    title_field: of `meta`, for a title that the models read before the text. known_score_field: of `meta`, for the
-    scores in [0, 1] that another reranker gave some of the documents; with a budget of 0 these alone decide. The other
-    parameters are described at `boundarymorph_client.frameworks.Service`.
+    `title_field` names the field of `meta` with a title that the models read before the text, and `known_score_field`
+    the field with scores in [0, 1] that another reranker gave some of the documents; with a budget of 0 these alone
+    decide. `boundarymorph_client.frameworks.Service` describes the other parameters.
     """
 
     def __init__(
@@ -125,7 +132,10 @@ class BoundaryMorphRanker(_Component):
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
-        """The chosen ones, most relevant first, as copies. Of documents with the same id the first one counts."""
+        """Return copies of the chosen documents, most relevant first.
+
+        Of documents with the same id the first one counts.
+        """
         candidates = _unique(listed(documents, "documents", Document))
         if not candidates:
             return {"documents": []}
@@ -136,7 +146,7 @@ class BoundaryMorphRanker(_Component):
     async def run_async(
         self, query: str, documents: list[Document], top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """As `run`."""
+        """Do as `run`."""
         candidates = _unique(listed(documents, "documents", Document))
         if not candidates:
             return {"documents": []}
@@ -159,9 +169,9 @@ class BoundaryMorphRanker(_Component):
 
 @component
 class BoundaryMorphRetriever(_Component):
-    """The best `top_k` documents of an index of the service, out of those whose `meta` pass the filters of Haystack.
+    """Returns the best `top_k` documents of an index whose `meta` pass the filters of Haystack.
 
-    The other parameters are described at `boundarymorph_client.frameworks.Service`.
+    `boundarymorph_client.frameworks.Service` describes the other parameters.
     """
 
     def __init__(
@@ -191,7 +201,10 @@ class BoundaryMorphRetriever(_Component):
     def run(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """The best of the index, most relevant first. filters, top_k: in place of those that it was made with."""
+        """Return the best documents of the index, most relevant first.
+
+        `filters` and `top_k` replace those of the constructor.
+        """
         self.warm_up()
         return _found(self._warm.selected(query, **self._asked(filters, top_k)))
 
@@ -199,7 +212,7 @@ class BoundaryMorphRetriever(_Component):
     async def run_async(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """As `run`."""
+        """Do as `run`."""
         await self.warm_up_async()
         return _found(await self._warm.aselected(query, **self._asked(filters, top_k)))
 
@@ -214,7 +227,7 @@ class BoundaryMorphRetriever(_Component):
 
 
 def _unique(documents: list[Document]) -> list[Document]:
-    """Joined pipelines bring some twice."""
+    """Return the documents without repetitions, which joined pipelines bring."""
     first: dict[str, Document] = {}
     for document in documents:
         first.setdefault(document.id, document)

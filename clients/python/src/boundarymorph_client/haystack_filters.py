@@ -1,7 +1,7 @@
-"""Haystack's filters in the service's words, with the meaning of `haystack.utils.filters`.
+"""Translate Haystack's filters, with the meaning of `haystack.utils.filters`.
 
 Two things are as in the service: a list in the `meta` passes if one of its elements does, and 1 is not True. Times,
-which `meta` have in ISO 8601, are compared as times; they have to be in UTC, as which those without a zone count.
+which `meta` have in ISO 8601, are compared as times. They have to be in UTC, and times without a zone count as UTC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d([Tt ].*)?")
 
 
 def translated(given: Mapping[str, Any]) -> Filter:
-    """Return the service's filter. Raises FilterError, which names the operator, for what the service does not have."""
+    """Return the service's filter.
+
+    Raises:
+        FilterError: With the operator, if the service has no such filter.
+    """
     operator = given.get("operator")
     if "field" in given and operator in COMPARISONS and "value" in given:
         return COMPARISONS[operator](_name(given["field"], operator), given["value"], operator)
@@ -63,7 +67,7 @@ def _in(field: str, values: Any, operator: str) -> Filter:
 
 
 def _among(field: str, values: list[Any], operator: str) -> Filter:
-    """A field that is missing equals None."""
+    """Return a filter for fields with one of these values; a missing field equals None."""
     spelled = [spelling for value in values if value is not None for spelling in _spellings(value, operator)]
     among = {field: {"in": spelled}}
     if not any(value is None for value in values):
@@ -88,7 +92,10 @@ def _ordered(field: str, value: Any, operator: str) -> Filter:
 
 
 def _ordered_times(field: str, moment: datetime, operator: str) -> Filter:
-    """Compare by code points. A date comes before its times, a space before T, and a fraction before a zone."""
+    """Compare by code points.
+
+    A date comes before its times, a space before T, and a fraction before a zone.
+    """
     from_it: Filter
     before: Filter
     day, (spaced, joined) = f"{moment.date()}", (_shortest(moment, between) for between in " T")
@@ -127,13 +134,13 @@ def _spelled(moment: datetime) -> list[str]:
 
 
 def _shortest(moment: datetime, between: str) -> str:
-    """Return the spelling that all others of this moment begin with."""
+    """Return the spelling with which all others of this moment begin."""
     fraction = f".{moment.microsecond:06}".rstrip("0") if moment.microsecond else ""
     return f"{moment.date()}{between}{moment:%H:%M:%S}{fraction}"
 
 
 def _time(value: Any) -> datetime | None:
-    """Return a time, in UTC and without a zone; None if the value is not a time."""
+    """Return a time, in UTC and without a zone, or None if the value is not a time."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value) if ISO_8601.fullmatch(value) else None

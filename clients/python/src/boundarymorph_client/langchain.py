@@ -1,7 +1,8 @@
-"""For LangChain: a document compressor, which reranks what any retriever found, and a retriever over an index.
+"""Use BoundaryMORPH in LangChain, as a document compressor and a retriever.
 
-Both need `langchain-core` (the extra `langchain`). A document that they return has in its metadata, besides its own,
-`relevance_score` in [0, 1], `relevance_std`, which is 0 where the cross-encoder scored it, and `relevance_source`.
+The compressor reranks the documents of any retriever, and the retriever searches an index. Both need `langchain-core`
+(the extra `langchain`). A returned document has in its metadata, besides its own, `relevance_score` in [0, 1],
+`relevance_std`, which is 0 if the cross-encoder scored it, and `relevance_source`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from boundarymorph_client.models import SelectedDocument
 class BoundaryMorphRerank(Service, BaseDocumentCompressor):
     """Chooses the best k of the documents that a retriever found, which come in its order.
 
-    k: documents to return. title_field, score_field: of the metadata, for a title that the models read before the text,
-    and for the retriever's scores, which then say the order; a document without a score is an InvalidArgument.
-    known_score_field: of the metadata, for the scores in [0, 1] that another reranker gave some of the documents; with
-    a budget of 0 these alone decide. The rest is described at `Service`.
+    Attributes:
+        k: Documents to return.
+        title_field: The field of the metadata with a title that the models read before the text.
+        score_field: The field with the retriever's scores, which then define the order; a document without a score is
+            an InvalidArgument.
+        known_score_field: The field with scores in [0, 1] that another reranker gave some of the documents; with a
+            budget of 0 these alone decide. `Service` describes the other attributes.
     """
 
     k: int | None = None
@@ -35,7 +39,7 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The chosen ones, most relevant first, as copies."""
+        """Return copies of the chosen documents, most relevant first."""
         documents = listed(documents, "documents", Document)
         if not documents:
             return []
@@ -44,7 +48,7 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The chosen ones, most relevant first, as copies."""
+        """Return copies of the chosen documents, most relevant first."""
         documents = listed(documents, "documents", Document)
         if not documents:
             return []
@@ -66,9 +70,9 @@ class BoundaryMorphRerank(Service, BaseDocumentCompressor):
 
 
 class BoundaryMorphRetriever(Service, BaseRetriever):
-    """The best k documents of an index of the service. `invoke` takes options of its own: `invoke(query, k=5)`.
+    """Returns the best k documents of an index.
 
-    The rest is described at `Service`.
+    `invoke` takes options of its own: `invoke(query, k=5)`. `Service` describes the other attributes.
     """
 
     index: str

@@ -1,8 +1,9 @@
-"""For LlamaIndex: a node postprocessor, which reranks what any retriever found, and a retriever over an index.
+"""Use BoundaryMORPH in LlamaIndex, as a node postprocessor and a retriever.
 
-Both need `llama-index-core` (the extra `llamaindex`). The score of a node that they return is its relevance in [0, 1].
-Its metadata get `relevance_std`, which is 0 where the cross-encoder scored it, and `relevance_source`; neither language
-models nor embedding models are shown these.
+The postprocessor reranks the nodes of any retriever, and the retriever searches an index. Both need `llama-index-core`
+(the extra `llamaindex`). The score of a returned node is its relevance in [0, 1]. Its metadata get `relevance_std`,
+which is 0 if the cross-encoder scored it, and `relevance_source`; neither language models nor embedding models are
+shown these.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from boundarymorph_client.filters import COMBINING, EVERYTHING, NOTHING, Filter,
 from boundarymorph_client.frameworks import Service, candidate, certainty, found_metadata, known_in, named
 from boundarymorph_client.models import SelectedDocument
 
-MODEL_NAME = "boundarymorph"  # as events name it; which cross-encoder it is, the service knows
+MODEL_NAME = "boundarymorph"  # the name in events; only the service knows which cross-encoder it uses
 OPERATORS = {
     FilterOperator.EQ: "eq",
     FilterOperator.NE: "ne",
@@ -35,8 +36,8 @@ OPERATORS = {
     FilterOperator.LTE: "lte",
     FilterOperator.IN: "in",
     FilterOperator.NIN: "nin",
-    FilterOperator.ANY: "in",  # of a list in the metadata one element has to pass
-    FilterOperator.ALL: "eq",  # each of them
+    FilterOperator.ANY: "in",  # one element of a list in the metadata has to pass
+    FilterOperator.ALL: "eq",  # each of the values has to be in the list
     FilterOperator.CONTAINS: "eq",
 }
 OF_LISTS = (FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL)
@@ -46,10 +47,13 @@ dispatcher = get_dispatcher(__name__)
 class BoundaryMorphRerank(Service, BaseNodePostprocessor):
     """Chooses the best `top_n` of the nodes that a retriever found, which come in its order.
 
-    The cross-encoder reads them with the metadata that an embedding model would see. known_score_field: of the
-    metadata, for the scores in [0, 1] that another reranker gave some of the nodes, which no model reads; with a budget
-    of 0 these alone decide. The key is not serialised: where none is given it is in BOUNDARYMORPH_API_KEY. The rest is
-    described at `Service`.
+    The cross-encoder reads them with the metadata that an embedding model would see. The key is not serialised: without
+    an argument it is read from BOUNDARYMORPH_API_KEY.
+
+    Attributes:
+        top_n: Nodes to return.
+        known_score_field: The field of the metadata with scores in [0, 1] that another reranker gave some of the nodes,
+            which no model reads; with a budget of 0 these alone decide. `Service` describes the other attributes.
     """
 
     top_n: int | None = None
@@ -97,7 +101,7 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
         ]
 
     def _started(self, nodes: list[NodeWithScore], query: str) -> dict[str, Any]:
-        """Say that it begins; what a callback gets to know of it."""
+        """Send the event of the beginning, and return its payload."""
         top_n = len(nodes) if self.top_n is None else self.top_n
         dispatcher.event(ReRankStartEvent(query=query, nodes=nodes, top_n=top_n, model_name=MODEL_NAME))
         return {
@@ -109,10 +113,10 @@ class BoundaryMorphRerank(Service, BaseNodePostprocessor):
 
 
 class BoundaryMorphRetriever(BaseRetriever):
-    """The best `similarity_top_k` nodes of an index of the service, out of those whose metadata pass the filters.
+    """Returns the best `similarity_top_k` nodes of an index whose metadata pass the filters.
 
     Filters that the service does not have (substrings, an empty field) raise an InvalidArgument, and a list passes
-    comparisons if one of its elements does. The other arguments are described at `Service`.
+    comparisons if one of its elements does. `Service` describes the other arguments.
     """
 
     def __init__(
@@ -162,9 +166,9 @@ def _query(bundle: QueryBundle | None) -> str:
 
 
 def _read(node: BaseNode, unread: str | None) -> str:
-    """What the models read of a node: nothing if it has no text, such as an image, whatever its metadata.
+    """Return the text of a node that the models read, without the metadata `unread`.
 
-    unread: a key of the metadata that is left out.
+    It is empty if the node has no text, such as an image, whatever its metadata.
     """
     if not node.get_content(MetadataMode.NONE).strip():
         return ""
@@ -185,7 +189,7 @@ def _nodes(selected: list[SelectedDocument]) -> list[NodeWithScore]:
 
 
 def _scored(node: BaseNode, chosen: SelectedDocument) -> NodeWithScore:
-    """A copy of the node."""
+    """Return a copy of the node with its relevance."""
     more = certainty(chosen)
     copy = node.model_copy(
         update={
@@ -198,7 +202,11 @@ def _scored(node: BaseNode, chosen: SelectedDocument) -> NodeWithScore:
 
 
 def _filter(filters: MetadataFilters) -> Filter:
-    """In the service's words, with the meaning of LlamaIndex's own vector store. Raises InvalidArgument."""
+    """Return the service's filter with the meaning in LlamaIndex's own vector store.
+
+    Raises:
+        InvalidArgument: If the service has no such filter.
+    """
     if not filters.filters:
         return EVERYTHING
     conditions = [
@@ -210,7 +218,7 @@ def _filter(filters: MetadataFilters) -> Filter:
 
 
 def _comparison(given: MetadataFilter) -> Filter:
-    """A field that is missing or null passes NE and NIN only."""
+    """Return a filter for one field; a missing or null field passes only NE and NIN."""
     key, value, operator = given.key, given.value, given.operator
     if operator not in OPERATORS:
         raise _unusable(given, f"it has {', '.join(each.value for each in OPERATORS)}")

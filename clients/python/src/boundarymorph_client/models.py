@@ -1,7 +1,7 @@
-"""Requests and answers: the service's own models, whose fields docs/api.md and docs/openapi.json describe.
+"""Define the models of requests and answers, as in docs/api.md and docs/openapi.json.
 
-An answer keeps fields that it does not know, so that a newer service can be used. Values like those of `status`
-are plain strings for the same reason.
+An answer keeps fields that it does not know, so that a newer service can be used. Values like those of `status` are
+plain strings for the same reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Array(Protocol):
-    """A numpy array, or anything that numpy makes one of, such as a tensor on the CPU."""
+    """A numpy array, or a value that numpy can convert to one, such as a tensor on the CPU."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -37,7 +37,10 @@ class PoolDocument(TypedDict, total=False):
 
 
 class WeightedQuery(TypedDict, total=False):
-    """One of several queries; relevance to it counts times its weight, above 0 and up to 1, which is the default."""
+    """One of several queries.
+
+    Relevance to it is multiplied by its weight, above 0 and up to 1, which is the default.
+    """
 
     query: Required[str]
     weight: float
@@ -57,8 +60,10 @@ class UploadedDocument(TypedDict, total=False):
 
 
 class Distinct(TypedDict, total=False):
-    """At most `at_most` documents with the same value of the field `by`, or with the same `text`; with `k_counts`
-    "groups", k groups with their best `at_most` documents."""
+    """At most `at_most` documents with the same value of the field `by`, or the same `text`.
+
+    With `k_counts` "groups", k groups with their best `at_most` documents.
+    """
 
     by: str
     at_most: int
@@ -66,8 +71,10 @@ class Distinct(TypedDict, total=False):
 
 
 class DecayFunction(TypedDict, total=False):
-    """1 at the origin and up to `offset` away from it, `decay` at `scale` beyond that. origin: a number, a date in ISO
-    8601, or "now"; of dates, scale and offset are durations such as "30d"."""
+    """A factor: 1 up to `offset` away from the origin, and `decay` at `scale` beyond that.
+
+    The origin is a number, a date in ISO 8601, or "now". For dates, scale and offset are durations such as "30d".
+    """
 
     field: Required[str]
     origin: Required[float | str]
@@ -77,7 +84,10 @@ class DecayFunction(TypedDict, total=False):
 
 
 class FactorFunction(TypedDict, total=False):
-    """A number of the metadata, times a factor, by a modifier as in Elasticsearch, such as `log1p` or `sqrt`."""
+    """A number of the metadata, times a factor.
+
+    A modifier is a function as in Elasticsearch, such as `log1p` or `sqrt`.
+    """
 
     field: Required[str]
     factor: float
@@ -97,43 +107,54 @@ class BoostRule(TypedDict, total=False):
 
 
 class SelectOptions(TypedDict, total=False):
-    """Options of a selection. Give exactly one of `index` and `pool`; the service has defaults for all other options.
+    """Options of a selection. Give exactly one of `index` and `pool`.
 
-    index: take the candidates from this index.
-    pool: or take these, as texts or documents. ranked: they are in the order of your retriever, best first.
-    embeddings: of the pool's documents [N, d]; arrays are sent as a block of float16 if they are that, else float32.
-    features: signals of yours by name, a number a document of the pool, None or NaN where it has none.
-    query_embedding: [d], used instead of encoding the query. vectors: of a pool without embeddings, `lexical` (made of
-        its words) or `encoder`.
-    budget: cross-encoder calls at most; "auto" stops when little is expected to be lost by it.
-    k: documents to return; max_tokens: return the documents that fit into this many tokens, instead of k.
-        min_relevance: return only documents that are more likely than not to reach this relevance, at most k documents
-        or `max_tokens`. calibration: False to report relevance without the calibration of the index, or of pools.
-    objective: find the share `find` of all that reaches `min_relevance`, and stop when that has the probability `in`;
-        `next`: documents to read next that the answer names at most. With a budget of 0 you answer, by known_scores: of
-        documents by id, evidence that costs no call.
-    relevance: `human`, the default: what people are expected to find, by the scorer, the vectors and the words
-        together; or `scorer`: the score alone, known or expected.
-    instruction: what counts as relevant, in words, for a scorer that takes an instruction.
-    distinct: True for no two documents with the same text, or a field of the metadata for one document for each of its
-        values; a `Distinct` says how many, and whether k counts documents or groups. diversity: from 0 to 1, its
-        weight against relevance.
-    boost: rules by which relevance is multiplied; documents compete by the product, their `value`, which also orders
-        them. A document of a pool may have a `weight` of its own.
-    spend: where every document fits, `order` (the default) makes calls for the order, `set` makes none.
-    method: `trend` or `boundarymorph`. depth: candidates taken from the index. rounds: trips to the scorer at
-        most, or "auto": by what one costs.
-    passages: of a pool without embeddings: False cuts documents that are longer than the scorer reads. By default
-        they become passages, of which the best counts.
-    exclude_ids: not returned and not scored, such as what was seen before.
-    filter: only documents of the index whose metadata pass it. hybrid: candidates by vectors and words.
-    return_documents: include text, title and metadata, by default for an index. explain: include every round; "pool":
-        also include the set before each round, and the belief about every candidate at the start and at the end.
-        explain_depth: include the belief about this many leading candidates only.
-    deadline_ms: milliseconds for the whole call, retries included; the client's `timeout` by default.
-    reuse: let scores of earlier requests take the place of calls.
-    on_failure: `error` to raise an error if the answer would not be complete, or `degrade` to return the best set by
-        the evidence so far when the scorer fails, the deadline comes or the service is overloaded.
+    The service has defaults for all other options.
+
+    Attributes:
+        index: Take the candidates from this index.
+        pool: Take these candidates, as texts or documents.
+        ranked: Whether they are in the order of your retriever, best first.
+        embeddings: Vectors of the pool's documents [N, d]. Arrays are sent as a block of float16 if they are that, else
+            float32.
+        features: Your signals by name, a number per document of the pool, None or NaN where it has none.
+        query_embedding: [d], used instead of encoding the query.
+        vectors: The vectors of a pool without embeddings: `lexical` (made of its words) or `encoder`.
+        budget: Most cross-encoder calls; "auto" stops when the expected loss of doing so is small.
+        k: Documents to return.
+        max_tokens: Return the documents that fit into this many tokens, instead of k.
+        min_relevance: Return only documents that are more likely than not to reach this relevance, at most k documents
+            or `max_tokens`.
+        calibration: False to report relevance without the calibration of the index, or of pools.
+        objective: Find the share `find` of all that reaches `min_relevance`, and stop when that has the probability
+            `in`; `next` is the most documents to read next that the answer names. With a budget of 0 you answer, by
+            known_scores.
+        known_scores: Scores of documents by id, evidence that costs no call.
+        relevance: `human`, the default: what people are expected to find, by the scorer, the vectors and the words
+            together; or `scorer`: the score alone, known or expected.
+        instruction: What counts as relevant, in words, for a scorer that takes an instruction.
+        distinct: True for no two documents with the same text, or a field of the metadata for one document for each of
+            its values; a `Distinct` says how many, and whether k counts documents or groups.
+        diversity: From 0 to 1, its weight against relevance.
+        boost: Rules that multiply relevance. Documents compete by the product, their `value`, which also orders them. A
+            document of a pool may have a `weight` of its own.
+        spend: If every document fits, `order` (the default) makes calls for the order, `set` makes none.
+        method: `trend` or `boundarymorph`.
+        depth: Candidates taken from the index.
+        rounds: Most requests to the scorer, or "auto": by the time that one takes.
+        passages: For a pool without embeddings, False cuts documents that are longer than the scorer reads. By default
+            they become passages, of which the best counts.
+        exclude_ids: Not returned and not scored, such as documents that were seen before.
+        filter: Only documents of the index whose metadata pass it.
+        hybrid: Whether to find candidates by vectors and words.
+        return_documents: Whether to include text, title and metadata, by default for an index.
+        explain: Include every round; "pool": also include the set before each round, and the belief about every
+            candidate at the start and at the end.
+        explain_depth: Include the belief about this many leading candidates only.
+        deadline_ms: Milliseconds for the whole call, retries included; the client's `timeout` by default.
+        reuse: Whether scores of earlier requests replace calls.
+        on_failure: `error` to raise an error if the answer would not be complete, or `degrade` to return the best set
+            by the evidence so far when the scorer fails, the deadline passes or the service is overloaded.
     """
 
     index: str
@@ -176,7 +197,7 @@ class Answer(BaseModel):
 
 
 class PassageOfDocument(Answer):
-    """A part of a document's text. start, end: in characters."""
+    """A part of a document's text, at the characters [start, end)."""
 
     start: int
     end: int
@@ -184,7 +205,7 @@ class PassageOfDocument(Answer):
 
 
 class RelevantSpan(Answer):
-    """A part of a text that the cross-encoder found relevant: characters from `start` up to `end`."""
+    """A part of a text that the cross-encoder found relevant, at the characters [start, end)."""
 
     start: int
     end: int
@@ -192,7 +213,10 @@ class RelevantSpan(Answer):
 
 
 class SelectedDocument(Answer):
-    """A document of the set. `relevance` is the cross-encoder's score where it was asked, else what was inferred."""
+    """A document of the set.
+
+    `relevance` is the cross-encoder's score if it was called, and otherwise inferred.
+    """
 
     id: str
     rank: int
@@ -221,9 +245,14 @@ class LanguageModelUsage(Answer):
 
 
 class Usage(Answer):
-    """What was spent. trips: requests to the scorer. language_model: the tokens of one that was asked for scores.
-    expected_gain: by the number of further calls, what they are expected to bring, as a share of the best set's
-    relevance."""
+    """The work of a selection.
+
+    Attributes:
+        trips: Requests to the scorer.
+        language_model: The tokens of a language model that gave scores.
+        expected_gain: By the number of further calls, the gain that they are expected to bring, as a share of the best
+            set's relevance.
+    """
 
     budget: int
     cross_encoder_calls: int
@@ -237,7 +266,10 @@ class Usage(Answer):
 
 
 class ExpectedRecall(Answer):
-    """What share of the documents that reach `min_relevance` the set holds; low, high: of four sets in five."""
+    """The share of the documents that reach `min_relevance` that the set contains.
+
+    `low` and `high` hold for four sets in five.
+    """
 
     expected: float
     low: float
@@ -263,7 +295,7 @@ class NextDocument(Answer):
 
 
 class ExplainedCall(Answer):
-    """Which document was asked and why, and what it scored."""
+    """A scored document, why it was chosen, and its score."""
 
     id: str
     query: int | None = None
@@ -275,7 +307,7 @@ class ExplainedCall(Answer):
 
 
 class ExplainedRound(Answer):
-    """The calls of one trip to the scorer."""
+    """The calls of one request to the scorer."""
 
     round: int
     calls: list[ExplainedCall]
@@ -283,7 +315,7 @@ class ExplainedRound(Answer):
 
 
 class ExplainedPool(Answer):
-    """All candidates, in retrieval order, and the belief about each: before the first call, and at the end."""
+    """All candidates, in retrieval order, with the belief before the first call and at the end."""
 
     ids: list[str]
     retrieval_scores: list[float]
@@ -294,15 +326,20 @@ class ExplainedPool(Answer):
 
 
 class AnswerWarning(Answer):
-    """What a caller should know about a selection. slug: the kind of warning; message: a sentence."""
+    """A warning about a selection: its kind (`slug`), and a sentence."""
 
     slug: str
     message: str
 
 
 class Selection(Answer):
-    """The chosen set, most relevant first. `status` is `complete`, `partial` or `retrieval_only`. answerable: the
-    probability that some candidate, scored or not, scores at least `min_relevance`, or .5 without one."""
+    """The chosen set, most relevant first.
+
+    Attributes:
+        status: `complete`, `partial` or `retrieval_only`.
+        answerable: The probability that some candidate, scored or not, scores at least `min_relevance`, or .5 without
+            one.
+    """
 
     id: str
     documents: list[SelectedDocument]
@@ -330,7 +367,10 @@ class Selection(Answer):
 
 
 class Round(Answer):
-    """Of a streamed selection, before each round: what was spent, and the ids of the set if it ended now."""
+    """The state of a streamed selection before a round.
+
+    It has the work so far, and the ids of the set if the selection ended now.
+    """
 
     rounds: int
     cross_encoder_calls: int
@@ -346,7 +386,7 @@ class Round(Answer):
 
 
 class StructureDescription(Answer):
-    """What an index of kind ivf was trained with."""
+    """The last training of an index of kind ivf."""
 
     count: int
     sequence: int
@@ -355,7 +395,7 @@ class StructureDescription(Answer):
 
 
 class IndexDescription(Answer):
-    """An index at a glance."""
+    """The description of an index."""
 
     name: str
     count: int
@@ -372,7 +412,7 @@ class IndexDescription(Answer):
 
 
 class UnreadableIndex(Answer):
-    """An index that exists and cannot be read; type: of the problem that its routes answer with."""
+    """An index that exists and cannot be read; `type` is the problem that its routes return."""
 
     name: str
     type: str
@@ -394,7 +434,10 @@ class StoredDocument(Answer):
 
 
 class DocumentPage(Answer):
-    """Documents in the order of their ids. next: the `after` of the next page, None at the end."""
+    """Documents in the order of their ids.
+
+    `next` is the `after` of the next page, None at the end.
+    """
 
     documents: list[StoredDocument]
     next: str | None
@@ -409,7 +452,7 @@ class FieldStatistics(Answer):
 
 
 class IndexStatistics(IndexDescription):
-    """An index, and what a sample of its documents looks like."""
+    """An index, and statistics of a sample of its documents."""
 
     sampled: int
     characters_mean: float
@@ -425,7 +468,7 @@ class UploadProblem(Answer):
 
 
 class UploadReport(Answer):
-    """What became of an upload. All that is counted as added or updated is on disk."""
+    """The outcome of an upload. All documents that are counted as added or updated are on disk."""
 
     added: int
     updated: int
@@ -438,7 +481,7 @@ class UploadReport(Answer):
 
 
 class DeleteReport(Answer):
-    """How many documents were there and are gone."""
+    """The number of documents that were deleted."""
 
     deleted: int
 
@@ -452,8 +495,12 @@ class PartHealth(Answer):
 
 
 class Ready(Answer):
-    """Whether the service can serve: `status` is `ok`, or else says why not, with `detail` and `parts`. `scorer`: for
-    callers that may read details."""
+    """Whether the service can serve.
+
+    Attributes:
+        status: `ok`, or else the reason, with `detail` and `parts`.
+        scorer: For callers that may read details.
+    """
 
     status: str
     detail: str | None = None

@@ -1,4 +1,4 @@
-"""Connections, which belong to one process and, in asyncio, to one event loop: others get connections of their own."""
+"""Give each process and, in asyncio, each event loop connections of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import httpx
 
 
 class Pools:
-    """The httpx clients of a `Client`, one for each process: a fork must not use the connections of its parent."""
+    """The httpx clients of a `Client`, one for each process.
+
+    A fork must not use the connections of its parent.
+    """
 
     def __init__(self, given: httpx.Client | None) -> None:
-        """Use a given httpx client everywhere, and never close it; None to make them here."""
+        """Use a given httpx client everywhere, and never close it; without one, make them here."""
         self.given = given
         self._clients: dict[int, httpx.Client] = {}
 
@@ -36,7 +39,7 @@ class AsyncPools:
     """The httpx clients of an `AsyncClient`, one for each event loop of a process."""
 
     def __init__(self, given: httpx.AsyncClient | None) -> None:
-        """Use a given httpx client everywhere, and never close it; None to make them here."""
+        """Use a given httpx client everywhere, and never close it; without one, make them here."""
         self.given = given
         self._clients: dict[tuple[int, asyncio.AbstractEventLoop], httpx.AsyncClient] = {}
 

@@ -38,14 +38,21 @@ from boundarymorph.api.rerank.ranking import (
 )
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import passage_of, usage_of
-from boundarymorph.api.select_task import boosts_of, context_of, cut_of, grouping_of, instruction_of, is_human
+from boundarymorph.api.select_task import (
+    boosts_of,
+    context_of,
+    cut_of,
+    grouping_of,
+    instruction_of,
+    is_human,
+    rounds_of,
+)
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
 from boundarymorph.reading import bound, counted
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.passages import has_long
 from boundarymorph.selection import Selection
 from boundarymorph.selection.methods import BY_WORDS
 from boundarymorph.selector.documents import Grouping, group_key
@@ -258,17 +265,15 @@ def _task(
         Document(str(number), text, metadata=dict(metadata))
         for number, (text, metadata) in enumerate(zip(asked.texts, asked.objects, strict=True))
     ]
-    cut = cut_of(limits, asked=bool(wanted.passages)) if wanted.makes_passages else None
-    long = cut is not None and has_long(documents, cut.room(query, window))
+    cut = cut_of(documents, query, window, limits, asked=bool(wanted.passages)) if wanted.makes_passages else None
+    long = cut is not None
     budget = _budget(wanted, count, settings) if long else min(count, _budget(wanted, count, settings))
     relevance = wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None)
     human = is_human(relevance, settings.method, settings)
     exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # it needs only scores
     k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
-    rounds = settings.rounds if wanted.rounds is None else wanted.rounds
     bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
     bound("k", wanted.k or 0, limits.k, "documents")
-    bound("rounds", 1 if rounds == "auto" else rounds, limits.rounds, "rounds")
     calibration = access.calibration if wanted.calibration is not False else None
     return SelectionTask(
         PoolSource(
@@ -278,13 +283,13 @@ def _task(
             vectors=settings.vectors,
             ranked=True,  # documents mostly come in retrieval order
             listed=exhaustive,
-            cut=cut if long else None,
+            cut=cut,
         ),
         Wanted(min(k, count), distinct=grouping_of(wanted.distinct, wanted.most or count, settings)),
         Spending(
             budget,
             goal="scores" if exhaustive else "ranking",
-            rounds=rounds,
+            rounds=rounds_of(wanted.rounds, settings),
             settle=settings.auto_settle if wanted.budget == "auto" else None,
         ),
         Relevance(

@@ -25,7 +25,7 @@ from boundarymorph.retrieval.interfaces import IndexConfiguration
 _LOG_PATIENCE = 2.0  # seconds that a write waits for readers of the log
 _PATIENCE = 30.0  # seconds that a write waits for another writer
 _IDLE_CONNECTIONS = 8  # connections to keep open for later calls, with two descriptors each
-_CACHE_KIB = 2_000  # bytes of pages, per connection
+_CACHE_KIB = 2_000  # KiB of pages, per connection
 _STEPS = 10_000  # steps of SQLite's virtual machine, some 0.1 ms, between checks whether a caller still waits
 _DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # the latter for the shared-memory file of WAL mode
@@ -169,7 +169,7 @@ class SqliteFile:
 
         A read that outlasts the patience lets it grow once more.
         """
-        with suppress(OSError):  # the log is gone
+        with suppress(OSError):  # the log may be gone
             if (size := Path(f"{self.path}-wal").stat().st_size) >= self._log_due:
                 self._log_due = self.log_bytes if self.empty_log() else size + self.log_bytes
 

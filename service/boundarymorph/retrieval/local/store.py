@@ -43,9 +43,9 @@ FEWEST = 1_000  # writes before the directions are first learned; the next time 
 LEARNED_AT = "directions_at"  # the key of the last write before the directions were learned
 SPAN, ROOM = 64, 2**16  # sequence numbers per document in use, and in any index, up to which documents stay cached
 _BLOCK = 1024  # documents projected at a time
-_SPARE, _ITERATIONS = 16, 4  # iterations of the randomized decomposition
+_SPARE, _ITERATIONS = 16, 4  # spare directions and iterations of the randomized decomposition
 _CHARACTERS = "characters(text) + characters(coalesce(title, ''))"
-_PAGE_CHARACTERS = 2**22  # bytes of texts after which a page ends; their words take some eight times as many
+_PAGE_CHARACTERS = 2**22  # characters of texts after which a page ends; their words take some eight times as many bytes
 
 
 class Directions:

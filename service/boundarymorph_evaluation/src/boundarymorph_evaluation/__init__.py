@@ -1,1 +1,4 @@
-"""Selectors side by side on pools with known scores, offline. The service never imports this package."""
+"""Compare selectors on pools with known scores, offline.
+
+The service never imports this package.
+"""

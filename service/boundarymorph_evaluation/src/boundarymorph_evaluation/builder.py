@@ -1,7 +1,7 @@
-"""From a collection to a table: every document and query encoded, every pair of every pool scored, once.
+"""Turn a collection into a table: encode all texts, and score every pair once.
 
-What was computed is kept in a file beside the table, so that after a crash, or a kill, building the same table goes on
-where it stopped. Only one process at a time may build a table.
+Results are kept in a file beside the table, so that after a crash, or a kill, building the same table continues where
+it stopped. Only one process at a time may build a table.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ from boundarymorph_evaluation.run import Watch
 from boundarymorph_evaluation.tables import ScoreTable
 
 PAIR = 16  # bytes of a score and its seconds
-CHUNK = 32  # texts or pairs that are kept together: what a crash can cost
-RENEWED = ("grade", "judged", "n_relevant", "terms")  # what a finished table takes from the collection anew
+CHUNK = 32  # texts or pairs to store at a time, which a crash can lose
+RENEWED = ("grade", "judged", "n_relevant", "terms")  # keys that a finished table takes again from the collection
 
-TRIES = 3  # of pairs that the scorer could not answer at once
+TRIES = 3  # tries for pairs that the scorer could not answer at once
 
 
 @dataclass(frozen=True, slots=True)
 class TableBuilder:
-    """encoder, scorer: the product's; depth: N, the most candidates of a query; known: vectors of documents that
-    need not be encoded, by their text."""
+    """Builds tables.
+
+    Attributes:
+        encoder: The product's encoder.
+        scorer: The product's scorer.
+        depth: N, the most candidates of a query.
+        known: Vectors of documents that need not be encoded, by their text.
+    """
 
     encoder: Encoder
     scorer: Scorer
@@ -48,16 +54,23 @@ class TableBuilder:
     async def build(
         self, collection: Collection, path: Path, watch: Watch = lambda *_: None, *, scored: bool = True
     ) -> ScoreTable:
-        """The table at `path`, built unless it is there already. Raises InvalidInput if another file is there, or
-        another process is building the table.
+        """Return the table at `path`, built unless it is there already.
 
-        Scores of a finished table are kept, also where only some of its queries are asked for; its judgments and terms
-        are those that the collection has now. A document that the scorer gave no score for is left out of its query's
-        pool. scored: False for a table without scores (NaN), unless it is there; it is not kept, but its vectors are.
+        Scores of a finished table are kept, even if only some of its queries are requested; its judgments and terms are
+        the present ones of the collection. A document without a score is left out of its query's pool.
+
+        Args:
+            collection: The texts and queries.
+            path: The file of the table.
+            watch: Reports the progress.
+            scored: False for a table without scores (NaN), unless it is there; it is not kept, but its vectors are.
+
+        Raises:
+            InvalidInput: If another file is there, or another process is building the table.
         """
         await self.encoder.check()
         if identity_of(self.scorer) is None:
-            await self.scorer.check()  # by which its name is known
+            await self.scorer.check()  # this makes its name known
         recipe = {
             "documents": fingerprint(collection.documents),
             "queries": [fingerprint({query: text}) for query, text in collection.queries.items()],
@@ -118,7 +131,7 @@ class TableBuilder:
     async def _scored(
         self, collection: Collection, pools: NDArray[np.intp], work: _Work, watch: Watch
     ) -> NDArray[np.float64]:
-        """(pairs, 2): the score of each pair of the pools, and the seconds that it took."""
+        """Return (pairs, 2): the score of each pair of the pools, and the seconds that it took."""
         texts, queries = list(collection.documents.values()), list(collection.queries.values())
         done = len(work.content("scores")) // PAIR
         watch("scoring pairs", done, pools.size)
@@ -134,7 +147,10 @@ class TableBuilder:
         return np.frombuffer(work.content("scores")).reshape(-1, 2)
 
     async def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        """NaN where the scorer answered without a score. Raises what the scorer does."""
+        """Return scores, NaN where the scorer answered without a score.
+
+        Errors of the scorer pass through.
+        """
         values = np.full(len(texts), np.nan)
         open = np.arange(len(texts))
         for _ in range(TRIES):
@@ -149,10 +165,10 @@ class TableBuilder:
 
 
 class _Work:
-    """What was computed of a table so far: rows of numbers, by what they are, in an SQLite database."""
+    """The results for a table so far: rows of numbers, by their name, in an SQLite database."""
 
     def __init__(self, database: sqlite3.Connection, recipe: bytes) -> None:
-        """Delete what was computed by another recipe."""
+        """Open the database, and delete results of another recipe."""
         self._database = database
         database.execute("create table if not exists work (number integer primary key, name text, content blob)")
         if self.content("recipe") != recipe:
@@ -160,21 +176,24 @@ class _Work:
             self.append("recipe", recipe)
 
     def content(self, name: str) -> bytes:
-        """All that was appended."""
+        """Return all that was appended."""
         found = self._database.execute("select content from work where name = ? order by number", (name,))
         return b"".join(content for (content,) in found)
 
     def append(self, name: str, content: bytes) -> None:
-        """Keep some more, all of it or nothing."""
+        """Store more content, all of it or nothing."""
         self._database.execute("insert into work (name, content) values (?, ?)", (name, content))
         self._database.commit()
 
 
 @contextmanager
 def _unfinished(path: Path, recipe: Mapping[str, Any], *, keep: bool) -> Iterator[_Work]:
-    """The unfinished work of a table, for this process alone, deleted when all is done unless `keep`.
+    """Yield the unfinished work of a table, for this process alone.
 
-    Raises InvalidInput if another process has it, or it cannot be kept.
+    It is deleted when all is done unless `keep`.
+
+    Raises:
+        InvalidInput: If another process has it, or it cannot be stored.
     """
     file = path.with_name(path.name + ".unfinished")
     with suppress(OSError):  # SQLite will say so
@@ -197,7 +216,7 @@ def _unfinished(path: Path, recipe: Mapping[str, Any], *, keep: bool) -> Iterato
 
 
 def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> ScoreTable | None:
-    """Return the existing table if it is finished, with the collection's judgments and terms; None otherwise."""
+    """Return the existing table if it is finished, with present judgments and terms, else None."""
     if (done := _finished(path, recipe)) is None:
         return None
     arrays, rows = done
@@ -211,7 +230,7 @@ def _kept(path: Path, recipe: Mapping[str, Any], collection: Collection) -> Scor
 
 
 def _finished(path: Path, recipe: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], list[int]] | None:
-    """The table that is there, and its rows that hold the recipe's queries."""
+    """Return the existing table, and its rows that hold the recipe's queries."""
     if not path.is_file():
         return None
     try:
@@ -232,7 +251,10 @@ def _finished(path: Path, recipe: Mapping[str, Any]) -> tuple[dict[str, NDArray[
 def _pools(
     documents: NDArray[np.float32], queries: NDArray[np.float32], depth: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """((Q, depth) rows, (Q, depth) inner products), best first, equal ones in the order of the collection."""
+    """Return (Q, depth) rows and inner products, best first.
+
+    Equal ones are in the order of the collection.
+    """
     pools, similarities = [], []
     for query in queries:
         products = documents @ query
@@ -248,7 +270,10 @@ def _assembled(
     pools: NDArray[np.intp],
     similarities: NDArray[np.float32],
 ) -> dict[str, NDArray[Any]]:
-    """Everything but scores, terms and judgments; of the documents, those that are in some pool."""
+    """Return everything but scores, terms and judgments.
+
+    The documents are those that are in some pool.
+    """
     names = list(collection.documents)
     used, rows = np.unique(pools, return_inverse=True)
     words = PoolWords.of(collection.documents.values())
@@ -267,7 +292,7 @@ def _assembled(
 
 
 def _renewed(arrays: Mapping[str, NDArray[Any]], collection: Collection) -> dict[str, NDArray[Any]]:
-    """With the terms and judgments of the collection, whatever stood there."""
+    """Return the arrays with the present terms and judgments of the collection."""
     documents = [collection.documents[id] for id in arrays["doc_ids"].tolist()]
     terms = tables.packed_terms(documents, list(collection.queries.values()), arrays["pool"])
     renewed = {**{key: values for key, values in arrays.items() if key not in RENEWED}, "terms": terms}

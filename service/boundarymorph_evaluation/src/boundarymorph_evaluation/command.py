@@ -1,4 +1,7 @@
-"""The command `boundarymorph evaluate`. Importing it is cheap, as `boundarymorph` imports it at every start."""
+"""Define the command `boundarymorph evaluate`.
+
+Importing it is cheap, because `boundarymorph` imports it at every start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collections of texts, queries and judgments: BEIR folders, and whatever the ir_datasets library knows."""
+"""Load collections of texts, queries and judgments from BEIR folders and ir_datasets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ MAX_GRADE = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """documents, queries: texts by id, in the order of the source; judgments: grades by query and document, 0 for not
-    relevant; None where the collection has none. complete: whether a document without a grade is not relevant."""
+    """Texts, queries and judgments.
+
+    Attributes:
+        name: The name of the collection.
+        documents: Texts by id, in the order of the source.
+        queries: Texts by id, in the order of the source.
+        judgments: Grades by query and document, 0 for not relevant; None if the collection has no judgments.
+        complete: Whether a document without a grade is not relevant.
+    """
 
     name: str
     documents: Mapping[str, str]
@@ -34,7 +41,7 @@ class Collection:
 
 
 def fingerprint(texts: Mapping[str, str]) -> str:
-    """Changes whenever an id, a text or the order does."""
+    """Return a hash that changes whenever an id, a text or the order does."""
     digest = hashlib.blake2b(digest_size=16)
     for identifier, text in texts.items():
         digest.update(f"{len(identifier)} {identifier}{len(text)} {text}".encode())
@@ -42,7 +49,10 @@ def fingerprint(texts: Mapping[str, str]) -> str:
 
 
 def load(source: str) -> Collection:
-    """A BEIR folder, or "ir_datasets:ID". With judgments, only judged queries are kept. Raises InvalidInput."""
+    """Load a BEIR folder, or "ir_datasets:ID". Raises InvalidInput.
+
+    If there are judgments, only judged queries are kept.
+    """
     if source.startswith(IR_DATASETS):
         collection = _from_ir_datasets(source.removeprefix(IR_DATASETS))
     else:
@@ -66,7 +76,10 @@ def load(source: str) -> Collection:
 
 
 def _from_beir(directory: Path) -> Collection:
-    """corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/test.tsv where there is one; each may end in .gz."""
+    """Load corpus.jsonl, queries.jsonl, and any qrels.tsv or qrels/test.tsv.
+
+    Each may end in .gz.
+    """
     corpus, queries = _there(directory, "corpus.jsonl"), _there(directory, "queries.jsonl")
     if corpus is None or queries is None:
         raise InvalidInput(f"{directory} is no BEIR folder: it needs corpus.jsonl[.gz] and queries.jsonl[.gz]")
@@ -101,7 +114,10 @@ def _records(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _judgments(path: Path) -> dict[str, dict[str, int]]:
-    """query-id, corpus-id, score, tab-separated, below a header or not; also TREC's four columns."""
+    """Read query-id, corpus-id and score, tab-separated, with or without a header.
+
+    TREC's four columns are accepted as well.
+    """
     grades: dict[str, dict[str, int]] = {}
     with reading.opened_path(path) as stream:
         for number, line in reading.lines(stream, str(path)):

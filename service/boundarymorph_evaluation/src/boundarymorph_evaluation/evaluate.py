@@ -1,4 +1,7 @@
-"""What `boundarymorph evaluate` does: loads or makes tables, runs the methods with progress bars, writes the report."""
+"""Load or make tables, run the methods with progress bars, and write the report.
+
+This is `boundarymorph evaluate`.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +38,18 @@ from boundarymorph_evaluation.study import METRIC_TITLES, Study, ours_of, qualit
 from boundarymorph_evaluation.tables import ScoreTable
 from boundarymorph_evaluation.verdict import HEAD, Verdict, judge
 
-PAGE = 1_000  # documents read at a time
+PAGE = 1_000  # documents to read at a time
 NAMED = 10  # documents that are not in the index
 
 
-Vectors = Mapping[str, NDArray[np.floating]]  # by the text that was encoded
+Vectors = Mapping[str, NDArray[np.floating]]  # vectors by the text that was encoded
 
 
 def of_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection, Vectors, str]:
-    """Read an index of this machine, its vectors, the name of what made them, and judgements of its documents.
+    """Read an index of this machine, its vectors, their model's name, and judgements.
 
-    Raises InvalidInput for an index without an encoder or pages, and for judgements that say nothing about it.
+    Raises:
+        InvalidInput: For an index without an encoder or pages, and for judgements that say nothing about it.
     """
     given = judgments_of(sources.records(judgments))
     with closing(build_indexes(settings)) as catalog:
@@ -71,7 +75,10 @@ def of_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection
 
 
 def evaluate(evaluation: Evaluation, console: Console) -> None:
-    """Run, write the report and print its tables. The models are loaded only if there is data to score."""
+    """Run, write the report and print its tables.
+
+    The models are loaded only if there is data to score.
+    """
     if (evaluation.index is None) != (evaluation.judgments is None):
         raise InvalidInput("--index NAME and --judgments FILE go together")
     if not evaluation.table and evaluation.data is None and evaluation.index is None:
@@ -133,7 +140,10 @@ def _make(out: Path) -> None:
 async def _built(
     evaluation: Evaluation, cell: tuple[int, int], scored: bool, stages: terminal.Stages
 ) -> list[tuple[ScoreTable, Verdict | None]]:
-    """Make tables, and what judgements say of the scorer. scored: whether all pairs are scored."""
+    """Make tables, and verdicts about the scorer from judgements.
+
+    `scored` says whether all pairs are scored.
+    """
     settings = Settings.load(**({"scorer": {"url": tuple(evaluation.scorer)}} if evaluation.scorer else {}))
     async with AsyncExitStack() as stack:
         encoder = build_encoder(settings)
@@ -154,7 +164,7 @@ async def _built(
         wanted: list[tuple[Collection, Vectors]] = []  # all are read before a pair is scored
         if evaluation.index is not None and evaluation.judgments is not None:
             collection, vectors, made_by = of_index(settings, evaluation.index, evaluation.judgments)
-            await encoder.check()  # which tells its name
+            await encoder.check()  # the answer contains the model's name
             if encoder.name != made_by:
                 raise InvalidInput(f"the index was made with {made_by}, and the encoder is {encoder.name}")
             wanted.append((collection, vectors))
@@ -191,7 +201,7 @@ def _studied(
 ) -> list[Study]:
     _check_names(found)
     for table in found:
-        left_out(table, contestants)  # raises before time is spent on the first table
+        left_out(table, contestants)  # raises an error before the first table takes time
     return [
         study(
             table,

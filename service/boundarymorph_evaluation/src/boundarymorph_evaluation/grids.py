@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Write tables in Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
-    """A table whose first `texts` columns hold text, and the others numbers."""
+    """Return a table whose first `texts` columns hold text, and the others numbers."""
     rule = "---|" * texts + "---:|" * (len(head) - texts)
     return "\n".join([_line(head), f"|{rule}", *map(_line, rows)])
 

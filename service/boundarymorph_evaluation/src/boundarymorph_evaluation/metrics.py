@@ -1,5 +1,8 @@
-"""nCG@k and CE-nCG@k (paper eq. ncg): the gain of a set of k documents over the best gain that k documents can have.
-And nDCG@10, which judges the order of its first ten."""
+"""Compute nCG@k and CE-nCG@k (paper eq. ncg), and nDCG@10.
+
+nCG is the gain of a set of k documents over the best gain that k documents can have. nDCG judges the order of the first
+ten.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,22 @@ from numpy.typing import NDArray
 
 from boundarymorph_evaluation.problem import Question, Ranking
 
-TOP = 10  # of nDCG
+TOP = 10  # places that nDCG counts
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """What a set of k documents is worth; nan where a query has no gain to win.
+    """The quality of a set of k documents; nan if a query has no gain to win.
 
-    ce_ncg: against the scorer's answers. ncg: human labels, every relevant document counting 1, against the best k of
-    the pool; the paper's nCG, "the count of relevant documents returned, divided by the number a perfect selector
-    would fit into k slots". ncg_graded: the same with grades as gains. ncg_collection: as ncg, but against
-    min(k, relevant documents of the collection), so that what retrieval missed counts; nan where a table's count of
-    relevant documents speaks of something else than the pool's documents do. ndcg_10: nDCG@10 of the set in its order,
-    with grades as gains, against the best order of the pool (Jarvelin and Kekalainen 2002, as trec_eval has it).
+    Attributes:
+        ce_ncg: Against the scorer's answers.
+        ncg: By human labels, every relevant document counting 1, against the best k of the pool; the paper's nCG, "the
+            count of relevant documents returned, divided by the number a perfect selector would fit into k slots".
+        ncg_graded: As ncg, with grades as gains.
+        ncg_collection: As ncg, but against min(k, relevant documents of the collection), so that documents that
+            retrieval missed count; nan if a table counts other relevant documents than its pool has.
+        ndcg_10: nDCG@10 of the set in its order, with grades as gains, against the best order of the pool (Jarvelin and
+            Kekalainen 2002, as in trec_eval).
     """
 
     ce_ncg: float
@@ -33,20 +39,23 @@ class Quality:
 
 
 def normalised_gain(chosen: NDArray[np.intp], gains: NDArray[np.float64]) -> float:
-    """Sum of `gains` (N,) over the chosen positions, over the largest sum that as many positions can have."""
+    """Return the sum of (N,) `gains` at the chosen positions, over the largest possible sum.
+
+    The largest sum has the same number of positions.
+    """
     k = min(len(chosen), len(gains))
     best = np.partition(gains, len(gains) - k)[len(gains) - k :].sum() if k else 0.0
     return float(gains[chosen].sum() / best) if best > 0 else float("nan")
 
 
 def discounted_gain(ranked: NDArray[np.float64]) -> float:
-    """Sum of the first ten gains, the gain of place i (from 1) over log2(i + 1)."""
+    """Return the sum of the first ten gains, the gain of place i (from 1) over log2(i + 1)."""
     first = ranked[:TOP]
     return float((first / np.log2(np.arange(len(first)) + 2.0)).sum())
 
 
 def quality(question: Question, ranking: Ranking, k: int) -> Quality:
-    """The metrics of the first k documents of a ranking."""
+    """Return the metrics of the first k documents of a ranking."""
     chosen = ranking[:k]
     binary = graded = collection = ordered = float("nan")
     if question.grades is not None:

@@ -1,4 +1,7 @@
-"""The documents of one pool as a graph: exact nearest neighbours, and a DiskANN-style pruned graph. Both are cached."""
+"""Represent the documents of a pool as a graph; both kinds of graph are cached.
+
+They are the exact nearest neighbours, and a DiskANN-style pruned graph.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.pool import Pool
 
-CANDIDATES = 100  # L of the paper's DiskANN graph: how many nearest documents the pruning chooses from
+CANDIDATES = 100  # L of the paper's DiskANN graph: number of nearest documents from which the pruning chooses
 ALPHA = 1.2
 BLOCK = 512
 
@@ -26,17 +29,22 @@ class Neighbourhood:
         self.seconds = 0.0  # CPU time spent on graphs so far; a service would have them ready
 
     def nearest(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
-        """((N, m) positions, (N, m) cosines) of each document's m = min(count, CANDIDATES, N - 1) nearest others,
-        nearest first."""
+        """Return each document's m nearest others, nearest first.
+
+        m is min(count, CANDIDATES, N - 1).
+
+        Returns:
+            (N, m) positions and (N, m) cosines.
+        """
         positions, cosines = self._nearest
         return positions[:, :count], cosines[:, :count]
 
     def graph(self, degree: int) -> Positions:
-        """(N, degree) out-neighbours, nearest first, padded with -1: robust pruning (Vamana, alpha = 1.2) of each
-        document's 100 nearest, then of these and the reverse edges together.
+        """Return (N, degree) out-neighbours, nearest first, padded with -1.
 
-        DiskANN finds the 100 candidates by a greedy search of a graph under construction; on pools of this size the
-        exact ones are cheaper, and are what that search approximates.
+        They come from robust pruning (Vamana, alpha = 1.2) of each document's 100 nearest, then of these and the
+        reverse edges together. DiskANN finds the 100 candidates by a greedy search of a graph under construction. On
+        pools of this size the exact ones are cheaper, and that search approximates them.
         """
         if degree not in self._graphs:
             candidates, cosines = self.nearest(CANDIDATES)
@@ -48,7 +56,7 @@ class Neighbourhood:
 
     @cached_property
     def _cosines(self) -> NDArray[np.float32]:
-        """(N, N), for pruning alone."""
+        """Return (N, N) cosines, which only the pruning needs."""
         return self._embeddings @ self._embeddings.T
 
     @cached_property
@@ -70,8 +78,11 @@ class Neighbourhood:
         return positions, cosines
 
     def _prune(self, candidates: Positions, cosines: NDArray[np.float32], degree: int) -> Positions:
-        """Return each document's out-neighbours, chosen by RobustPrune of Vamana (DiskANN): keep the nearest candidate,
-        drop the candidates that are nearer to it than to the document by a factor of ALPHA, and repeat."""
+        """Return each document's out-neighbours, chosen by RobustPrune of Vamana (DiskANN).
+
+        Keep the nearest candidate, drop the candidates that are nearer to it than to the document by a factor of ALPHA,
+        and repeat.
+        """
         every = np.arange(len(candidates))
         graph = np.full((len(every), degree), -1, dtype=np.intp)
         alive = candidates >= 0
@@ -84,7 +95,10 @@ class Neighbourhood:
         return graph
 
     def _with_reverse(self, graph: Positions) -> tuple[Positions, NDArray[np.float32]]:
-        """Each document's out- and in-neighbours together, nearest first, padded with -1; at most 2 x 100 of them."""
+        """Return each document's out- and in-neighbours together, nearest first, padded with -1.
+
+        There are at most 2 x 100 of them.
+        """
         source, column = np.nonzero(graph >= 0)
         target = graph[source, column]
         n = len(graph)

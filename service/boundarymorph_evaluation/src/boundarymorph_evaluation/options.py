@@ -1,4 +1,4 @@
-"""The options of `boundarymorph evaluate`."""
+"""Define the options of `boundarymorph evaluate`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_METHODS = "baselines,product"
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What to evaluate: tables with known scores, texts that are scored here, or an index with judgements."""
+    """The data to evaluate: tables with known scores, texts to score, or a judged index."""
 
     table: Annotated[
         list[Path] | None,

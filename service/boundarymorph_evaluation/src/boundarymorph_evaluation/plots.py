@@ -1,4 +1,4 @@
-"""The pictures of a report. Figures are drawn without pyplot, so nothing is shown, shared or left open."""
+"""Draw the plots of a report, without pyplot, so that no window is shown or left open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.optimize import isotonic_regression
 
 INK, MUTED, GRID, OTHERS = "#1f2430", "#8a909c", "#e6e8ec", "#c3c7ce"
-# Of the highlighted lines, in their order. They differ in the colour, also to the colour-blind, and in the marker.
+# Styles of the highlighted lines, which differ in the colour, also to the colour-blind, and in the marker.
 LOOKS = (
     {"color": "#0b5394", "marker": "o", "linestyle": "-", "linewidth": 2.6},
     {"color": "#1f2430", "marker": "s", "linestyle": "--", "linewidth": 1.8},
@@ -49,14 +49,16 @@ STYLE: Any = {
 def quality_against_budget(
     path: Path, values: pd.DataFrame, highlighted: Mapping[str, str], title: str, metric: str
 ) -> None:
-    """Draw one panel per k, all on one scale. Only the highlighted methods have a label, at the end of their line.
+    """Draw one panel per k, all on one scale.
+
+    Only the highlighted methods have a label, at the end of their line.
 
     Args:
-        path: Of the PNG file.
+        path: The PNG file.
         values: (methods, (B, k)), from 0 to 1.
         highlighted: The titles of at most three methods; the first stands out most.
-        title: What the values are of.
-        metric: What the values are.
+        title: The title of the figure.
+        metric: The name of the metric.
     """
     budgets, ks = (sorted(set(values.columns.get_level_values(level))) for level in (0, 1))
     with _panels(path, len(ks), title, sharey=True) as panels:
@@ -94,7 +96,7 @@ def quality_against_budget(
 
 
 def _look(method: str, highlighted: Mapping[str, str]) -> dict[str, Any]:
-    """Return how the line of a method is drawn: in a thin grey unless it is highlighted."""
+    """Return the style of a method's line: in a thin grey unless it is highlighted."""
     if method not in highlighted:
         return {"color": OTHERS, "linewidth": 1.0, "zorder": 2}
     place = list(highlighted).index(method)
@@ -116,7 +118,7 @@ def _panels(path: Path, count: int, title: str, *, sharey: bool = False) -> Iter
 
 @contextmanager
 def saved_figure(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure in the common style, saved when the block ends well."""
+    """Yield a figure in the common style, and save it when the block ends without an error."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained", dpi=130)
         yield figure
@@ -129,7 +131,10 @@ def saved_figure(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def _apart(heights: Sequence[float], least: float, highest: float) -> NDArray[np.float64]:
-    """Sorted label positions, moved as little as keeps them `least` points apart and none above the highest."""
+    """Return sorted label positions that are at least `least` points apart.
+
+    They are moved as little as possible, and none is above the highest.
+    """
     apart = least * np.arange(len(heights))
     places = isotonic_regression(np.array(heights) - apart).x + apart
     moved: NDArray[np.float64] = np.minimum(places, highest - apart[::-1])

@@ -1,4 +1,7 @@
-"""One query as an experiment: its pool, the truth about it, and the oracle that sells scores one call at a time."""
+"""Represent a query as an experiment: its pool, the true scores, and an oracle for them.
+
+The oracle counts each score as one call.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph_evaluation.neighbours import Neighbourhood
 
 Ranking = NDArray[np.intp]
-EMBEDDED = "cross-encoder/ms-marco-MiniLM-L-12-v2"  # the scorer of tables that name none
+EMBEDDED = "cross-encoder/ms-marco-MiniLM-L-12-v2"  # the scorer of tables that do not name one
 
 
 class Unscored(Exception):
-    """A method asked for scores that are not known yet. ids: of these documents."""
+    """A method asked for scores of documents (`ids`) that are not known yet."""
 
     def __init__(self, ids: Sequence[str]) -> None:
         super().__init__(f"{len(ids)} documents have no score yet")
@@ -32,12 +35,17 @@ class Unscored(Exception):
 
 
 class BudgetExceeded(BoundaryMorphError):
-    """A method asked for more scores than it may buy: a mistake in the method, never in its data."""
+    """A method asked for more scores than its budget: a mistake in the method, not in its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionTexts:
-    """query: the information need; documents: N texts in pool order. Only what reads needs them."""
+    """The texts of a question, which only scorers of text need.
+
+    Attributes:
+        query: The information need.
+        documents: N texts in pool order.
+    """
 
     query: str
     documents: Sequence[str]
@@ -45,12 +53,18 @@ class QuestionTexts:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A query with everything that is known of it.
+    """A query with all that is known about it.
 
-    scores: (N,) the scorer's answers in [0, 1]; grades: (N,) human grades, 0 for not relevant, or None;
-    relevant: relevant documents in the whole collection, or None; scorer: its name; judged: (N,) whether a person
-    judged it, None if all are judged; trust: in the scorer, None for the trust declared for its name. A score that is
-    not known yet is NaN.
+    Attributes:
+        id: The id of the query.
+        pool: The candidates.
+        scores: (N,) the scorer's answers in [0, 1]; NaN for a score that is not known yet.
+        grades: (N,) human grades, 0 for not relevant, if any.
+        relevant: Number of relevant documents in the whole collection, if known.
+        texts: The texts, if available.
+        scorer: The name of the scorer.
+        judged: (N,) whether a person judged the document; None if all are judged.
+        trust: The trust in the scorer; None for the trust declared for its name.
     """
 
     id: str
@@ -78,22 +92,26 @@ class Question:
 
     @cached_property
     def fused(self) -> tuple[Question, NDArray[np.intp]]:
-        """The same question with its pool in the order of similarity and BM25 together, and that order."""
+        """The question with its pool in the order of similarity and BM25 together, and that order."""
         order, scores = fused_order(self.pool)
         return Question(self.id, reordered(self.pool, order, scores), self.scores[order]), order
 
     @cached_property
     def lexical_vectors(self) -> LexicalVectors:
-        """Of the words of the texts, in pool order."""
+        """The vectors of the words of the texts, in pool order."""
         assert self.texts is not None
         return lexical_vectors(PoolWords.of(self.texts.documents), self.texts.query)
 
 
 @dataclass(eq=False)
 class SelectionProblem:
-    """What a method sees of a question: the pool, B, k, and scores for what it asks, counted.
+    """The parts of a question that a method sees: the pool, B, k, and counted scores.
 
-    calls: positions in the order in which they were scored.
+    Attributes:
+        question: The question.
+        budget: B.
+        k: k.
+        calls: Positions in the order in which they were scored.
     """
 
     question: Question = field(repr=False)
@@ -111,7 +129,7 @@ class SelectionProblem:
 
     @property
     def left(self) -> int:
-        """Calls that can still buy something: no more than unscored documents."""
+        """Remaining calls; no more than unscored documents."""
         return min(self.budget, len(self.pool)) - len(self.calls)
 
     @cached_property
@@ -120,9 +138,13 @@ class SelectionProblem:
         return np.zeros(len(self.pool), dtype=np.bool_)
 
     def score(self, documents: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
-        """Scores of these positions, one call each; a document that was scored before costs nothing again.
+        """Return the scores of these positions, one call each.
 
-        Raises BudgetExceeded or Unscored, and then tells nothing.
+        A document that was scored before costs no further call.
+
+        Raises:
+            BudgetExceeded: If the budget is too small; no score is returned.
+            Unscored: If a score is not known yet; no score is returned.
         """
         asked = [int(document) for document in documents]
         fresh = [document for document in dict.fromkeys(asked) if not self.scored[document]]
@@ -135,15 +157,18 @@ class SelectionProblem:
         return self.question.scores[asked]
 
     def banded(self) -> Ranking:
-        """Scored documents by their score, then the rest in retrieval order: the ranking of every method that says
-        nothing of what it did not score (paper app. D.2, "Ranking convention"). Equal scores go by retrieval rank."""
+        """Return scored documents by their score, then the rest in retrieval order.
+
+        This ranks every method that does not rank unscored documents itself (paper app. D.2, "Ranking convention").
+        Equal scores go by retrieval rank.
+        """
         band = np.sort(np.array(self.calls, dtype=np.intp))
         band = band[np.argsort(-self.question.scores[band], kind="stable")]
         return np.concatenate([band, np.flatnonzero(~self.scored)])
 
 
 def fused_order(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Positions in the order of their reciprocal ranks by similarity and BM25 together, and these scores."""
+    """Return positions by the reciprocal ranks of similarity and BM25 together, and scores."""
     words = pool.features["bm25"]
     by_words = [pool.ids[position] for position in np.argsort(-words, kind="stable") if words[position] > 0]
     ranked = fuse([pool.ids, by_words])
@@ -152,7 +177,7 @@ def fused_order(pool: Pool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
 
 
 def reordered(pool: Pool, order: NDArray[np.intp], scores: NDArray[np.float64]) -> Pool:
-    """The pool in another order, with the scores by which it is ranked and the similarity as a feature."""
+    """Return the pool in another order, with its scores, and similarity as a feature."""
     features = {name: signal[order] for name, signal in {**pool.features, "similarity": pool.scores}.items()}
     terms = None if pool.terms is None else pool.terms[:, order]
     ids = [pool.ids[position] for position in order]

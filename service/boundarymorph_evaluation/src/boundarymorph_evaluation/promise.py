@@ -1,4 +1,4 @@
-"""When to stop so that a promised loss is kept: conformal risk control by audited requests.
+"""Decide when to stop so that a promised loss is kept: conformal risk control by audits.
 
 A request promises that its set loses at most a share of the best set's relevance, with a probability 1 - alpha. Past
 requests were audited: the belief about the loss at each look, and the loss itself. Assume that requests are
@@ -35,7 +35,7 @@ class Promise:
 
     @property
     def fewest(self) -> int:
-        """Audits from which on it can be certified."""
+        """The number of audits from which it can be certified."""
         return math.ceil(1.0 / (1.0 - self.probability) - 1.0 - ROUNDING)
 
     def allowed(self, audits: int) -> int:
@@ -45,7 +45,13 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """calls: made so far; believed: the threshold from which on a session stops here; real: the loss of its set."""
+    """A state of a session between two rounds.
+
+    Attributes:
+        calls: Calls made so far.
+        believed: The threshold from which a session stops here.
+        real: The loss of its set.
+    """
 
     calls: int
     believed: float
@@ -54,20 +60,25 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A request that was scored further than its session would have gone. looks: one or more, by calls. If it has made
-    as many calls as it may, a session stops at the last one in any case."""
+    """A request that was scored further than its session would have gone.
+
+    There are one or more looks, by calls. If it has made all its calls, a session stops at the last one in any case.
+    """
 
     looks: tuple[Look, ...]
 
     def breaking(self, loss: float, budget: int) -> float:
-        """Return the smallest threshold that loses more than `loss` within `budget` calls: `math.inf` if none does, and
-        `-math.inf` if all do, which is presumed if there is no look within the budget."""
+        """Return the smallest threshold that loses more than `loss` within `budget` calls.
+
+        It is `math.inf` if none does, and `-math.inf` if all do, which is presumed if there is no look within the
+        budget.
+        """
         looks = [look for look in self.looks if look.calls <= budget]
         if not looks or looks[-1].real > loss:
             return -math.inf
         smallest = breaks = math.inf
         for look in looks:
-            if look.believed < smallest:  # else a session that stops by such a threshold has stopped before
+            if look.believed < smallest:  # otherwise a session that stops by such a threshold has stopped before
                 smallest = look.believed
                 breaks = smallest if look.real > loss else breaks
         return breaks
@@ -75,8 +86,13 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """threshold: what a session stops by; None if the promise cannot be kept. missing: what would help then. audits: on
-    which this rests."""
+    """When sessions may stop.
+
+    Attributes:
+        threshold: Stops a session; None if the promise cannot be kept.
+        audits: Number of audits that this rests on.
+        missing: What would help if the promise cannot be kept.
+    """
 
     threshold: float | None
     audits: int
@@ -84,9 +100,10 @@ class Certificate:
 
 
 def certified(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
-    """Return the certificate of a promise with at most `budget` calls. audits: from the oldest to the latest.
+    """Return the certificate of a promise with at most `budget` calls.
 
-    If more of the latest audits break it than is likely, the earlier ones do not count any more.
+    The audits are from the oldest to the latest. If more of the latest audits break it than is likely, the earlier ones
+    do not count any more.
     """
     found = _of(audits, promise, budget)
     latest = audits[-RECENT:]
@@ -110,6 +127,9 @@ def _of(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
 
 
 def _likely(broken: int, count: int, share: float) -> bool:
-    """Return whether `broken` or more of `count` are not unlikely if each breaks with the probability `share`."""
+    """Return whether `broken` or more of `count` are not unlikely.
+
+    Each breaks with the probability `share`.
+    """
     below = sum(math.comb(count, n) * share**n * (1.0 - share) ** (count - n) for n in range(broken))
     return 1.0 - below >= UNLIKELY

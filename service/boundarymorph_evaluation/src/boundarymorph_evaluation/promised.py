@@ -1,4 +1,7 @@
-"""What a promise costs: half of a table's queries are audited, and certify when the others stop."""
+"""Measure the cost of a promise.
+
+Half of a table's queries are audited, and certify when the others stop.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,23 @@ from boundarymorph_evaluation.promise import Audit, Look, Promise, certified
 from boundarymorph_evaluation.run import Watch, in_parallel
 from boundarymorph_evaluation.tables import ScoreTable
 
-CALLS = 200  # of a selection, as the default of the setting auto_budget
+CALLS = 200  # calls of a selection, as in the default of the setting auto_budget
 SPLITS = 200
 PROBABILITY = 0.9
 
 
 @dataclass(frozen=True)
 class Kept:
-    """promise: what was promised; refused: the share of splits without a certificate; broken, calls: of the queries
-    that were not audited, the share that lost more, and the mean calls, over the other splits; None if there are none.
-    believed_broken, believed_calls: the same of selections that stop by what they believe."""
+    """The outcome of a promise, over random splits.
+
+    Attributes:
+        promise: The promise.
+        refused: The share of splits without a certificate.
+        broken: The share of queries without an audit that lost more, over the other splits; None without such splits.
+        calls: The mean calls of these queries.
+        believed_broken: As broken, for selections that stop by their belief.
+        believed_calls: As calls, for such selections.
+    """
 
     promise: Promise
     refused: float
@@ -42,7 +52,10 @@ class Kept:
 def promised_study(
     table: ScoreTable, loss: float, ks: Sequence[int], *, jobs: int = 1, watch: Watch = lambda *_: None
 ) -> dict[int, Kept]:
-    """Audit every query at every k, `jobs` at a time, and try the promise on random halves. Returns by k."""
+    """Audit every query at every k, and try the promise on random halves. Returns by k.
+
+    `jobs` queries run at a time.
+    """
     promise, found = Promise(loss, PROBABILITY), dict[int, Kept]()
     for k in ks:
         tasks = (delayed(audit_of)(table.question(row), k) for row in range(len(table)))
@@ -65,7 +78,10 @@ def audit_of(question: Question, k: int) -> Audit:
 
 
 def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) -> list[float]:
-    """Return what sets of k documents lose, as shares of the relevance of the best set, once all scores are known."""
+    """Return the losses of sets of k documents, once all scores are known.
+
+    They are shares of the relevance of the best set.
+    """
     known = dict(enumerate(question.scores.tolist()))
     ranking = Session.of(question.pool, budget=0, k=k, method=question.configured(HUMAN_CONFIG), known=known).ranking()
     relevance = np.empty(len(question.pool))
@@ -75,7 +91,7 @@ def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) ->
 
 
 def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kept:
-    """Certify by random halves of the audits, and stop the others by that."""
+    """Certify by random halves of the audits, and stop the other queries by that."""
     stops: list[list[Look]] = []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(audits)).tolist()
@@ -95,7 +111,10 @@ def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kep
 
 
 def stop(audit: Audit, threshold: float, looks: int = 1) -> Look:
-    """Return the look at which a session stops: the last of `looks` in a row at or below the threshold, or the end."""
+    """Return the look at which a session stops.
+
+    It is the last of `looks` in a row at or below the threshold, or the end.
+    """
     believed = [look.believed for look in audit.looks]
     for place in range(looks - 1, len(believed)):
         if max(believed[place + 1 - looks : place + 1]) <= threshold:
@@ -104,7 +123,7 @@ def stop(audit: Audit, threshold: float, looks: int = 1) -> Look:
 
 
 def section(studies: Mapping[str, Mapping[int, Kept]]) -> list[str]:
-    """A part of the report."""
+    """Return a section of the report."""
     promise = next(one.promise for study in studies.values() for one in study.values())
     lines = [
         [

@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: report.md with its plots, summary.json, and every number as CSV."""
+"""Write the results of an evaluation: report.md with its plots, summary.json and CSV files."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ VARIANTS = {
 
 
 def summary(studies: Sequence[Study]) -> dict[str, Any]:
-    """Return the figures for machines: means over tables, each counting as much; ncg and ndcg_10 are null without human
-    labels.
+    """Return the figures for machines.
 
-    A method that could not run on every table is not in it.
+    They are means over tables, each counting as much; ncg and ndcg_10 are null without human labels. A method that
+    could not run on every table is left out.
     """
     scored = quality_by_table(studies, "ce_ncg")
     rows = overall(scored).stack(["budget", "k"], future_stack=True).dropna().rename("ce_ncg").to_frame()
@@ -71,10 +71,11 @@ def summary(studies: Sequence[Study]) -> dict[str, Any]:
 
 
 def write(studies: Sequence[Study], verdicts: Sequence[Verdict], out: Path) -> None:
-    """Write report.md, plots/, summary.json (and one a table, if there are several), per_query.csv, comparisons.csv.
-    Without studies, only the verdicts, and the pairs that nobody judged.
+    """Write report.md, plots/, summary.json, per_query.csv and comparisons.csv.
 
-    The same tables and methods give the same JSON and CSV, to the digit: measured times are in the report alone.
+    With several tables, each has a summary of its own as well. Without studies, this writes only the verdicts, and the
+    pairs that have no judgement. The same tables and methods give the same JSON and CSV, to the digit: only the report
+    has measured times.
     """
     out.mkdir(parents=True, exist_ok=True)
     several = {f"summary-{found.name}.json": summary([found]) for found in studies} if len(studies) > 1 else {}
@@ -114,8 +115,13 @@ def section(verdict: Verdict) -> list[str]:
 
 
 def markdown(studies: Sequence[Study], first: Sequence[str], pictures: Mapping[str, Sequence[str]]) -> str:
-    """Return the report. first: its beginning; pictures: paths of plots by the name of their table, and of all tables
-    by the empty name."""
+    """Return the report.
+
+    Args:
+        studies: The results by table.
+        first: The beginning of the report.
+        pictures: Paths of plots by the name of their table, and of plots over all tables by the empty name.
+    """
     parts = [*first, "## All methods", *_preamble(studies), "## The methods", _methods(studies)]
     images = {name: [f"![{Path(path).stem}]({path})" for path in paths] for name, paths in pictures.items()}
     parts += images.get("", ())
@@ -135,7 +141,10 @@ def markdown(studies: Sequence[Study], first: Sequence[str], pictures: Mapping[s
 
 
 def main_table(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> str:
-    """Return the quality of each method by table as Markdown, with the best and the second of each column marked."""
+    """Return the quality of each method by table as Markdown.
+
+    The best and the second of each column are marked.
+    """
     lines = []
     for group, table in tables.items():
         places = table.round(4).rank(method="dense", ascending=False)
@@ -197,8 +206,10 @@ def _differences(studies: Sequence[Study]) -> list[str]:
 
 
 def _variants(studies: Sequence[Study]) -> list[str]:
-    """Return what a method loses or wins when one thing about it changes; nothing if no variant ran beside its
-    original."""
+    """Return how a method changes when one of its parts changes.
+
+    This is empty if no variant ran beside its original.
+    """
     outcomes = [found.outcome for found in studies]
     ran = set.intersection(*({one.name for one in outcome.contestants} for outcome in outcomes))
     pairs = [
@@ -342,7 +353,10 @@ def _is_variant(name: str) -> bool:
 
 
 def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
-    """Draw all plots; return their paths relative to the report, by table; "" for those over all tables."""
+    """Draw all plots, and return their paths relative to the report, by table.
+
+    Plots over all tables have the name "".
+    """
     titles = titles_of(studies)
     drawn: dict[str, list[str]] = {}
 

@@ -1,4 +1,4 @@
-"""The experiment: every method on every query of a table, at every B and k."""
+"""Run every method on every query of a table, at every B and k."""
 
 from __future__ import annotations
 
@@ -23,14 +23,23 @@ from boundarymorph_evaluation.tables import ScoreTable
 METRICS = tuple(field.name for field in fields(Quality))
 RUN = ["method", "setting", "budget"]  # a method with one of its settings
 Cell = tuple[int, int]  # B, k
-Watch = Callable[[str, int, int], None]  # stage, done, of how many
+Watch = Callable[[str, int, int], None]  # stage, number done, total
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A table's results. rows: a row for each method, B, k and query, of the selected settings only, with the columns
-    query, method, budget, k, calls (bought), the METRICS, and seconds (CPU time of the method without graphs);
-    settings: (method, B) -> the method as it was selected; left_out: method -> why it did not run."""
+    """The results of a table.
+
+    Attributes:
+        table: The table.
+        contestants: The methods.
+        budgets: Every B.
+        ks: Every k.
+        rows: A row for each method, B, k and query, of the selected settings only, with the columns query, method,
+            budget, k, calls, the METRICS, and seconds (CPU time of the method without graphs).
+        settings: The method with its selected setting, by method and B.
+        left_out: Why a method did not run.
+    """
 
     table: ScoreTable
     contestants: Sequence[Contestant]
@@ -50,11 +59,14 @@ class Outcome:
         return "grade" in self.table.arrays
 
     def has(self, metric: str) -> bool:
-        """Return whether the metric is defined on this table: metrics of human labels need a judged table."""
+        """Return whether the metric is defined on this table.
+
+        Metrics of human labels need a judged table.
+        """
         return self.judged or metric == "ce_ncg"
 
     def values(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> NDArray[np.float64]:
-        """Return (Q,) one metric a query, in the table's order; NaN where it is not defined."""
+        """Return (Q,) one metric per query, in the table's order; NaN where it is not defined."""
         values: NDArray[np.float64] = self.rows[metric].to_numpy(dtype=np.float64)
         return values[self._of_run.get((method, budget, k), np.empty(0, dtype=np.intp))]
 
@@ -64,12 +76,18 @@ class Outcome:
         return found
 
     def mean(self, method: str, budget: int, k: int, metric: str = "ce_ncg") -> float | None:
-        """Return the mean over the queries on which the metric is defined; None if there are no such queries."""
+        """Return the mean over the queries on which the metric is defined.
+
+        It is None if there are no such queries.
+        """
         found = mean(self.values(method, budget, k, metric))
         return None if np.isnan(found) else found
 
     def means(self, metric: str) -> pd.DataFrame:
-        """Return (methods, cells) means over the queries on which the metric is defined; NaN without such queries."""
+        """Return (methods, cells) means over the queries on which the metric is defined.
+
+        They are NaN if there are no such queries.
+        """
         found = self.rows.groupby(["method", "budget", "k"])[metric].mean().unstack(["budget", "k"])
         return found.reindex(
             index=pd.Index([one.name for one in self.contestants], name="method"),
@@ -98,7 +116,7 @@ def experiment(
     watch: Watch = lambda *_: None,
     jobs: int = 1,
 ) -> Outcome:
-    """Run them all, `jobs` queries at a time, each in a process of its own."""
+    """Run all methods, `jobs` queries at a time, each in a process of its own."""
     missing = left_out(table, contestants)
     running = [contestant for contestant in contestants if contestant.name not in missing]
     rows: list[dict[str, Any]] = []
@@ -117,7 +135,7 @@ def experiment(
 
 
 def in_parallel(tasks: Iterable[Any], jobs: int, watch: Watch, stage: str, total: int) -> Iterator[Any]:
-    """Yield the results of joblib's delayed calls, `jobs` at a time, and say how many there are."""
+    """Yield the results of joblib's delayed calls, `jobs` at a time, and report their number."""
     watch(stage, 0, total)
     for done, result in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
         yield result
@@ -125,7 +143,10 @@ def in_parallel(tasks: Iterable[Any], jobs: int, watch: Watch, stage: str, total
 
 
 def mean(values: NDArray[np.float64]) -> float:
-    """Return the mean over the queries on which a metric is defined; NaN if there are no such queries."""
+    """Return the mean over the queries on which a metric is defined.
+
+    It is NaN if there are no such queries.
+    """
     return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
 
@@ -137,7 +158,7 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def near_50(ks: Sequence[int]) -> int:
-    """Return the k on whose CE-nCG settings are selected, to be used with every k (paper app. D.2)."""
+    """Return the k whose CE-nCG selects the settings for every k (paper app. D.2)."""
     return min(ks, key=lambda k: abs(k - 50))
 
 
@@ -150,7 +171,10 @@ def run_once(method: ScoringMethod, question: Question, budget: int, k: int) -> 
 def _runs(
     question: Question, contestants: Sequence[Contestant], budgets: Sequence[int], ks: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the rows of every run on one query. What does not depend on B or k is computed once."""
+    """Return the rows of every run on one query.
+
+    Runs that do not depend on B or k are computed once.
+    """
     rows = []
     for name, number, method in (
         (one.name, number, method) for one in contestants for number, method in enumerate(one.settings)
@@ -166,7 +190,7 @@ def _runs(
 
 
 def _timed(method: ScoringMethod, question: Question, budget: int, k: int) -> tuple[SelectionProblem, Ranking, float]:
-    """Return a run and its CPU time, without that of graphs."""
+    """Return a run and its CPU time, without the time of graphs."""
     built, begin = question.neighbourhood.seconds, process_time()
     problem, ranking = run_once(method, question, budget, k)
     return problem, ranking, process_time() - begin - (question.neighbourhood.seconds - built)

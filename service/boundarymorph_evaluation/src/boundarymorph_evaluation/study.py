@@ -1,5 +1,8 @@
-"""Everything that a report says of one table: the quality of each method by B and k, how long methods take, and whether
-the differences between them are more than noise."""
+"""Compute everything that a report says of one table.
+
+This is the quality of each method by B and k, how long methods take, and whether the differences between them are more
+than noise.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,15 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Study:
-    """reference: the method that the others are compared with; comparisons, latencies: as those functions
-    make them."""
+    """The results of one table.
+
+    Attributes:
+        outcome: The results of the runs.
+        reference: The method that the others are compared with.
+        comparisons: As `comparisons` makes them.
+        latencies: As `latencies` makes them.
+        promised: The study of promises, by k, if requested.
+    """
 
     outcome: Outcome
     reference: str
@@ -50,7 +60,10 @@ def study(
     promise: float | None = None,
     watch: Watch = lambda *_: None,
 ) -> Study:
-    """Run and analyse, `jobs` queries at a time. promise: the loss of the study of promises."""
+    """Run and analyse, `jobs` queries at a time.
+
+    `promise` is the loss of the study of promises.
+    """
     outcome = experiment(table, contestants, budgets, ks, watch, jobs)
     names = [contestant.name for contestant in outcome.contestants]
     ours = [contestant.name for contestant in outcome.contestants if contestant.ours]
@@ -62,10 +75,10 @@ def study(
 
 
 def quality_by_table(studies: Sequence[Study], metric: str) -> dict[str, pd.DataFrame]:
-    """Return one metric as the paper's main table has it: (methods, cells) by table, and at last their mean.
+    """Return one metric in the form of the paper's main table: (methods, cells) by table.
 
-    Empty if no table has the metric. Means over the tables that have it, each counting as much, are of the methods that
-    ran on all of these.
+    The last table is their mean. This is empty if no table has the metric. Means over the tables that have it, each
+    counting as much, are of the methods that ran on all of these.
     """
     tables = {found.name: found.outcome.means(metric) for found in studies if found.outcome.has(metric)}
     if len(tables) < 2:
@@ -81,7 +94,7 @@ def overall(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def titles_of(studies: Sequence[Study]) -> dict[str, str]:
-    """Return what each method is called, by its name."""
+    """Return the title of each method, by its name."""
     return {contestant.name: contestant.title for found in studies for contestant in found.outcome.contestants}
 
 
@@ -91,7 +104,10 @@ def ours_of(studies: Sequence[Study]) -> set[str]:
 
 
 def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 95 % percentile interval of the mean of (n,) values; NaN are left out; (NaN, NaN) without a value."""
+    """Return the 95 % percentile interval of the mean of (n,) values.
+
+    NaN are left out. The interval is (NaN, NaN) without a value.
+    """
     values = values[np.isfinite(values)]
     if not values.size:
         return float("nan"), float("nan")
@@ -101,7 +117,10 @@ def bootstrap_interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def paired_p(differences: NDArray[np.float64]) -> float:
-    """Return the two-sided Wilcoxon signed-rank p of (n,) paired differences; 1 where nothing differs."""
+    """Return the two-sided Wilcoxon signed-rank p of (n,) paired differences.
+
+    It is 1 if there are no differences.
+    """
     differences = differences[np.isfinite(differences)]
     if not np.any(differences):
         return 1.0
@@ -109,9 +128,11 @@ def paired_p(differences: NDArray[np.float64]) -> float:
 
 
 def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> pd.DataFrame:
-    """Return medians a query of the methods that call the scorer (paper tab. app-latency), with the columns method,
-    budget, calls, scorer (seconds of the calls, one after the other, NaN if nobody says how long one takes), algorithm
-    (CPU seconds of all else) and total (seconds)."""
+    """Return medians per query of the methods that call the scorer (paper tab. app-latency).
+
+    The columns are method, budget, calls, scorer (seconds of the calls, one after the other; NaN if the time per call
+    is not known), algorithm (CPU seconds of all else) and total (seconds).
+    """
     rows = outcome.rows[(outcome.rows["k"] == k) & (outcome.rows["calls"] > 0)]
     found = rows.groupby(["method", "budget"], sort=False)[["calls", "seconds"]].median().reset_index()
     found = found.rename(columns={"seconds": "algorithm"})
@@ -121,17 +142,20 @@ def latencies(outcome: Outcome, k: int, call_seconds: float | None) -> pd.DataFr
 
 
 def comparisons(outcome: Outcome, method: str, metric: str) -> pd.DataFrame:
-    """Return the changes from every other method to this one. One family of tests: all of this table and metric."""
+    """Return the changes from every other method to this one.
+
+    The family of tests is all of this table and metric.
+    """
     others = [contestant.name for contestant in outcome.contestants if contestant.name != method]
     return changes([outcome], [(method, other) for other in others], metric)
 
 
 def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metric: str) -> pd.DataFrame:
-    """Return methods minus others, by pairs of (method, other), over the queries of all tables together, at every B
-    and k. One family of tests: all of them.
+    """Return the differences of pairs (method, other), over the queries of all tables together.
 
-    Columns: method, other, budget, k, metric, queries, difference; low, high: 95 % bootstrap interval of the mean
-    difference; p: paired Wilcoxon signed-rank, two-sided; q: p after Benjamini-Hochberg over the family.
+    There is a row for every B and k. The columns are method, other, budget, k, metric, queries, difference; low, high:
+    95 % bootstrap interval of the mean difference; p: paired Wilcoxon signed-rank, two-sided; q: p after
+    Benjamini-Hochberg over the family, which is all of the tests.
     """
     found = []
     for method, other in pairs:

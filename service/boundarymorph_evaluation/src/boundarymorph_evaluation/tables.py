@@ -1,4 +1,4 @@
-"""Pools with known scores on disk: one .npz a collection.
+"""Store pools with known scores on disk, in one .npz per collection.
 
 | key | shape, type | meaning |
 |---|---|---|
@@ -17,8 +17,8 @@
 | `scorer` | () str | optional, its name, by default that of the embedded one |
 | `trust` | () str | optional: weak, normal or strong, by default as declared for the scorer |
 
-Other keys are ignored. No text is stored, so a table can be handed on where its collection cannot. Where its texts are
-at hand, `terms` are found in them, whatever the table says.
+Other keys are ignored. No text is stored, so a table can be passed on if its collection cannot. If its texts are
+available, `terms` are found in them, whatever the table says.
 """
 
 from __future__ import annotations
@@ -66,7 +66,13 @@ TERMS = np.dtype(np.uint64)
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """name: of the collection; arrays: as above; texts: query and document texts by id where they are at hand."""
+    """Pools with known scores.
+
+    Attributes:
+        name: The name of the collection.
+        arrays: The arrays that the module describes.
+        texts: Query and document texts by id, if available.
+    """
 
     name: str
     arrays: Mapping[str, NDArray[Any]]
@@ -81,12 +87,12 @@ class ScoreTable:
 
     @property
     def depth(self) -> int:
-        """N, of the largest pool."""
+        """N, the size of the largest pool."""
         return int(self.arrays["pool"].shape[1])
 
     @property
     def provides(self) -> frozenset[str]:
-        """What methods may require of a table: the optional keys that are there, and "texts"."""
+        """The optional keys that are there, and "texts": the things that methods may require."""
         return frozenset(self.arrays) | ({"texts"} if self.texts else frozenset())
 
     @property
@@ -94,7 +100,7 @@ class ScoreTable:
         return float(self.arrays["call_seconds"]) if "call_seconds" in self.arrays else None
 
     def question(self, row: int) -> Question:
-        """The query of one row with its pool, in order of the retrieval score."""
+        """Return the query of one row with its pool, in order of the retrieval score."""
         arrays = self.arrays
         there = np.flatnonzero(arrays["pool"][row] >= 0)
         documents = arrays["pool"][row][there]
@@ -133,18 +139,22 @@ class ScoreTable:
         return (self.question(row) for row in range(len(self)))
 
     def first(self, count: int | None) -> ScoreTable:
-        """The first `count` queries; None for all."""
+        """Return the table of the first `count` queries; None keeps all."""
         return self.only(range(len(self))[:count])
 
     def only(self, rows: Sequence[int]) -> ScoreTable:
-        """The queries of these rows, in this order."""
+        """Return the table of the queries of these rows, in this order."""
         per_query, chosen = {name for name, (_, shape) in COLUMNS.items() if shape.startswith("Q")}, list(rows)
         arrays = {name: values[chosen] if name in per_query else values for name, values in self.arrays.items()}
         return ScoreTable(self.name, arrays, self.texts)
 
 
 def read(path: Path) -> ScoreTable:
-    """Read a table. Raises InvalidInput, which names the missing part, if the file is not a table."""
+    """Read a table.
+
+    Raises:
+        InvalidInput: With the missing part, if the file is not a table.
+    """
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in COLUMNS if name in file}
@@ -156,8 +166,10 @@ def read(path: Path) -> ScoreTable:
 
 
 def with_texts(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTable:
-    """The table with the texts of its documents and queries, and `terms` by them, from the first of these collections
-    that has all of them; as it is if none has."""
+    """Return the table with the texts of its documents and queries, and `terms` by them.
+
+    They come from the first of these collections that has all of them. If none has, the table is unchanged.
+    """
     arrays = table.arrays
     if not {"doc_ids", "query_ids"} <= arrays.keys():
         return table
@@ -171,7 +183,7 @@ def with_texts(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTab
 
 
 def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """(Q, N) `terms` of a table, from D texts, Q texts and (Q, N) rows of the former."""
+    """Return (Q, N) `terms` of a table, from D texts, Q texts and (Q, N) rows of the former."""
     words = PoolWords.of(documents)
     packed = np.zeros(pools.shape, dtype=TERMS)
     for row, query in enumerate(queries):
@@ -182,7 +194,10 @@ def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArra
 
 
 def write(table: ScoreTable, path: Path) -> None:
-    """Write a table atomically: a reader never sees half a file, even if several processes write it."""
+    """Write a table atomically.
+
+    A reader never sees half a file, even if several processes write it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid4().hex}.writing")
     try:
@@ -194,7 +209,7 @@ def write(table: ScoreTable, path: Path) -> None:
 
 
 def _complaint(arrays: Mapping[str, NDArray[Any]]) -> str | None:
-    """Say why arrays are no table; None if they are."""
+    """Return why arrays are not a table, or None if they are."""
     if missing := [key for key in REQUIRED if key not in arrays]:
         return f"it lacks {', '.join(missing)}"
     for key, (kinds, _) in COLUMNS.items():
@@ -227,7 +242,7 @@ def _complaint(arrays: Mapping[str, NDArray[Any]]) -> str | None:
 
 
 def _unpacked(terms: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """(w, n) of (n,) numbers with a bit for each of w terms."""
+    """Return (w, n) of (n,) numbers with a bit for each of w terms."""
     count = int(np.bitwise_or.reduce(terms)).bit_length()
     bits: NDArray[np.uint64] = (terms >> np.arange(count, dtype=TERMS)[:, None]) & TERMS.type(1)
     return bits.astype(np.bool_)

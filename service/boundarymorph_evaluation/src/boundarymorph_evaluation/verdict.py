@@ -1,4 +1,4 @@
-"""Does the scorer help here? Simple methods and the product's default, by people's judgements, and what to use."""
+"""Decide whether the scorer helps, by people's judgements of simple methods and the default."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RETRIEVER, FUSION, NO_CALLS, FIRST, HYBRID, OURS = METHODS = (
     "hybrid, first B reranked",
     "ours",
 )
-FREE: Mapping[str, str] = {  # the methods that make no calls, and what to use in place of the scorer
+FREE: Mapping[str, str] = {  # the methods without calls, and the setting that uses each in place of the scorer
     RETRIEVER: 'the retriever and no calls ("method": "boundarymorph", "budget": 0)',
     FUSION: 'fusion and no calls ("hybrid": true, "method": "boundarymorph", "budget": 0)',
     NO_CALLS: 'no calls ("budget": 0)',
@@ -58,10 +58,11 @@ class Verdict:
 
     Attributes:
         table: The name of the collection.
-        budget, k: The calls for a question, and the size of the sets.
-        values: By method, (Q, 3) nCG, nDCG@10 and the share of judged documents in the set, in percent. NaN for nCG
-            where a question has no relevant document.
-        unjudged: Pairs in the sets that nobody judged, with query, document and text, if the texts are at hand.
+        budget: The calls for a question.
+        k: The size of the sets.
+        values: By method, (Q, 3) nCG, nDCG@10 and the share of judged documents in the set, in percent. NaN for nCG if
+            a question has no relevant document.
+        unjudged: Pairs in the sets without a judgement, with query, document and text, if the texts are available.
     """
 
     table: str
@@ -91,13 +92,13 @@ class Verdict:
 
     @property
     def scorer(self) -> dict[str, Change]:
-        """What the scorer changes on its own."""
+        """The changes that the scorer makes on its own."""
         pairs = [(FIRST, RETRIEVER), (HYBRID, FUSION)]
         return {f"{one} minus {other}": self.minus(one, other) for one, other in pairs if one in self.values}
 
     @property
     def answer(self) -> Answer | None:
-        """Whether the scorer helps; None if too little is judged."""
+        """Whether the scorer helps, or None if too few documents are judged."""
         if self.questions < FEWEST or self.judged < 100 * LEAST_JUDGED:
             return None
         ours, alone = self.minus(OURS, self.best), self.minus(FIRST, RETRIEVER)
@@ -158,16 +159,20 @@ class Verdict:
         return {**given, "scorer": alone, "answer": self.answer, "sentence": self.sentence}
 
     def to_judge(self) -> bytes:
-        """Return the lines of a file with the pairs that nobody judged, for a person to set the grades."""
+        """Return the lines of a file with the pairs without a judgement, for a person to grade."""
         return b"".join(orjson.dumps({**pair, "grade": None}) + b"\n" for pair in self.unjudged)
 
 
 async def judge(table: ScoreTable, budget: int, k: int, watch: Watch, score: Score | None = None) -> Verdict | None:
     """Compare the methods on a table. Returns None without human judgements.
 
-    Scores that the table lacks are asked for as the methods need them.
+    Missing scores are computed when the methods need them.
 
     Args:
+        table: The table.
+        budget: The calls for a question.
+        k: The size of the sets.
+        watch: Reports the progress.
         score: Scores texts for a query. It may be None if the table has all scores.
     """
     if "grade" not in table.arrays:
@@ -186,7 +191,7 @@ async def judge(table: ScoreTable, budget: int, k: int, watch: Watch, score: Sco
                 scores, texts = question.scores.copy(), question.texts
                 wanted = np.flatnonzero(np.isin(question.pool.ids, missing.ids))
                 found = await score(texts.query, [texts.documents[place] for place in wanted.tolist()])
-                scores[wanted] = np.nan_to_num(found)  # as low as can be where the scorer gives no score
+                scores[wanted] = np.nan_to_num(found)  # the lowest score, if the scorer gives none
                 question = replace(question, scores=scores)
         rows.append([_measured(question, ranking, k) for ranking in sets.values()])
         unjudged += _unjudged(question, sets, k)

@@ -1,1 +1,4 @@
-"""Stores of indexes: a module for each engine, which `boundarymorph` finds by entry points."""
+"""Provide stores of indexes, in a module for each engine.
+
+`boundarymorph` finds them by entry points.
+"""

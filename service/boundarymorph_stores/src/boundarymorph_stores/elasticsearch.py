@@ -1,4 +1,4 @@
-"""Indexes of Elasticsearch and OpenSearch."""
+"""Search indexes of Elasticsearch and OpenSearch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ ABOUT = "boundarymorph"
 WINDOW = 10_000  # hits of one answer, by default the most that a server gives; also the most neighbours of its index
 _WIDER = {"gt": "gte", "lt": "lte", "gte": "gte", "lte": "lte"}
 _NARROWER = {"gt": "gt", "lt": "lt", "gte": "gt", "lte": "lt"}
-_OPAQUE = {"flattened", "flat_object", "nested", "join"}  # whose fields a query reaches differently or not at all
+_OPAQUE = {"flattened", "flat_object", "nested", "join"}  # types whose fields a query reaches differently or not at all
 
 
 class ElasticsearchStore(Store):
-    """A `Store`: the indexes of a cluster. opensearch: whether it is OpenSearch, whose vector searches differ."""
+    """A `Store`: the indexes of a cluster.
+
+    `opensearch` says whether it is OpenSearch, whose vector searches differ.
+    """
 
     id = own_id = "_id"
     kinds = ("hnsw", "flat")
@@ -38,7 +41,10 @@ class ElasticsearchStore(Store):
 
     @classmethod
     def connect(cls, chosen: StoreSettings) -> ElasticsearchStore:
-        """Return the store at elasticsearch://[USER:PASSWORD@]HOST:PORT or opensearch://; elasticsearchs:// by TLS."""
+        """Return the store at elasticsearch://[USER:PASSWORD@]HOST:PORT or opensearch://.
+
+        The scheme elasticsearchs:// uses TLS.
+        """
         scheme, _, address = chosen.url.get_secret_value().partition("://")
         product = scheme.removesuffix("s")
         key = secret(chosen.api_key)
@@ -61,7 +67,7 @@ class ElasticsearchStore(Store):
 
     def open(self, attached: Attached) -> ElasticsearchTable:
         described = self.ask("GET", f"/{quote(attached.table, safe='')}/_mapping")
-        mapping = next(iter(described.values()))["mappings"]  # of an alias, the first index
+        mapping = next(iter(described.values()))["mappings"]  # an alias stands for its first index
         fields = mapping.get("properties", {})
         check_columns(attached, ["_id", "id", *fields], self.name, "index", "field")
         vector = fields.get(attached.vector, {})
@@ -96,7 +102,10 @@ class ElasticsearchStore(Store):
         self.ask("DELETE", f"/{quote(table, safe='')}")
 
     def write(self, lines: Sequence[Any]) -> list[Mapping[str, Any]]:
-        """Write the lines of a bulk request, visibly to later searches; return what became of each document."""
+        """Write the lines of a bulk request, visibly to later searches.
+
+        Returns the outcome of each document.
+        """
         answer = self.ask("POST", "/_bulk", b"\n".join([*map(orjson.dumps, lines), b""]), refresh="true")
         done = [result for item in answer["items"] for result in item.values()]
         for result in done:
@@ -113,7 +122,10 @@ class ElasticsearchStore(Store):
         try:
             try:
                 answer = self._client.request(method, path, content=content, params=parameters, headers=headers)
-            except (httpx.RemoteProtocolError, httpx.ReadError):  # of an idle connection that the server has closed
+            except (
+                httpx.RemoteProtocolError,
+                httpx.ReadError,
+            ):  # the error of an idle connection that the server has closed
                 answer = self._client.request(method, path, content=content, params=parameters, headers=headers)
         except httpx.TransportError as error:
             raise RetrieverUnavailable(f"{self.name} does not work now: {error!r}") from error
@@ -129,7 +141,10 @@ class ElasticsearchStore(Store):
 
 
 class ElasticsearchTable(Table):
-    """A `Table`. Exact up to `search.exact_up_to` documents (EXACT), under filters, and beyond `search.window` hits."""
+    """A `Table`, searched exactly or by an index of its vectors.
+
+    The search is exact up to `search.exact_up_to` documents (EXACT), under filters, and beyond `search.window` hits.
+    """
 
     def __init__(
         self, store: ElasticsearchStore, attached: Attached, mapping: Mapping[str, Any], dimension: int
@@ -158,7 +173,7 @@ class ElasticsearchTable(Table):
         return self._found(self._hits(body, depth, vectors, documents), vectors, documents)._replace(exact=not large)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
-        """See `Table.best`: by the BM25 of the server."""
+        """Rank as `Table.best` does, by the BM25 of the server."""
         asked = {"bool": {"must": [{"match": {self.attached.text: query}}], "filter": self._filters(where)}}
         return {hit["_id"]: hit["_score"] for hit in self._hits({"query": asked}, depth, False, False)}
 
@@ -187,8 +202,10 @@ class ElasticsearchTable(Table):
         return {"bool": {"must_not": [part]}}
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
-        """See `Language.leaf`: what the server decides follows from the type of the field. Nulls are not indexed, and
-        values of objects in lists are as if they were in one object."""
+        """Translate as `Language.leaf` does, depending on the type of the field.
+
+        Nulls are not indexed, and values of objects in lists are as if they were in one object.
+        """
         path = self._payload.path(condition.path)
         field = {} if path is None else self._field(path)
         if path is None or field is None or any("*" in name for name in path):
@@ -230,13 +247,16 @@ class ElasticsearchTable(Table):
         return self._hits({"query": asked}, WINDOW, vectors, documents)  # in an alias, ids need not be unique
 
     def _hits(self, body: Mapping[str, Any], depth: int, vectors: bool, documents: bool) -> Iterator[Any]:
-        """Yield the first hits of a search, which scrolls beyond the window. Every shard must answer."""
+        """Yield the first hits of a search, which scrolls beyond the window.
+
+        Every shard must answer.
+        """
         field, window = self.attached.vector, int(self._search["window"])
         hidden = [name for name in self._vectors if not (vectors and self._store.opensearch and name == field)]
         wanted: Any = {"excludes": hidden} if documents else [field] if vectors and self._store.opensearch else False
         more: dict[str, Any] = {"size": min(depth, window), "_source": wanted}
         if vectors and not self._store.opensearch:
-            more["fields"] = [field]  # which Elasticsearch leaves out of _source since 9.2
+            more["fields"] = [field]  # Elasticsearch leaves vectors out of _source since 9.2
         scroll = {"scroll": "1m"} if depth > window else {}
         answer = self._store.ask(
             "POST", f"{self._path}/_search", {**body, **more}, allow_partial_search_results="false", **scroll
@@ -265,8 +285,10 @@ class ElasticsearchTable(Table):
         return Found([hit["_id"] for hit in rows], matrix, read)
 
     def _field(self, path: Sequence[str]) -> Mapping[str, Any] | None:
-        """Return the mapping of a field; {} if no document has it, None if a query cannot tell. A name with dots is a
-        path, too."""
+        """Return the mapping of a field; a name with dots is a path, too.
+
+        It is {} if no document has the field, and None if a query cannot tell.
+        """
         given: Mapping[str, Any] = self._mapping
         whole = ".".join(path)
         for name in [whole] if whole in given.get("properties", {}) else whole.split("."):
@@ -299,7 +321,7 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
         case "number", "long" | "integer" | "short" | "byte" | "double" | "float" | "half_float":
             if any(abs(value) > 2**53 for value in values) or set(field) != {"type"}:
                 return UNKNOWN
-            rounded = type in ("float", "half_float")  # of which the server knows fewer digits than there are
+            rounded = type in ("float", "half_float")  # the server knows fewer digits than there are
             if comparison == "in":
                 listed = {"terms": {name: values}}
                 return Bounds(listed, False) if rounded else Bounds.exactly(listed)
@@ -311,7 +333,10 @@ def _compared(name: str, field: Mapping[str, Any], condition: Compare) -> Bounds
 
 
 def _words(name: str, field: Mapping[str, Any], comparison: str, values: list[str]) -> Bounds[Any]:
-    """Return expressions for a field of strings, by its keyword; longer than `ignore_above` is in no index."""
+    """Return expressions for a field of strings, by its keyword.
+
+    A string that is longer than `ignore_above` is in no index.
+    """
     keywords = {name: field} | {f"{name}.{of}": given for of, given in field.get("fields", {}).items()}
     for keyword, given in keywords.items():
         if given.get("type") == "keyword" and set(given) <= {"type", "ignore_above"}:

@@ -1,4 +1,4 @@
-"""Tables of LanceDB, in folders on a disk or in object storage, and what the types of their columns mean here."""
+"""Search tables of LanceDB, in folders on a disk or in object storage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, T
 from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph.index"
-SETTLED = 64  # writes after which the pieces of a table are put together
+SETTLED = 64  # writes after which the pieces of a table are joined
 _DISTANCES = {"cosine": "cosine", "inner product": "dot", "l2": "l2"}
 _MISSING = re.compile(r"not found|does not exist|no such", re.IGNORECASE)
 OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -35,7 +35,13 @@ class LanceStore(Store):
     name = "LanceDB"
 
     def __init__(self, uri: str, *, timeout: float = 10.0, api_key: str | None = None) -> None:
-        """uri: a folder, or one in object storage such as s3://BUCKET/PATH; timeout: seconds of a search."""
+        """Prepare a connection.
+
+        Args:
+            uri: A folder, or one in object storage such as s3://BUCKET/PATH.
+            timeout: Seconds for a search.
+            api_key: The key, if any.
+        """
         self._uri, self._api_key = uri, api_key
         self.timeout = timedelta(seconds=timeout)
         self._database: Any = None
@@ -83,7 +89,10 @@ class LanceStore(Store):
 
 
 class LanceTable(Table):
-    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an index of the vectors."""
+    """A `Table`, searched exactly or by an index of its vectors.
+
+    The search is exact up to `search.exact_up_to` rows (EXACT), under filters, and without an index.
+    """
 
     def __init__(self, table: Any, attached: Attached, timeout: timedelta) -> None:
         self._table, self.attached, self._timeout = table, attached, timeout
@@ -125,7 +134,7 @@ class LanceTable(Table):
         return self._found(rows, vectors, documents)._replace(exact=not large)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
-        """See `Table.best`: by the BM25 of LanceDB."""
+        """Rank as `Table.best` does, by the BM25 of LanceDB."""
         with errors():
             searching = self._table.search(query, query_type="fts", fts_columns=self.attached.text).limit(depth)
             rows = self._read(searching, where, [self.attached.id], "_score")
@@ -172,7 +181,7 @@ class LanceTable(Table):
         return f"(NOT {part})"
 
     def leaf(self, condition: Exists | Compare) -> Bounds[str]:
-        """See `Language.leaf`. A null counts as a missing field."""
+        """Translate as `Language.leaf` does. A null counts as a missing field."""
         type = self._type(condition.path)
         if type is None or isinstance(type, str):
             return NEVER if type is None else UNKNOWN
@@ -187,7 +196,7 @@ class LanceTable(Table):
         return Bounds(met, met is not True and met) if isinstance(met, bool) else Bounds.exactly(f"({there} AND {met})")
 
     def _type(self, path: tuple[str, ...]) -> arrow.DataType | Literal["within text"] | None:
-        """Return the type of a field of the metadata; None if no field has that name."""
+        """Return the type of a field of the metadata, or None if no field has that name."""
         within = self._payload.path(path)
         if within is None or within[0] not in self._types:
             return None
@@ -206,7 +215,7 @@ class LanceTable(Table):
         return searching.select([*columns, *([score] if score else [])]).to_arrow(timeout=self._timeout)
 
     def _by_id(self, ids: Sequence[str], columns: list[str]) -> arrow.Table:
-        with errors():  # without a limit, as rows may share an id
+        with errors():  # without a limit, because rows may share an id
             return self._read(self._table.search(), self._among(ids), columns)
 
     def _among(self, ids: Sequence[str]) -> str:
@@ -231,7 +240,7 @@ class LanceTable(Table):
         return matrix
 
     def _found(self, rows: arrow.Table, vectors: bool, documents: bool) -> Found:
-        """Return what rows of `_columns` are; of several documents with one id, the first."""
+        """Return the contents of rows of `_columns`; of documents with one id, the first."""
         ids, read = self._ids(rows), {}
         if documents:
             given = rows.select(self._fields)
@@ -255,7 +264,7 @@ class LanceTable(Table):
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Raise our own errors instead of those of LanceDB, which are few and general."""
+    """Raise our own errors instead of LanceDB's, which are few and general."""
     try:
         yield
     except BoundaryMorphError:
@@ -282,8 +291,10 @@ def kind_of(type: arrow.DataType) -> str:
 
 
 def compared(column: str, type: arrow.DataType, condition: Compare) -> str | bool:
-    """Return an expression for a column that is not null; True if no expression can say it, False if nothing can
-    match."""
+    """Return an expression for a column that is not null.
+
+    It is True if no expression can say it, and False if no row can match.
+    """
     if arrow.types.is_large_list(type) or arrow.types.is_fixed_size_list(type):
         return True
     inner = type.value_type if arrow.types.is_list(type) else type
@@ -330,7 +341,7 @@ def literal(value: Scalar) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name in SQL, which must have no backtick."""
+    """Return a name in SQL; it must not contain a backtick."""
     return f"`{name}`"
 
 
@@ -362,7 +373,10 @@ def _in_text(type: arrow.DataType) -> arrow.DataType:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON, without the nulls that stand for missing fields, and with times in ISO 8601."""
+    """Return a value as JSON, with times in ISO 8601.
+
+    Nulls that stand for missing fields are left out.
+    """
     match value:
         case dict():
             return {name: plain(each) for name, each in value.items() if each is not None}

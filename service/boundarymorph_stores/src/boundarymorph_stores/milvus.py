@@ -1,6 +1,8 @@
-"""Collections of Milvus, and filters over their fields as its expressions, which differ in types, lists and missing
-fields, and between releases (`filters.bounds`). Strings are compared whole, so one with a NUL is found only if it is
-equal."""
+"""Search collections of Milvus, and filter them by its expressions.
+
+The expressions differ in types, lists and missing fields, and between releases (`filters.bounds`). Strings are compared
+whole, so a string with a NUL is found only if it is equal.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,15 @@ from boundarymorph.settings import Attached, StoreSettings, secret
 from boundarymorph_stores.milvus_connection import MilvusConnection, NotLoaded
 
 PROPERTY = "boundarymorph.index"
-SEARCH_LIMIT = 16_384  # documents per answer of Milvus; milvus-lite allows more, which is not used
+SEARCH_LIMIT = 16_384  # documents per answer of Milvus; we do not use that milvus-lite allows more
 IDS_AT_A_TIME = 10_000
 TEXTS_AT_A_TIME = 256
-ANSWER_BYTES = 64 * 2**20  # of vectors or texts; the server's default limit is 100 MB
-REQUEST_BYTES = 32 * 2**20  # of rows; the server's limit is 64 MB
-ROW_BYTES = 2**18  # of the largest row without its vector
+ANSWER_BYTES = 64 * 2**20  # bytes of vectors or texts per answer; the server's default limit is 100 MB
+REQUEST_BYTES = 32 * 2**20  # bytes of rows per request; the server's limit is 64 MB
+ROW_BYTES = 2**18  # bytes of the largest row without its vector
 MAX_ID_BYTES = 2_048
-MAX_BYTES = 65_535  # of a string in Milvus, and of JSON
-WIDEST = 32_768  # value of `ef`
+MAX_BYTES = 65_535  # most bytes of a string in Milvus, and of JSON
+WIDEST = 32_768  # largest value of `ef`
 DYNAMIC = "$meta"  # holds the fields of a document that are not in the schema
 WORDS, CONTENT = "words", "content"  # the field with Milvus's BM25, and that of the words
 _MARGIN = 20  # nominate 1/_MARGIN more, since half precision rounds the query
@@ -55,13 +57,21 @@ class MilvusStore(Store):
     dimensions = range(2, 32_769)
 
     def __init__(self, connection: MilvusConnection, consistency: str = "strong") -> None:
-        """consistency: of searches, and of reading their results."""
+        """Use a connection.
+
+        `consistency` is the level for searches, and for reading their results.
+        """
         self._connection, self._consistency = connection, consistency
 
     @classmethod
     def connect(cls, chosen: StoreSettings) -> MilvusStore:
-        """Return the store at milvus://HOST:PORT/DATABASE?consistency=LEVEL, milvuss:// with TLS, or milvus:///PATH.db
-        for milvus-lite here. Raises InvalidConfiguration."""
+        """Return the store at milvus://HOST:PORT/DATABASE?consistency=LEVEL.
+
+        The scheme milvuss:// uses TLS, and milvus:///PATH.db is milvus-lite in this process.
+
+        Raises:
+            InvalidConfiguration: If the url is malformed.
+        """
         scheme, _, address = chosen.url.get_secret_value().partition("://")
         address, _, query = address.partition("?")
         options = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
@@ -87,7 +97,7 @@ class MilvusStore(Store):
 
     def open(self, attached: Attached) -> MilvusTable:
         table = MilvusTable(self._connection, attached, self._consistency)
-        if attached.digest and table.about and not table.index:  # whose creation was interrupted
+        if attached.digest and table.about and not table.index:  # its creation was interrupted
             self._index(attached.table, orjson.loads(table.about)["kind"], words=table.words)
             table = MilvusTable(self._connection, attached, self._consistency)
         return table
@@ -108,7 +118,10 @@ class MilvusStore(Store):
         self._connection.close()
 
     def _index(self, table: str, kind: str, *, words: bool) -> None:
-        """Index the fields of a new collection, the vectors last, so that their index implies the others."""
+        """Index the fields of a new collection.
+
+        The vectors come last, so that their index implies the others.
+        """
         wanted = MilvusClient.prepare_index_params()
         if words:
             wanted.add_index(WORDS, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
@@ -118,8 +131,14 @@ class MilvusStore(Store):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a schema. type, element: Milvus's names, such as VARCHAR, the latter of an array's elements; size:
-    dimension of a vector, or most bytes of a string."""
+    """A field of a schema.
+
+    Attributes:
+        type: Milvus's name for the type, such as VARCHAR.
+        element: The type of an array's elements.
+        nullable: Whether it may be null.
+        size: The dimension of a vector, or most bytes of a string.
+    """
 
     type: str
     element: str = ""
@@ -128,7 +147,10 @@ class Field:
 
 
 class MilvusTable(Table):
-    """A `Table`, whose recall depends on the index of the vectors in Milvus; `stale` after a failed call."""
+    """A `Table`, whose recall depends on the index of the vectors in Milvus.
+
+    It is `stale` after a failed call.
+    """
 
     at_a_time = IDS_AT_A_TIME
 
@@ -168,8 +190,10 @@ class MilvusTable(Table):
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
     ) -> Found:
-        """See `Table.search`. More than SEARCH_LIMIT are fetched in pages or, if they are most, as the whole
-        collection."""
+        """Search as `Table.search` does.
+
+        More than SEARCH_LIMIT documents are fetched in pages or, if they are most of the collection, as the whole.
+        """
         filter = "" if where is True else where
         if vectors and self._halves:
             depth += depth // _MARGIN + 16
@@ -200,7 +224,7 @@ class MilvusTable(Table):
         return self._found(found, vectors, documents and not vectors)._replace(exact=None)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
-        """See `Table.best`: by the BM25 of Milvus."""
+        """Rank as `Table.best` does, by the BM25 of Milvus."""
         field, filter = str(self.attached.full_text), "" if where is True else where
         parameters = {"metric_type": "BM25", "params": {}}
         hits = self._hits([query], field, min(depth, SEARCH_LIMIT), filter, parameters)
@@ -213,7 +237,7 @@ class MilvusTable(Table):
         return self._found(found, vectors, documents)
 
     def check(self, document: Document) -> None:
-        """See `Table.check`: Milvus limits the length of strings and JSON."""
+        """Check as `Table.check` does: Milvus limits the length of strings and JSON."""
         for what, text, field in (
             ("id", document.id, self.attached.id),
             ("title", document.title or "", self.attached.title or ""),
@@ -272,7 +296,7 @@ class MilvusTable(Table):
     def _json(self, place: str, condition: Exists | Compare) -> Bounds[str]:
         exists = f"(exists {place})"
         if isinstance(condition, Exists):
-            return Bounds(True, exists)  # some releases say that a field that is null does not exist
+            return Bounds(True, exists)  # in some releases, a null field does not exist
         if condition.type == "null":
             return UNKNOWN
         if condition.comparison in _OPERATORS:
@@ -297,8 +321,10 @@ class MilvusTable(Table):
         return query.astype(np.float16) if self._halves else query
 
     def _parameters(self, depth: int) -> dict[str, Any]:
-        """Return the parameters of a search. The beam of HNSW is at least as wide as the depth, and by default twice as
-        wide."""
+        """Return the parameters of a search.
+
+        The beam of HNSW is at least as wide as the depth, and by default twice as wide.
+        """
         given = dict(self.attached.search)
         if self.index.get("index_type") == "HNSW":
             given["ef"] = min(WIDEST, max(depth, int(given.get("ef", 2 * depth))))
@@ -347,7 +373,10 @@ class MilvusTable(Table):
                 yield str(row[self.attached.id]), row
 
     def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
-        """Yield expressions that match the documents with these ids, without those that none can have."""
+        """Yield expressions that match the documents with these ids.
+
+        Ids that no document can have are left out.
+        """
         distinct = dict.fromkeys(ids)
         literals = list(filter(is_integer, distinct)) if self._numbers else list(map(quoted, distinct))
         for start in range(0, len(literals), at_a_time):
@@ -377,7 +406,10 @@ class MilvusTable(Table):
             raise
 
     def _matrix(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.floating]:
-        """Return the (n, d) vectors of n rows that include them, float16 if they are kept or were written as such."""
+        """Return the (n, d) vectors of n rows that include them.
+
+        They are float16 if they are stored or were written as such.
+        """
         values = [row[self.attached.vector] for row in rows]
         if self._halves:  # bytes from a search, a list of bytes from a query
             parts = [value[0] if isinstance(value, list) else value for value in values]
@@ -390,7 +422,10 @@ class MilvusTable(Table):
         return Found(list(rows), self._matrix(list(rows.values())) if vectors else None, read)
 
     def _document(self, id: str, row: Mapping[str, Any]) -> Document:
-        """Return a row as a document, without null fields in its metadata; an empty title counts as no title."""
+        """Return a row as a document, without null fields in its metadata.
+
+        An empty title counts as no title.
+        """
         given = {name: _plain(value) for name, value in row.items() if value is not None or name not in self._fields}
         title = self.attached.title
         return self._payload.document(id, given | {title: given.get(title) or None} if title else given)
@@ -450,7 +485,7 @@ def quoted(text: str) -> str:
 
 
 def joined(by: str, parts: Sequence[str]) -> str:
-    """Join expressions into a balanced tree, since parsers limit the depth."""
+    """Join expressions into a balanced tree, because parsers limit the depth."""
     pieces = sorted(set(parts))
     while len(pieces) > 1:
         pairs = [pieces[start : start + 2] for start in range(0, len(pieces), 2)]
@@ -459,7 +494,7 @@ def joined(by: str, parts: Sequence[str]) -> str:
 
 
 def _nullable(name: str, field: Field, bounds: Bounds[str]) -> Bounds[str]:
-    """Account for a field that may be null, which is treated like a missing one."""
+    """Account for a field that may be null, which counts as a missing one."""
     if not field.nullable:
         return bounds
     there = f"({name} is not null)"
@@ -500,7 +535,7 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
     if comparison != "in":
         operator = _OPERATORS[comparison]
         met: str | bool = f"({name} {operator} {listed})"
-        possible: str | bool = f"({name} {operator[0]}= {listed})"  # as Milvus rounds the bound of a FLOAT, too
+        possible: str | bool = f"({name} {operator[0]}= {listed})"  # because Milvus also rounds the bound of a FLOAT
     elif type in ("FLOAT", "DOUBLE"):
         possible = met = joined("or", [f"({name} == {literal})" for literal in literals])
     else:
@@ -509,7 +544,7 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
 
 
 def _literal(value: Scalar) -> str | None:
-    """Return a value as a literal; None for numbers that not all releases read alike."""
+    """Return a value as a literal, or None for numbers that releases read differently."""
     match value:
         case str():
             return quoted(value)

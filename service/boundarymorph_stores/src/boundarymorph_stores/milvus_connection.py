@@ -1,4 +1,4 @@
-"""A connection to Milvus, made on demand, with timeouts and with our own errors."""
+"""Connect to Milvus on demand, with timeouts and with our own errors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ _URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A release of Milvus. version: major and minor number; lite: milvus-lite, which has its own version numbers."""
+    """A release of Milvus, as major and minor number.
+
+    `lite` is milvus-lite, which has its own version numbers.
+    """
 
     version: tuple[int, int]
     lite: bool = False
 
     @classmethod
     def of(cls, name: str) -> Server:
-        """Parse a version string: `v2.5.4`, `v2.3.5-lite` (a server that pip installs), `milvus_lite-3.2.2`."""
+        """Parse `v2.5.4`, `v2.3.5-lite` (a server that pip installs) or `milvus_lite-3.2.2`."""
         found = re.search(r"(\d+)\.(\d+)", name)
         numbers = (int(found[1]), int(found[2])) if found else (0, 0)
         return cls(numbers, lite=name.startswith("milvus_lite"))
@@ -55,14 +58,25 @@ class NotLoaded(RetrieverUnavailable):
 
 
 class MilvusConnection:
-    """Calls methods of a `MilvusClient`, each for up to `timeout` seconds; connecting may take as long again.
-    Thread-safe. After a connection broke, one call at a time tries Milvus and the others fail at once, until a call
-    succeeds. Raises RetrieverUnavailable, RetrieverFailed if the token is rejected, and UnknownIndex if the collection
-    does not exist."""
+    """Calls methods of a `MilvusClient`, each for up to `timeout` seconds. Thread-safe.
+
+    Connecting may take as long again. After a connection broke, one call at a time tries Milvus and the others fail at
+    once, until a call succeeds. Raises RetrieverUnavailable, RetrieverFailed if the token is rejected, and UnknownIndex
+    if the collection does not exist.
+    """
 
     def __init__(self, url: str, *, token: str | None = None, database: str = "", timeout: float = 10.0) -> None:
-        """url: http://HOST:PORT, https://..., or PATH.db for milvus-lite here. Does not connect yet. Raises
-        InvalidConfiguration."""
+        """Prepare a client; it does not connect yet.
+
+        Args:
+            url: http://HOST:PORT, https://..., or PATH.db for milvus-lite in this process.
+            token: The credentials, if any.
+            database: The name of the database.
+            timeout: Seconds for a call.
+
+        Raises:
+            InvalidConfiguration: If the url is malformed.
+        """
         if not _URL.fullmatch(url):
             raise InvalidConfiguration("the URL of Milvus must be milvus://HOST:PORT, milvuss:// or milvus:///PATH.db")
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # `call` raises what pymilvus would log
@@ -81,7 +95,10 @@ class MilvusConnection:
             return getattr(self._connected(), method)(*args, timeout=self.timeout, **options)
 
     def pages(self, method: str, /, *args: Any, **options: Any) -> Iterator[Any]:
-        """Yield the pages of the iterator that this method of `MilvusClient` returns; `timeout` applies to each."""
+        """Yield the pages of the iterator that a method of `MilvusClient` returns.
+
+        `timeout` applies to each page.
+        """
         iterator = self.call(method, *args, **options)
         try:
             while True:
@@ -106,7 +123,10 @@ class MilvusConnection:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let a single call through during an outage: pymilvus reconnects for failed calls one after the other."""
+        """Let a single call through during an outage.
+
+        pymilvus reconnects for failed calls one after the other.
+        """
         outage = self._outage
         if outage is None:
             yield

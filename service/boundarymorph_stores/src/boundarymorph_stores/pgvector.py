@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL with the extension pgvector."""
+"""Search tables of PostgreSQL with the extension pgvector."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from boundarymorph.settings import Attached, StoreSettings
 
 SCAN = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": 1_000, "hnsw.max_scan_tuples": 200_000}
 SCAN |= {"hnsw.scan_mem_multiplier": 16}
-LONGEST_NAME = 63  # of a table, in letters
+LONGEST_NAME = 63  # most letters of a table's name
 MOST_INDEXED = 4_000  # dimensions of an HNSW index of halfvec
-NUL = b"\\u0000"  # in JSON
-HEADER = 4  # bytes of a vector before its numbers: its dimension, and two that are unused
+NUL = b"\\u0000"  # a NUL in JSON
+HEADER = 4  # bytes of a vector before its numbers: its dimension, and two unused ones
 _DISTANCES = {"cosine": "<=>", "inner product": "<#>", "l2": "<->"}
 _NUMBERS = {"vector": ">f4", "halfvec": ">f2"}
 _INTEGERS = {"int2": 15, "int4": 31, "int8": 63}
@@ -65,7 +65,13 @@ class PgvectorStore(Store):
     dimensions = range(1, 16_001)  # of halfvec
 
     def __init__(self, url: str, *, timeout: float = 10.0, connections: int = 16) -> None:
-        """url: as libpq takes it; timeout: seconds of a connection or of a statement."""
+        """Prepare connections; it does not connect yet.
+
+        Args:
+            url: The address as libpq takes it.
+            timeout: Seconds for a connection or a statement.
+            connections: Most connections.
+        """
         self._url, self._timeout = url, timeout
         self._idle: list[psycopg.Connection[Any]] = []
         self._places = threading.BoundedSemaphore(connections)
@@ -122,7 +128,7 @@ class PgvectorStore(Store):
     def read(
         self, query: str, values: Sequence[Any] | Mapping[str, Any], scan: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of a query. scan: parameters of the server for it."""
+        """Return the rows of a query. `scan` has parameters of the server for it."""
 
         def rows(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:
             for name, value in (scan or {}).items():
@@ -132,7 +138,10 @@ class PgvectorStore(Store):
         return self.run(rows)
 
     def run(self, statements: Callable[[psycopg.Cursor[Any]], Answer]) -> Answer:
-        """Run statements in a transaction. On an idle connection that the server has ended they are run again."""
+        """Run statements in a transaction.
+
+        If the server has ended an idle connection, they are run again.
+        """
 
         def run(connection: psycopg.Connection[Any]) -> Answer:
             with self._cut(connection), connection.transaction(), connection.cursor(binary=True) as cursor:
@@ -148,7 +157,7 @@ class PgvectorStore(Store):
                 except psycopg.OperationalError as error:
                     ended = error.sqlstate is None or error.sqlstate.startswith("57P")
                     if not ended or time.monotonic() - began > self._timeout / 2:
-                        raise  # not as an idle connection fails that a server ended when it was restarted
+                        raise  # not the error of an idle connection after a restart of the server
             return self._kept(self._connected(), run)
 
     def close(self) -> None:
@@ -166,7 +175,7 @@ class PgvectorStore(Store):
         )
 
     def _kept(self, connection: psycopg.Connection[Any], run: Callable[[psycopg.Connection[Any]], Answer]) -> Answer:
-        """Run something on a connection, and keep it unless it broke."""
+        """Run a function on a connection, and keep the connection unless it broke."""
         try:
             return run(connection)
         finally:
@@ -177,7 +186,10 @@ class PgvectorStore(Store):
 
     @contextmanager
     def _cut(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Cut the connection if the server does not end a statement itself, with time for its answer to arrive."""
+        """Cut the connection if the server does not end a statement in time.
+
+        The answer has some time to arrive.
+        """
         with socket.socket(fileno=os.dup(connection.fileno())) as door:
             timer = threading.Timer(2 * self._timeout, door.shutdown, [socket.SHUT_RDWR])
             timer.start()
@@ -211,8 +223,10 @@ class PgvectorStore(Store):
 
 
 class PgvectorTable(Table):
-    """A `Table`. Exact up to `search.exact_up_to` rows (EXACT), under filters, and without an HNSW index; else by an
-    iterative scan of it."""
+    """A `Table`, searched exactly or by an iterative scan of its HNSW index.
+
+    The search is exact up to `search.exact_up_to` rows (EXACT), under filters, and without such an index.
+    """
 
     at_a_time = 10_000
 
@@ -250,7 +264,7 @@ class PgvectorTable(Table):
         approximate = where is True and self._indexed and self._estimate > int(self._search["exact_up_to"])
         literal = "[" + ",".join(map(repr, query.tolist())) + "]"
         distance = f"{self._vector} {_DISTANCES[self.attached.distance]} %s::{self._type}"
-        order = distance if approximate else f"({distance}) + 0"  # which no index can sort by
+        order = distance if approximate else f"({distance}) + 0"  # no index can sort by this
         chosen = Where("true") if where is True else where
         rows = self._store.read(
             f"SELECT {self._columns(vectors, documents)} FROM {self._table} WHERE {self._there.text} AND {chosen.text} "
@@ -261,7 +275,7 @@ class PgvectorTable(Table):
         return self._found(rows, vectors, documents)._replace(exact=not approximate)
 
     def best(self, query: str, depth: int, where: Any) -> Mapping[str, float]:
-        """See `Table.best`: by ts_rank_cd, for documents with any of the words."""
+        """Rank as `Table.best` does, by ts_rank_cd, documents with any of the words."""
         column, chosen = _quoted(str(self.attached.full_text)), Where("true") if where is True else where
         rows = self._store.read(
             f"SELECT {self._id}::text, ts_rank_cd({column}, words) AS rank FROM {self._table}, "
@@ -279,7 +293,7 @@ class PgvectorTable(Table):
         return {id: int(length) for id, length in self._rows(ids, f"{self._id}::text, {lengths}")}
 
     def check(self, document: Document) -> None:
-        """See `Table.check`: PostgreSQL keeps no NUL."""
+        """Check as `Table.check` does: PostgreSQL cannot store a NUL."""
         metadata = canonical(document, dict(document.metadata))
         if "\0" in document.id + document.text + (document.title or "") or NUL in metadata.replace(rb"\\", b""):
             raise InvalidInput(f"the document {document.id!r} has a NUL character, which PostgreSQL cannot keep")
@@ -356,7 +370,10 @@ class PgvectorTable(Table):
         return int(rows[0][0]) if rows else 1
 
     def _columns(self, vectors: bool, documents: bool) -> str:
-        """Return expressions for the id and the vector of a row, and for the texts and metadata of its document."""
+        """Return expressions for the id and vector of a row, and the parts of its document.
+
+        The parts are its texts and metadata.
+        """
         columns = [f"{self._id}::text", self._vector if vectors else "NULL"]
         return ", ".join([*columns, *(f"{each}::text" for each in self._of_document if documents)])
 
@@ -365,7 +382,7 @@ class PgvectorTable(Table):
         return f"{_quoted(name)}::jsonb" if _kind(self._types[name]) == "json" else f"to_jsonb({_quoted(name)})"
 
     def _found(self, rows: Sequence[Sequence[Any]], vectors: bool, documents: bool) -> Found:
-        """Return what rows of `_columns` are; of several documents with one id, the first."""
+        """Return the contents of rows of `_columns`; of documents with one id, the first."""
         named = [row for row in reversed(rows) if documents and row[0] is not None]
         read = {row[0]: self._document(row[0], row[2:]) for row in named}
         return Found([row[0] for row in rows], self._matrix([row[1] for row in rows]) if vectors else None, read)

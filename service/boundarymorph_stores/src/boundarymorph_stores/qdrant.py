@@ -1,4 +1,4 @@
-"""Collections of Qdrant."""
+"""Search collections of Qdrant."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from boundarymorph.retrieval.stores.table import EXACT, Found, Payload, Store, T
 from boundarymorph.settings import Attached, StoreSettings, secret
 
 ABOUT = "boundarymorph"
-NODE = "_node_content"  # where LlamaIndex keeps texts, in JSON
-ANSWER_BYTES = 512 * 2**20  # of a pool of vectors; gRPC's own limit is 4 MiB
+NODE = "_node_content"  # field in which LlamaIndex stores texts, in JSON
+ANSWER_BYTES = 512 * 2**20  # bytes of a pool of vectors; gRPC's own limit is 4 MiB
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
@@ -42,7 +42,7 @@ class QdrantStore(Store):
 
     @classmethod
     def connect(cls, chosen: StoreSettings) -> QdrantStore:
-        """Return the store at qdrant://HOST:PORT, qdrants:// with TLS, or qdrant:///PATH for a folder."""
+        """Return the store at qdrant://HOST:PORT, qdrants:// (TLS) or qdrant:///PATH for a folder."""
         scheme, _, address = chosen.url.get_secret_value().partition("://")
         with errors():
             if address.startswith("/"):
@@ -63,7 +63,7 @@ class QdrantStore(Store):
             return [described.name for described in self.client.get_collections().collections]
 
     def columns(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """See `Store.columns`. The fields of a collection are those of one of its points."""
+        """Yield as `Store.columns` does. The fields of a collection are those of one of its points."""
         with errors():
             for name in self.names():
                 points, _ = self.client.scroll(name, limit=1, with_vectors=True)
@@ -78,7 +78,7 @@ class QdrantStore(Store):
         with errors():
             collection = self.client.get_collection(attached.table)
         described = collection.config.params.vectors
-        if isinstance(described, dict) and "" in described:  # as LangChain names the only one
+        if isinstance(described, dict) and "" in described:  # LangChain gives the only vector this name
             described = described[""]
         named: Mapping[str, Any] = described if isinstance(described, dict) else {"vector": described}
         parameters = named.get(attached.vector)
@@ -112,8 +112,10 @@ class QdrantStore(Store):
 
 
 class QdrantTable(Table):
-    """A `Table`. Exact up to `search.exact_up_to` points (EXACT) and under filters. An attached id of "id" is that of
-    the point; any other is a field of the payload."""
+    """A `Table`, exact up to `search.exact_up_to` points (EXACT) and under filters.
+
+    An attached id of "id" is the id of the point; any other is a field of the payload.
+    """
 
     def __init__(
         self, client: QdrantClient, attached: Attached, dimension: int, using: str | None, about: str = ""
@@ -152,7 +154,7 @@ class QdrantTable(Table):
         return self._found(self._points(ids, vectors=vectors), vectors, documents)
 
     def check(self, document: Document) -> None:
-        """See `Table.check`: where the ids are those of points, they are numbers or UUIDs."""
+        """Check as `Table.check` does: ids of points are numbers or UUIDs."""
         if self._point(document.id) is None:
             raise InvalidInput(f"{document.id!r} cannot be the id of a point in Qdrant, which is a number or a UUID")
 
@@ -183,7 +185,10 @@ class QdrantTable(Table):
         return models.Filter(must_not=[part])
 
     def leaf(self, condition: Exists | Compare) -> Bounds[Any]:
-        """See `Language.leaf`. Strings have no order there, and null is not told from a missing field."""
+        """Translate as `Language.leaf` does.
+
+        Strings have no order there, and a null is the same as a missing field.
+        """
         path = self._payload.path(condition.path)
         if path is None:
             return NEVER
@@ -215,7 +220,7 @@ class QdrantTable(Table):
             return self._client.retrieve(self.attached.table, known, with_vectors=wanted) if known else []
 
     def _point(self, id: str) -> int | str | None:
-        """Return the id of the point of a document; None if no point can have it."""
+        """Return the id of the point of a document, or None if no point can have it."""
         if self._own:
             return str(uuid5(NAMESPACE_OID, id))
         return int(id) if is_integer(id) and 0 <= int(id) < 2**64 else id if is_uuid(id) else None
@@ -253,11 +258,11 @@ class QdrantTable(Table):
         return Found([id for id, _ in rows], matrix, read)
 
     def _vector(self, point: Any) -> Any:
-        """Return the vector of a point that was read with it; None if it has none of the name."""
+        """Return the vector of a point, or None if it has no vector of this name."""
         return point.vector if self._using is None else (point.vector or {}).get(self._using)
 
     def _id(self, point: Any) -> str | None:
-        """Return the id of a point; None if its payload has none."""
+        """Return the id of a point, or None if its payload has none."""
         id = point.id if self._key is None else (point.payload or {}).get(self._key)
         return None if id is None else str(id)
 
@@ -284,5 +289,5 @@ def errors() -> Iterator[None]:
 
 
 def _key(path: Sequence[str]) -> str:
-    """Return the key of a field at a path, whose names have no quotes."""
+    """Return the key of a field at a path, whose names contain no quotes."""
     return ".".join(f'"{name}"' if "." in name else name for name in path)

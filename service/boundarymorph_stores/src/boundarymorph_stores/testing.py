@@ -1,4 +1,4 @@
-"""What every index over a table of a store does: the same as the local index over the same documents.
+"""Test an index over a table of a store against the local index over the same documents.
 
 A test class inherits and provides `index`, which holds DOCUMENTS with their VECTORS, and `halves`, whether the vectors
 there are float16. The same class over a local index tests the tests.
@@ -111,7 +111,7 @@ def local_index(folder: Path, documents: list[Document] = DOCUMENTS) -> LocalInd
 
 
 class StoreContract:
-    """documents: those in the index."""
+    """The tests of an index that holds `documents`."""
 
     halves: bool = False
     documents: ClassVar[list[Document]] = DOCUMENTS
@@ -134,7 +134,7 @@ class StoreContract:
     def test_filters_mean_what_they_mean_everywhere(self, index: Index) -> None:
         for number, filter in enumerate(FILTERS):
             expected = {each.id for each in self.documents if Filter(filter).matches(each.metadata)}
-            for depth in (3, COUNT)[number % 10 > 0 :]:  # a request costs some servers' stand-ins much
+            for depth in (3, COUNT)[number % 10 > 0 :]:  # a request takes long in the fakes of some servers
                 pool = index.retrieve(Search("", depth, QUERIES[0], filter=filter)).pool
                 assert len(pool) == min(depth, len(expected)), filter
                 assert expected.issuperset(pool.ids), filter
@@ -206,7 +206,7 @@ FLAWED: list[tuple[str | None, str | None, list[float]]] = [
 
 
 class Flaws:
-    """Of `flawed`: an index with FLAWED, without those that the store refuses (`refused`)."""
+    """The tests of `flawed`, an index with FLAWED without the documents that the store refuses."""
 
     refused: ClassVar[set[str]] = set()
 
@@ -234,7 +234,7 @@ class Flaws:
 
 
 class ReadOnly:
-    """Of tables of one's own."""
+    """The tests of existing tables."""
 
     def test_nothing_is_changed(self, index: Index) -> None:
         for change in (

@@ -1,4 +1,7 @@
-"""The selectors that are compared, in files with CONTESTANTS. A new file is named below."""
+"""List the selectors that are compared, in files with CONTESTANTS.
+
+A new file is named below.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def chosen(names: Sequence[str]) -> list[Contestant]:
-    """Return contestants by name, by group, as NAME@n for a product method in rounds of n, or NAME@auto. Raises
-    InvalidInput."""
+    """Return contestants by name or by group.
+
+    NAME@n is a product method in rounds of n, and NAME@auto one in growing rounds.
+
+    Raises:
+        InvalidInput: For an unknown name.
+    """
     found: dict[str, Contestant] = {}
     for name in (member for given in names for member in GROUPS.get(given, (given,))):
         base, _, batch = name.partition("@")

@@ -1,7 +1,7 @@
-"""The baselines: orders without calls, the head of an order, searches of the pool's graph, and BAGEL (paper app. D.2).
+"""Define the baselines: orders without calls, heads of orders, graph searches, and BAGEL.
 
-RGS: Xu et al. 2025. GAR: MacAvaney, Tonellotto and Macdonald 2022, algorithm 1. Quam: Rathee, MacAvaney and Anand 2025,
-algorithm 1. BAGEL: Kim et al. 2026.
+They are those of the paper (app. D.2). RGS: Xu et al. 2025. GAR: MacAvaney, Tonellotto and Macdonald 2022, algorithm 1.
+Quam: Rathee, MacAvaney and Anand 2025, algorithm 1. BAGEL: Kim et al. 2026.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from boundarymorph_evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph_evaluation.methods.morph import BETAS, drive
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 
-ABOUT = "Gaussian process without a prior, searching for the highest scores"  # of BAGEL
+ABOUT = "Gaussian process without a prior, searching for the highest scores"  # describes BAGEL
 
 
 @dataclass(frozen=True)
 class Mips(ScoringMethod):
-    """The retriever's own order: what one gets without a cross-encoder."""
+    """The retriever's own order, without a cross-encoder."""
 
     uses_budget = False
 
@@ -34,7 +34,7 @@ class Mips(ScoringMethod):
 
 @dataclass(frozen=True)
 class Bm25(ScoringMethod):
-    """BM25 as a re-ranking of the pool: a lexical floor. Equal scores go by retrieval rank."""
+    """BM25 as a re-ranking of the pool, a lexical floor. Equal scores go by retrieval rank."""
 
     uses_budget = False
     requires = frozenset({"bm25"})
@@ -54,11 +54,15 @@ class SingleStage(ScoringMethod):
 
 @dataclass(frozen=True)
 class Rgs(ScoringMethod):
-    """degree: R, of the graph and so of every expansion; seed_div: B / seed_div calls go to the head of the retrieval;
-    frac: the queue holds at most max(seeds, frac B) documents.
+    """Expand the best document of a queue: its unscored neighbours are scored, nearest first.
 
-    The best document of the queue is expanded: its unscored neighbours are scored, nearest first, and queued. Where
-    the queue runs dry before the budget, the remaining calls follow the retrieval order; the paper does not say.
+    They are then queued. If the queue is empty before the budget is used up, the remaining calls follow the retrieval
+    order; the paper does not say.
+
+    Attributes:
+        degree: R, of the graph and so of every expansion.
+        seed_div: B / seed_div calls are for the head of the retrieval.
+        frac: The queue holds at most max(seeds, frac B) documents.
     """
 
     degree: int = 10
@@ -86,10 +90,14 @@ class Rgs(ScoringMethod):
 
 @dataclass(frozen=True)
 class Gar(ScoringMethod):
-    """neighbours: of a document in the corpus graph (exact cosine, within the pool); batch: documents scored in turn.
+    """Score batches alternately from the retrieval order and from the frontier.
 
-    Batches come alternately from the retrieval order and from the frontier, the unscored neighbours of what was
-    scored; a document of the frontier is worth the best score among those whose neighbour it is.
+    The frontier is the unscored neighbours of scored documents. A document of the frontier is worth the best score
+    among those whose neighbour it is.
+
+    Attributes:
+        neighbours: Neighbours of a document in the corpus graph (exact cosine, within the pool).
+        batch: Documents scored in turn.
     """
 
     neighbours: int = 16
@@ -110,7 +118,7 @@ class Gar(ScoringMethod):
         return problem.banded()
 
     def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(N,) of documents at the frontier; -inf of others."""
+        """Return (N,) worths of documents at the frontier; -inf for others."""
         near, _ = problem.neighbourhood.nearest(self.neighbours)
         worth = np.full(len(scores), -np.inf)
         for document in problem.calls:
@@ -120,11 +128,14 @@ class Gar(ScoringMethod):
 
 @dataclass(frozen=True)
 class Quam(Gar):
-    """neighbours, batch: as for GAR; leaders: s, how many of the best scored documents form the set S.
+    """GAR, with the affinity of a frontier document d to a set S of the best scored documents.
 
-    As GAR, but a document d of the frontier is worth its affinity to the whole of S: the sum over those d' in S whose
-    neighbour d is of f(d, d') R(d'). The affinity f is the cosine, and R, the relevance of d' within S, is its share
-    of the scores of S: the softmax of log-probabilities, which is what the method's own rerankers answer.
+    The affinity is the sum over those d' in S whose neighbour d is of f(d, d') R(d'). Here f is the cosine, and R, the
+    relevance of d' within S, is its share of the scores of S: the softmax of log-probabilities, which the method's own
+    rerankers answer.
+
+    Attributes:
+        leaders: s, the number of documents in S.
     """
 
     leaders: int = 30
@@ -143,7 +154,10 @@ class Quam(Gar):
 
 @dataclass(frozen=True)
 class Hybrid(ScoringMethod):
-    """method: as it is, in place of the retriever's order with that of reciprocal ranks of similarity and BM25."""
+    """A method on the order of reciprocal ranks of similarity and BM25.
+
+    That order replaces the retriever's.
+    """
 
     method: ScoringMethod
 
@@ -159,14 +173,14 @@ class Hybrid(ScoringMethod):
 
 @dataclass(frozen=True)
 class HybridOrder(Hybrid):
-    """That order alone."""
+    """The order of reciprocal ranks of similarity and BM25 alone."""
 
     uses_budget = False
 
 
 @dataclass(frozen=True)
 class Fusion(ScoringMethod):
-    """The combination of similarity and BM25 by which relevance to people is read, on its own."""
+    """The combination of similarity and BM25 that estimates relevance to people, on its own."""
 
     uses_budget = False
     requires = frozenset({"bm25"})
@@ -177,8 +191,10 @@ class Fusion(ScoringMethod):
 
 @dataclass(frozen=True)
 class Rocchio(ScoringMethod):
-    """Relevance feedback (Rocchio 1971): the query's vector plus `share` of the mean of the first B, weighted by their
-    scores. All documents are ranked by the sum."""
+    """Relevance feedback (Rocchio 1971).
+
+    The query's vector plus `share` of the mean of the first B, weighted by their scores, ranks all documents.
+    """
 
     share: float = 0.75
 
@@ -192,9 +208,12 @@ class Rocchio(ScoringMethod):
 
 @dataclass(frozen=True)
 class Feedback(ScoringMethod):
-    """Qdrant's relevance feedback, the strategy "naive": all documents are ranked by their similarity to the query plus
-    c times a sum over pairs of the best and the worst of the first B. A pair adds the difference of its scores to the
-    power b, times the similarity to its better document less the similarity to its worse one. pairs: the most."""
+    """Qdrant's relevance feedback, the strategy "naive".
+
+    All documents are ranked by their similarity to the query plus c times a sum over at most `pairs` pairs of the best
+    and the worst of the first B. A pair adds the difference of its scores to the power b, times the similarity to its
+    better document less the similarity to its worse one.
+    """
 
     b: float
     c: float
@@ -213,7 +232,10 @@ class Feedback(ScoringMethod):
 
 @dataclass(frozen=True, slots=True)
 class WarmStarted:
-    """An acquisition: the first `warm` documents of the retrieval, then UCB, whose annealing starts there."""
+    """An acquisition: the first `warm` documents of the retrieval, then UCB.
+
+    Its annealing starts there.
+    """
 
     warm: int
     then: UpperConfidenceBound
@@ -229,10 +251,14 @@ class WarmStarted:
 
 @dataclass(frozen=True)
 class Bagel(ScoringMethod):
-    """beta0: weight of the uncertainty, annealed as beta0 / sqrt(t + 1), t counting the acquisition steps from 0.
+    """BAGEL, with the first B/2 calls, rounded down, for the head of the retrieval.
 
-    The first B/2 calls, rounded down, go to the head of the retrieval. Pool, kernel, bandwidth, query anchor,
-    standardisation and conventions are BoundaryMORPH's; prior, acquisition and warm start are what differs.
+    Pool, kernel, bandwidth, query anchor, standardisation and conventions are BoundaryMORPH's; prior, acquisition and
+    warm start differ.
+
+    Attributes:
+        beta0: Weight of the uncertainty, annealed as beta0 / sqrt(t + 1), where t counts the acquisition steps from 0.
+        kernel: The kernel.
     """
 
     beta0: float = 1.0
@@ -241,7 +267,7 @@ class Bagel(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         acquisition = WarmStarted(problem.budget // 2, UpperConfidenceBound(self.beta0))
         config = SelectionConfig(prior="zero", kernel=self.kernel, acquisition=acquisition)
-        session = Session.of(problem.pool, budget=problem.budget, k=1, method=config)  # which it does not read
+        session = Session.of(problem.pool, budget=problem.budget, k=1, method=config)  # BAGEL does not read it
         drive(session, problem)
         return np.argsort(-session.belief.mean, kind="stable")
 

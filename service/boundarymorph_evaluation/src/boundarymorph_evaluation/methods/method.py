@@ -1,4 +1,4 @@
-"""What a selector is, to the evaluation."""
+"""Define a selector, as the evaluation sees it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 
 
 class ScoringMethod(ABC):
-    """A selector with all its settings made; usually a frozen dataclass whose fields are the settings. Most buy scores,
-    and answer for every k at once.
+    """A selector with all its settings made, usually a frozen dataclass of settings.
 
-    uses_budget, uses_k: False where the answer is the same whatever B or k is, so that it is computed once.
-    requires: keys of a table (`tables.COLUMNS`), or "texts", without which it cannot run.
+    Most of them use scores, and answer for every k at once.
+
+    Attributes:
+        uses_budget: False if the answer is the same for every B, so that it is computed once.
+        uses_k: False if the answer is the same for every k.
+        requires: Keys of a table (`tables.COLUMNS`), or "texts", without which it cannot run.
     """
 
     uses_budget: ClassVar[bool] = True
@@ -24,16 +27,24 @@ class ScoringMethod(ABC):
 
     @abstractmethod
     def rank(self, problem: SelectionProblem) -> Ranking:
-        """All N positions, best first. The chosen set is the first k; the rest matters where a set of another size is
-        cut from the same run."""
+        """Return all N positions, best first.
+
+        The chosen set is the first k. The rest matters if a set of another size is cut from the same run.
+        """
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A line of the tables: one method, or one with a grid of settings, of which each budget gets the best.
+    """A line of the tables: a method, or a method with a grid of settings.
 
-    name: as given to --methods; title: as printed; settings: the method with each of its settings; about: what it
-    does, in a line; ours: shipped in the product, so with the same constants on all data.
+    Of a grid, each budget gets the best setting.
+
+    Attributes:
+        name: The name for --methods.
+        title: The name in the tables.
+        settings: The method with each of its settings.
+        about: Its description in a line.
+        ours: Whether it is shipped in the product, and so has the same constants on all data.
     """
 
     name: str

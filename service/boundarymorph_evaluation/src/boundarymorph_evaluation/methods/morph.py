@@ -1,4 +1,4 @@
-"""The product's own selectors, driven as the service drives them, and the paper's ablations of them."""
+"""Run the product's own selectors as the service does, and the paper's ablations of them."""
 
 from __future__ import annotations
 
@@ -29,21 +29,28 @@ KERNEL = "the paper's method with another covariance"
 _PAPER = SelectionConfig()
 Order: TypeAlias = Literal["scores", "ranked", "bm25"]
 PRODUCT: dict[str, Config] = {HUMAN: HUMAN_CONFIG, **METHODS}
-ROUND = 5  # documents at a time of lexical methods
-ROUNDS = 3  # of the default, as in the service
+ROUND = 5  # documents per round of lexical methods
+ROUNDS = 3  # rounds of the default, as in the service
 
 
 def drive(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
-    """Play a session to its end, in rounds of `batch` calls. Without a batch, there are `rounds` rounds, or growing
-    ones."""
+    """Run a session to its end, in rounds of `batch` calls.
+
+    Without a batch, there are `rounds` rounds, or growing ones.
+    """
     while (asked := session.ask(batch) if batch else session.ask_round(rounds)).size:
         session.tell(asked, problem.score(asked))
 
 
 @dataclass(frozen=True)
 class Morph(ScoringMethod):
-    """A Session. config: as for the service; batch: documents in a round; rounds: without it, how many there
-    are, None for rounds that grow."""
+    """A Session.
+
+    Attributes:
+        config: As in the service.
+        batch: Documents per round.
+        rounds: Number of rounds without a batch; None for rounds that grow.
+    """
 
     config: Config = field(default_factory=SelectionConfig)
     batch: int | None = 1
@@ -58,13 +65,15 @@ class Morph(ScoringMethod):
         return _ranking(session)
 
 
-SERVED = Morph(HUMAN_CONFIG, batch=None, rounds=ROUNDS)  # what `POST /select` does with a budget
+SERVED = Morph(HUMAN_CONFIG, batch=None, rounds=ROUNDS)  # the method of `POST /select` with a budget
 
 
 @dataclass(frozen=True)
 class Extend(ScoringMethod):
-    """As `extend` of the clients: the first B of the retriever are scored, and a session that knows their scores infers
-    the others, without a call of its own. config: as for the service."""
+    """`extend` of the clients: the first B of the retriever are scored, and the others inferred.
+
+    A session that knows these scores makes no call of its own. `config` is as in the service.
+    """
 
     config: Config = HUMAN_CONFIG
 
@@ -78,7 +87,7 @@ class Extend(ScoringMethod):
 
 
 def _ranking(session: Session) -> Ranking:
-    """The chosen set, best first, and then the other documents by the mean of the belief."""
+    """Return the chosen set, best first, and then the other documents by the mean of the belief."""
     chosen = session.selection().documents
     rest = np.ones(len(session.pool), dtype=np.bool_)
     rest[chosen] = False
@@ -88,7 +97,10 @@ def _ranking(session: Session) -> Ranking:
 
 @dataclass(frozen=True)
 class MaximumSeeking(ScoringMethod):
-    """The paper's "without acquisition": UCB instead of the boundary, which knows nothing of k. beta0: as of BAGEL."""
+    """The paper's "without acquisition": UCB, which does not depend on k.
+
+    It replaces the boundary. `beta0` is as in BAGEL.
+    """
 
     beta0: float
 
@@ -98,9 +110,12 @@ class MaximumSeeking(ScoringMethod):
 
 @dataclass(frozen=True)
 class Independent(ScoringMethod):
-    """The paper's boundary rule without a field: LUCB on independent arms (Kalyanakrishnan et al. 2012; sec. 3.3), with
-    the percentile prior and one common uncertainty. It is the idea of AcuRank, whose listwise beliefs a table of
-    pointwise scores cannot replay. The common level of the residuals is learnt; documents share nothing else."""
+    """The paper's boundary rule without a field: LUCB on independent arms.
+
+    The rule (Kalyanakrishnan et al. 2012; sec. 3.3) has the percentile prior and one common uncertainty. It is the idea
+    of AcuRank, whose listwise beliefs a table of pointwise scores cannot replay. The common level of the residuals is
+    learnt; documents share nothing else.
+    """
 
     uses_k = True
 
@@ -140,7 +155,7 @@ def _product() -> tuple[Contestant, ...]:
 
 
 def in_rounds(contestant: Contestant, batch: int | None) -> Contestant:
-    """The same product method with rounds of several documents, or growing ones."""
+    """Return the same product method with rounds of several documents, or growing ones."""
     settings = [
         replace(method, batch=batch, rounds=None) for method in contestant.settings if isinstance(method, Morph)
     ]
@@ -180,7 +195,11 @@ CONTESTANTS = (
 
 @dataclass(frozen=True)
 class Lexical(ScoringMethod):
-    """order: the known part of a retriever's ranking: its scores, its order alone, or nothing, where BM25 ranks."""
+    """A selection by lexical vectors.
+
+    `order` is the known part of a retriever's ranking: its scores, its order alone, or nothing, in which case BM25
+    ranks.
+    """
 
     order: Order
 
@@ -198,7 +217,7 @@ class Lexical(ScoringMethod):
         return original[ranking]
 
     def _pool(self, question: Question) -> Pool:
-        """As `retrieval.document` makes it."""
+        """Return the pool as `retrieval.document` makes it."""
         given, vectors = question.pool, question.lexical_vectors
         scores, features = given.scores, dict(given.features)
         if self.order == "ranked":
