@@ -33,7 +33,7 @@ from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Found
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.documents import Room, texts_that_fit
+from boundarymorph.selector.documents import Room
 from boundarymorph.selector.remarks import nothing_found, unfamiliar
 from boundarymorph.selector.scores import HARMFUL, SPARED
 from boundarymorph.selector.selector import Selector
@@ -162,13 +162,6 @@ def searched(table: Rows, *, depth: int = 2, **options: Any) -> Sequence[Notice]
     return index.retrieve(Search("text", depth, [1, 1], **options)).warnings
 
 
-def left_out() -> Sequence[Notice]:
-    warnings: list[Notice] = []
-    with texts_that_fit(warnings, optional=True):
-        Room(answer=1).check_answer(2)
-    return warnings
-
-
 def searched_on_gpu() -> Sequence[Notice]:
     """Search on a GPU that there is not."""
     with TemporaryDirectory() as folder:
@@ -196,7 +189,7 @@ POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the value that i
     "scoring-truncated": ("1 document was", "/select", {"pool": ["x" * 150, "a"], "spend": "order"}),
     "unreadable-artifacts": ("'distinct'", "/select", {"index": "damaged"}),
 }
-FAILED, AWAY = errors.ScorerFailed("it says no"), errors.ScorerUnavailable("away")
+FAILED, AWAY, ROOM = errors.ScorerFailed("it says no"), errors.ScorerUnavailable("away"), Room(answer=1)
 CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence[Notice]]]] = {
     "all-scores-low": ("10 scores", lambda: nothing_found([0.01] * 10)),
     "approximate-search": ("pgvector", lambda: searched(Rows(["a", "b"], exact=False))),
@@ -216,7 +209,10 @@ CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence
     "search-device-not-used": ("faiss:99", searched_on_gpu),
     "search-incomplete": ("2 of the 3", lambda: searched(Rows(["a", "b"], exact=False), depth=3)),
     "shared-ids": ("'a'", lambda: searched(Rows(["a", "a"]))),
-    "texts-left-out": ("limits.body_bytes", left_out),
+    "texts-left-out": (
+        "limits.body_bytes",
+        lambda: selected(task(return_documents=True, optional_texts=True, room=ROOM)),
+    ),
     "texts-not-read": ("retriever", lambda: selected(task(budget=0, return_documents=True), Failing())),
     "unfamiliar-script": ("Cyrillic", lambda: unfamiliar("что это", "BAAI/bge-small-en-v1.5")),
     "vectors-without-direction": ("2 documents were", lambda: searched(Rows(["a", "b"], vector=0.0))),
@@ -394,11 +390,12 @@ def kinds() -> set[str]:
     return found
 
 
-MESSAGE = dict.fromkeys(kinds(), 0) | {"Notice": 1, "of_documents": 2}  # which argument it is
+LOGGED = ("info", "warning", "error", "critical")
+MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "of_documents": 2}  # which argument it is
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each message of an error or a warning, with x for its values."""
+    """Yield the line and the text of each message of an error, a warning or the log, with x for its values."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[*given]) if name in MESSAGE:
