@@ -34,7 +34,7 @@ from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Found
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.documents import Room
-from boundarymorph.selector.remarks import nothing_found, unfamiliar
+from boundarymorph.selector.remarks import low_score_notices, script_notices
 from boundarymorph.selector.scores import HARMFUL, SPARED
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import SelectionTask
@@ -191,7 +191,7 @@ POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the value that i
 }
 FAILED, AWAY, ROOM = errors.ScorerFailed("it says no"), errors.ScorerUnavailable("away"), Room(answer=1)
 CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence[Notice]]]] = {
-    "all-scores-low": ("10 scores", lambda: nothing_found([0.01] * 10)),
+    "all-scores-low": ("10 scores", lambda: low_score_notices([0.01] * 10)),
     "approximate-search": ("pgvector", lambda: searched(Rows(["a", "b"], exact=False))),
     "boost-not-used": ("'boost'", lambda: selected(by_order(boosts=Boosts(weights={"a": 2.0})), Failing())),
     "budget-not-spent": ("scorer", lambda: selected(task(), scorer=SeededScorer(error=FAILED, first=1))),
@@ -214,7 +214,7 @@ CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence
         lambda: selected(task(return_documents=True, optional_texts=True, room=ROOM)),
     ),
     "texts-not-read": ("retriever", lambda: selected(task(budget=0, return_documents=True), Failing())),
-    "unfamiliar-script": ("Cyrillic", lambda: unfamiliar("что это", "BAAI/bge-small-en-v1.5")),
+    "unfamiliar-script": ("Cyrillic", lambda: script_notices("что это", "BAAI/bge-small-en-v1.5")),
     "vectors-without-direction": ("2 documents were", lambda: searched(Rows(["a", "b"], vector=0.0))),
 }
 
@@ -391,7 +391,7 @@ def kinds() -> set[str]:
 
 
 LOGGED = ("info", "warning", "error", "critical")
-MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "of_documents": 2}  # which argument it is
+MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "document_notices": 2}  # which argument it is
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:

@@ -67,7 +67,7 @@ class Belief:
         return cls(mean, std, scored)
 
 
-def shared(belief: Belief, texts: NDArray[np.intp]) -> Belief:
+def share_scores(belief: Belief, texts: NDArray[np.intp]) -> Belief:
     """Return the belief with each score copied to all documents of the same text.
 
     Args:

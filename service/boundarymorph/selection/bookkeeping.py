@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Choice
-from boundarymorph.selection.belief import Belief, first_of_each, shared
+from boundarymorph.selection.belief import Belief, first_of_each, share_scores
 from boundarymorph.selection.outlook import ENOUGH, Outlook
 from boundarymorph.selection.pool import Pool
 
@@ -327,7 +327,7 @@ class ExhaustiveSession(BaseSession):
         Args:
             pool: The N candidates.
             known: Scores by position that cost nothing.
-            boosts: (N,) boosts, as in `boost.Boosted`.
+            boosts: (N,) boosts, as in `boost.BoostedBoundary`.
         """
         super().__init__(pool)
         self._boosts = boosts
@@ -345,7 +345,7 @@ class ExhaustiveSession(BaseSession):
         documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         count = len(self.pool)
         belief = Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values)
-        return belief if self.texts is None else shared(belief, self.texts)
+        return belief if self.texts is None else share_scores(belief, self.texts)
 
     def outlook(self, enough: float = ENOUGH) -> Outlook:
         """Return a loss of 0 once everything is scored, and of 1 before."""

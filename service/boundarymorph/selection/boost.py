@@ -15,7 +15,7 @@ from boundarymorph.selection.state import Reading, State
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Boosted:
+class BoostedBoundary:
     """A boundary at which documents compete by their values.
 
     A threshold still applies to relevance.
@@ -49,7 +49,7 @@ class BoostedState(State):
     shown: Reading | None
 
     def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
-        belief, shares = self.shared(belief, documents), self._shares[documents]
+        belief, shares = self.share_scores(belief, documents), self._shares[documents]
         mean, std = belief.mean, belief.std
         for reading in filter(None, (self.reading, self.shown)):
             low, mean, high = reading(mean - std), reading(mean), reading(mean + std)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.belief import Belief, shared
+from boundarymorph.selection.belief import Belief, share_scores
 from boundarymorph.selection.methods import Config
 from boundarymorph.selection.pool import Pool, ranks
 from boundarymorph.selection.posterior import Beliefs, Posterior
@@ -59,15 +59,15 @@ class State:
 
     @cached_property
     def reported(self) -> Belief:
-        return self.shared(self.beliefs.reported())
+        return self.share_scores(self.beliefs.reported())
 
-    def shared(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+    def share_scores(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
         """Return the belief about these documents, with the scores of their copies."""
-        return belief if self.texts is None else shared(belief, self.texts[documents])
+        return belief if self.texts is None else share_scores(belief, self.texts[documents])
 
     def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
         """Return the belief by which these documents compete, from a belief about their scores."""
-        return self.shared(belief, documents)
+        return self.share_scores(belief, documents)
 
     def worth(self, method: Config, documents: NDArray[np.intp], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return the (n,) worth to a set, by a method, of these n documents.
@@ -100,7 +100,7 @@ class State:
         """
         shares, scores = self.beliefs.prospects() if lost else self.beliefs.outcomes()
         if self.texts is not None:
-            scores = np.where(self.scored, self.shared(self.beliefs.deciding()).mean, scores)
+            scores = np.where(self.scored, self.share_scores(self.beliefs.deciding()).mean, scores)
         return shares, scores if self.reading is None else self.reading(scores)
 
     def read(self) -> Belief:
