@@ -87,7 +87,7 @@ class Selector:
         self._defaults = defaults
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let copies and pickles call the constructor with the same arguments."""
+        """Make copies and pickles call the constructor with the same arguments."""
         return self._again, ()
 
     def select(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:
@@ -186,7 +186,7 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
 
 
 def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str, int]:
-    """Return the scoring function of the embedded cross-encoder, its name and its token limit.
+    """Return the scoring function of the embedded cross-encoder, its name, and its token limit.
 
     Raises:
         InvalidInput: If it is not installed.

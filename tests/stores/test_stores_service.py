@@ -43,7 +43,7 @@ def upload(client: httpx.Client, documents: list[dict[str, Any]]) -> dict[str, A
 
 
 @pytest.mark.slow
-def test_service_with_its_indexes_in_a_store(tmp_path: Path) -> None:
+def test_service_keeps_its_indexes_in_a_store(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text("[stores.lake]\ntimeout_seconds = 5\n")
     port = free_port()
     options = ("--store", f"lake=milvus://127.0.0.1:{port}", "--index-store", "lake")
@@ -88,7 +88,7 @@ def test_service_with_its_indexes_in_a_store(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "indexes").exists()
 
 
-def test_stores_that_cannot_be_configured() -> None:
+def test_invalid_store_settings_are_refused() -> None:
     assert stores_of(["pgvector://a", "b=qdrant://c?d=e"]) == {
         "pgvector": {"url": "pgvector://a"},
         "b": {"url": "qdrant://c?d=e"},

@@ -86,7 +86,7 @@ class Calibration:
     trust: Choice | None = None
     version: int = VERSION
 
-    def stale(self, scorer: str | None, encoder: str | None) -> str | None:
+    def staleness(self, scorer: str | None, encoder: str | None) -> str | None:
         """Return why it does not apply to these models; None if it applies.
 
         Args:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, RelevanceKind, log_odds, sigmoid
-from boundarymorph.calibration.trust import Choice, MeasuredTrust, Ordered, pairs_in_order
+from boundarymorph.calibration.trust import Choice, MeasuredTrust, OrderShares, pairs_in_order
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import counted
 from boundarymorph.selection.pool import Trust
@@ -50,7 +50,7 @@ class JudgedQuery:
         best = np.sort(self.targets)[::-1][:k].sum()
         return float(self.targets[np.argsort(-key, kind="stable")[:k]].sum() / best)
 
-    def ordered(self) -> Ordered | None:
+    def order_shares(self) -> OrderShares | None:
         """Return how well each order separates relevant documents from others.
 
         None means that the query lacks one of the two.
@@ -58,7 +58,7 @@ class JudgedQuery:
         relevant = self.grades > 0
         if relevant.all() or not relevant.any():
             return None
-        return Ordered(
+        return OrderShares(
             pairs_in_order(-np.arange(len(self), dtype=np.float64), relevant),
             pairs_in_order(self.scores, relevant),
             {choice: pairs_in_order(values, relevant) for choice, values in self.relevance.items()},
@@ -84,7 +84,7 @@ def learn(
     """
     queries = [query for query in queries if len(query)]
     _check(queries)
-    trust = MeasuredTrust.of([one for query in queries if (one := query.ordered()) is not None], declared)
+    trust = MeasuredTrust.of([one for query in queries if (one := query.order_shares()) is not None], declared)
     chosen: Choice = trust.chosen or declared
     measured = {
         "human": _Measured.of([query.relevance[chosen] for query in queries], queries),

@@ -32,7 +32,7 @@ def pairs_in_order(key: NDArray[np.float64], relevant: NDArray[np.bool_]) -> flo
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class OrderShares:
     """The shares of pairs in order of one query, by each order.
 
     Attributes:
@@ -67,7 +67,7 @@ class MeasuredTrust:
     needed: int | None
 
     @classmethod
-    def of(cls, queries: Sequence[Ordered], declared: Trust) -> MeasuredTrust:
+    def of(cls, queries: Sequence[OrderShares], declared: Trust) -> MeasuredTrust:
         """Choose the trust that orders more pairs than `declared`.
 
         The gain must exceed a standard error, and hold on queries that were left out.

@@ -1,4 +1,4 @@
-"""Run concurrent work within its limits: deadlines, fair shares, threads and tasks."""
+"""Run concurrent work within its limits: deadlines, fair shares, threads, and tasks."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ class _Waiter:
 class Turns:
     """Turns at a resource with a limited number of places.
 
-    Each caller gets at most its share. The next turn goes to the caller with the fewest turns under way. Among equals,
+    Each caller gets at most its share. The next turn goes to the caller with the fewest turns underway. Among equals,
     it goes to the caller whose last turn began the longest ago. For use on one event loop.
     """
 
@@ -301,7 +301,7 @@ class Turns:
         return Counter(waiter.caller for waiter in self._waiters)
 
     def close(self) -> None:
-        """Cancel all waiters."""
+        """Cancel all calls that wait."""
         for waiter in self._waiters:
             waiter.turn.cancel()
 

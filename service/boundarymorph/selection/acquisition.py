@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boundarymorph.selection.belief import Belief, interpolated
 from boundarymorph.selection.capacity import Capacity, top_k
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.posterior import Believed, Posterior
+from boundarymorph.selection.posterior import BeliefSource, Posterior
 
 HEAD_LOOKS = 20  # documents at the head to ask before searching the whole ranking
 # Small scores are noise if their odds differ by less than a factor of ALIKE. Fewer than FEWEST_ALIKE scores may be
@@ -82,14 +82,14 @@ class BoundaryGap:
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         mean, std = belief.mean, belief.std
         inside = np.flatnonzero(incumbents)
-        inside_scored = belief.scored[inside]
-        open_inside, settled_inside = inside[~inside_scored], inside[inside_scored]
+        incumbent_scored = belief.scored[inside]
+        open_inside, scored_inside = inside[~incumbent_scored], inside[incumbent_scored]
         open_mean, open_std = mean[open_inside], std[open_inside]
         outside_mean = np.where(incumbents | belief.scored, -np.inf, mean)
-        settled_outside = np.flatnonzero(belief.scored & ~incumbents)
+        scored_outside = np.flatnonzero(belief.scored & ~incumbents)
 
-        settled_incumbent = int(settled_inside[np.argmin(mean[settled_inside])]) if settled_inside.size else None
-        settled_challenger = int(settled_outside[np.argmax(mean[settled_outside])]) if settled_outside.size else None
+        scored_incumbent = int(scored_inside[np.argmin(mean[scored_inside])]) if scored_inside.size else None
+        scored_challenger = int(scored_outside[np.argmax(mean[scored_outside])]) if scored_outside.size else None
         optimistic = np.empty_like(mean)
 
         ratio = np.inf
@@ -104,7 +104,7 @@ class BoundaryGap:
             incumbent = int(open_inside[np.argmin(open_mean - trial * open_std)]) if open_inside.size else None
 
             best = _least(
-                ((incumbent, challenger), (incumbent, settled_challenger), (settled_incumbent, challenger)),
+                ((incumbent, challenger), (incumbent, scored_challenger), (scored_incumbent, challenger)),
                 mean,
                 std,
                 trial,
@@ -112,9 +112,9 @@ class BoundaryGap:
             found = float((mean[best[0]] - mean[best[1]]) / (std[best[0]] + std[best[1]]))
             if pair is not None and found > ratio:
                 break
-            settled = found == ratio
+            converged = found == ratio
             pair, ratio = best, found
-            if settled:
+            if converged:
                 break
         incumbent_of, challenger_of = pair
         if std[incumbent_of] >= std[challenger_of]:
@@ -312,7 +312,7 @@ CONTESTED, MOST_CONTESTED = 32, 128  # documents considered per document of a ro
 
 
 @dataclass(frozen=True, eq=False)
-class Contest:
+class Competition:
     """Documents that compete for a capacity.
 
     Attributes:
@@ -333,14 +333,14 @@ class Contest:
 
     @cached_property
     def _competing(self) -> Belief:
-        return self.belief if len(self.left) == len(self.belief.mean) else self.belief.of(self.left)
+        return self.belief if len(self.left) == len(self.belief.mean) else self.belief.subset(self.left)
 
-    def under(self, belief: Belief) -> Contest:
+    def replace_belief(self, belief: Belief) -> Competition:
         """Return the contest under another belief.
 
         If both beliefs share the array of means, the margins are reused.
         """
-        return Contest(belief, self.capacity, self.left, self._divided if belief.mean is self.belief.mean else None)
+        return Competition(belief, self.capacity, self.left, self._divided if belief.mean is self.belief.mean else None)
 
     @cached_property
     def margins(self) -> tuple[Belief, NDArray[np.bool_]]:
@@ -364,7 +364,7 @@ class Contest:
         rival = None if choice.rival is None else int(self.left[choice.rival])
         return Choice(int(self.left[choice.document]), rival, choice.value)
 
-    def likeliest(self, rule: Acquisition, n: int) -> NDArray[np.bool_]:
+    def round_candidates(self, rule: Acquisition, n: int) -> NDArray[np.bool_]:
         """Return the (N,) mask of documents that a round may need.
 
         It has n documents that the rule is likely to choose soon, the two documents next to the boundary, and all
@@ -377,20 +377,20 @@ class Contest:
         likely[self.left[np.where(incumbents, -np.inf, contested.mean).argmax()]] = True
         return likely
 
-    def narrowed(self, mask: NDArray[np.bool_]) -> Contest:
+    def narrow(self, mask: NDArray[np.bool_]) -> Competition:
         """Return the contest among the documents of a mask, with all others decided."""
         documents = np.flatnonzero(mask)
         of_left = mask[self.left]
         left = np.searchsorted(documents, self.left[of_left])
-        return Contest(self.belief.of(documents), self.capacity.narrowed(of_left, self.margins[1]), left)
+        return Competition(self.belief.subset(documents), self.capacity.narrow(of_left, self.margins[1]), left)
 
 
 def choose_round(
-    contest: Contest,
+    competition: Competition,
     posterior: Posterior,
     rule: Acquisition,
     n: int,
-    view: Callable[[Believed, NDArray[np.intp]], Belief] = lambda beliefs, documents: beliefs.belief(),
+    view: Callable[[BeliefSource, NDArray[np.intp]], Belief] = lambda beliefs, documents: beliefs.belief(),
 ) -> list[Choice]:
     """Choose the next n documents, for n > 1 by kriging believer.
 
@@ -406,23 +406,23 @@ def choose_round(
         view: Turns a posterior's belief about some documents into the contest's.
     """
     if n == 1:
-        return [contest.choice(rule)]
-    few = contest.likeliest(rule, max(n, min(CONTESTED * n, MOST_CONTESTED)))
+        return [competition.choice(rule)]
+    few = competition.round_candidates(rule, max(n, min(CONTESTED * n, MOST_CONTESTED)))
     documents = np.flatnonzero(few)
-    fantasy = posterior.among(documents, n)
-    narrowed = contest.narrowed(few)
+    fantasy = posterior.subset(documents, n)
+    narrowed = competition.narrow(few)
     chosen: list[Choice] = []
     while True:
         choice = narrowed.choice(rule)
         if choice.value is None:  # no rule applied, and fantasies would not change that
-            likely = contest.left[rule.shortlist(*contest.margins, n)]
+            likely = competition.left[rule.shortlist(*competition.margins, n)]
             return [Choice(document, None, None) for document in likely.tolist()]
         rival = None if choice.rival is None else int(documents[choice.rival])
         chosen.append(Choice(int(documents[choice.document]), rival, choice.value))
         if len(chosen) == n:
             return chosen
         fantasy.fantasise(choice.document)
-        narrowed = narrowed.under(view(fantasy, documents))
+        narrowed = narrowed.replace_belief(view(fantasy, documents))
         if narrowed.margins[0].scored.all():
             return chosen
 
@@ -432,7 +432,7 @@ HEADS = 3  # with this many rounds or fewer, the first takes the head of the lis
 LISTED = 2 / 3  # share of the head that comes from the list; the rest are the best by BM25
 
 
-def growing(known: int, left: int, budget: int) -> int:
+def growing_round_size(known: int, left: int, budget: int) -> int:
     """Return the size of the next round of a session whose rounds grow.
 
     It is one more than a quarter of the known scores, and at most 2 + sqrt(budget / 2). Rounds are small while each
@@ -464,7 +464,7 @@ def head(pool: Pool, documents: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     return np.concatenate([first, best, rest[~np.isin(rest, best)]])[:n]
 
 
-def equal(rounds: int, done: int, left: int, full: int = 1) -> int:
+def equal_round_size(rounds: int, done: int, left: int, full: int = 1) -> int:
     """Return the size of the next of `rounds` rounds.
 
     Args:

@@ -15,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import Acquisition, Contest, MostDoubtful, MostLikely, UpperConfidenceBound
+from boundarymorph.selection.acquisition import Acquisition, Competition, MostDoubtful, MostLikely, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import LIKELY, Capacity, LikelyCapacity, Limit
 from boundarymorph.selection.methods import Config
-from boundarymorph.selection.outlook import Recall, Search, expected_f1, gains_of_a_set, gains_of_doubt, with_caution
-from boundarymorph.selection.posterior import Believed
+from boundarymorph.selection.outlook import (
+    Recall,
+    Search,
+    cautious_loss_of_a_set,
+    expected_f1,
+    gains_of_a_set,
+    gains_of_doubt,
+)
+from boundarymorph.selection.posterior import BeliefSource
 from boundarymorph.selection.state import State
 
 BEST_FIRST = UpperConfidenceBound(0.0)  # for the order, score the best unscored document next (docs/results.md)
@@ -36,7 +43,7 @@ class Boundary(Protocol):
         """Return the division of a state by this boundary."""
 
 
-def as_chosen(
+def keep_chosen(
     capacity: Capacity,
     chosen: NDArray[np.bool_],
     vectors: NDArray[np.floating],
@@ -48,7 +55,7 @@ def as_chosen(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Best:
+class BestBoundary:
     """The best documents that fit.
 
     Attributes:
@@ -62,26 +69,26 @@ class Best:
     limit: Limit
     method: Config
     negligible: float = 0.0
-    finish: Finish = as_chosen
+    finish: Finish = keep_chosen
 
     def division(self, state: State) -> Division:
         return Division(self, state)
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class OrderBoundary:
     """The best documents, and their order: if all of them fit, calls are spent on the order."""
 
-    within: Best
+    within: BestBoundary
 
     def division(self, state: State) -> Division:
-        of_set = WholeOrder(self.within, state)
-        fit = state.left.size and of_set.capacity.holds_all(len(state.left))
-        return OfOrder(self.within, state) if fit else of_set
+        division = SetAndOrderDivision(self.within, state)
+        fit = state.left.size and division.capacity.holds_all(len(state.left))
+        return OrderDivision(self.within, state) if fit else division
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class ThresholdBoundary:
     """The best documents, without those that are unlikely to score at least `least`.
 
     A document is likely if it reaches `least` with a probability above one half. If more likely documents exist than
@@ -91,7 +98,7 @@ class Threshold:
         InvalidInput: If `least` is outside [0, 1].
     """
 
-    within: Best
+    within: BestBoundary
     least: float
 
     def __post_init__(self) -> None:
@@ -99,13 +106,13 @@ class Threshold:
             raise InvalidInput(f"min_relevance is {self.least}; it is from 0 to 1")
 
     def division(self, state: State) -> Division:
-        above = Above(self.within, state, self.least)
+        above = ThresholdDivision(self.within, state, self.least)
         fit = above.capacity.holds(state.mask(above.candidates)[state.left])
-        return InDoubt(self.within, state, self.least, above.reaching) if fit else above
+        return DoubtDivision(self.within, state, self.least, above.reaching) if fit else above
 
 
 @dataclass(frozen=True, slots=True)
-class Find:
+class SearchBoundary:
     """A share of all documents that score at least `least`.
 
     Calls are spent on the most likely documents. The set has scored documents only.
@@ -116,25 +123,25 @@ class Find:
         share: The share to find, above 0 and at most 1.
     """
 
-    within: Best
+    within: BestBoundary
     least: float
     share: float
 
     def division(self, state: State) -> Division:
-        return Searched(self.within, state, self.least, self.share)
+        return SearchDivision(self.within, state, self.least, self.share)
 
 
 class Division:
     """A state of a session, divided into the best documents that fit and all others."""
 
-    of_order: ClassVar[bool] = False  # whether calls are spent on the order, because every document fits
+    spends_on_order: ClassVar[bool] = False  # whether calls are spent on the order, because every document fits
     wants_all: ClassVar[bool] = False  # whether every score is useful
     found: float = 0.0  # the probability that the target is reached
 
-    def __init__(self, boundary: Best, state: State) -> None:
+    def __init__(self, boundary: BestBoundary, state: State) -> None:
         self._boundary, self._state = boundary, state
         texts = np.arange(len(state.pool)) if state.texts is None else state.texts
-        self.capacity = boundary.limit.at(state.mask(state.left), texts)  # for the documents that are left
+        self.capacity = boundary.limit.capacity_for(state.mask(state.left), texts)  # for the documents that are left
 
     @property
     def decided(self) -> bool:
@@ -146,13 +153,13 @@ class Division:
         return self._boundary.method.acquisition
 
     @cached_property
-    def contest(self) -> Contest:
+    def competition(self) -> Competition:
         """The documents that compete, as the rule sees them."""
-        return Contest(self._state.belief, self.capacity, self._state.left)
+        return Competition(self._state.belief, self.capacity, self._state.left)
 
-    def view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
+    def view(self, beliefs: BeliefSource, documents: NDArray[np.intp]) -> Belief:
         """Return the belief about these documents that the rule sees."""
-        return self._state.valued(beliefs.belief(), documents)
+        return self._state.competing_belief(beliefs.belief(), documents)
 
     def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Return the values of `State.values`."""
@@ -183,7 +190,7 @@ class Division:
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
     def cautious_loss(self) -> float:
-        """Return the expected loss `with_caution`.
+        """Return the expected loss plus three of its standard deviations.
 
         It is the expected loss itself at boundaries other than a full set's.
         """
@@ -191,7 +198,7 @@ class Division:
         if self.decided:
             return loss
         shares, scores = self._state.outcomes(lost=True)
-        return with_caution(shares[:, left], scores[:, left], self._state.scored[left], self.capacity, loss)
+        return cautious_loss_of_a_set(shares[:, left], scores[:, left], self._state.scored[left], self.capacity, loss)
 
     def gains(self, loss: float) -> NDArray[np.float64]:
         """Return the expected gains of 1, 2, ... further calls."""
@@ -204,37 +211,38 @@ class Division:
 
     def chosen(self) -> NDArray[np.intp]:
         """Return the ascending positions of the documents to return."""
-        means = np.maximum(self._state.reported.mean[self.candidates], 0.0)
+        means = np.maximum(self._state.reported_belief.mean[self.candidates], 0.0)
         documents: NDArray[np.intp] = self.candidates[means >= self._boundary.negligible * means.max(initial=0.0)]
         if not documents.size:
             return documents
-        inside, relevance = self._state.mask(self._inside(documents))[documents], self._state.deciding.mean[documents]
-        capacity = self._among(documents)
+        inside = self._state.mask(self._inside(documents))[documents]
+        relevance = self._state.deciding_belief.mean[documents]
+        capacity = self._capacity_of(documents)
         inside = self._boundary.finish(capacity, inside, self._state.pool.embeddings, documents, relevance)
         return documents[capacity.with_others(inside, relevance)]
 
-    def _among(self, documents: NDArray[np.intp]) -> Capacity:
-        return self.capacity.among(self._state.mask(documents)[self._state.left])
+    def _capacity_of(self, documents: NDArray[np.intp]) -> Capacity:
+        return self.capacity.subset(self._state.mask(documents)[self._state.left])
 
     def _inside(self, documents: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
-        capacity = self._among(documents)
-        inside = capacity.margin(self._state.deciding.mean[documents])[1]
+        capacity = self._capacity_of(documents)
+        inside = capacity.margin(self._state.deciding_belief.mean[documents])[1]
         return documents[capacity.fill(self._state.worth(self._boundary.method, documents, inside))]
 
 
-class WholeOrder(Division):
+class SetAndOrderDivision(Division):
     """A division in which every score is useful for the order."""
 
     wants_all = True
 
 
-class OfOrder(WholeOrder):
+class OrderDivision(SetAndOrderDivision):
     """A division in which all documents fit, and calls are spent on their order."""
 
-    of_order = True
+    spends_on_order = True
     decided = False
     rule = BEST_FIRST
 
@@ -245,13 +253,13 @@ class OfOrder(WholeOrder):
         return 0.0
 
 
-class Above(Division):
+class ThresholdDivision(Division):
     """A division by a threshold that more documents are likely to reach than fit."""
 
-    def __init__(self, boundary: Best, state: State, least: float, reaching: Belief | None = None) -> None:
+    def __init__(self, boundary: BestBoundary, state: State, least: float, reaching: Belief | None = None) -> None:
         super().__init__(boundary, state)
         self._least = least
-        self.reaching = state.shared(state.beliefs.reaching(least)) if reaching is None else reaching
+        self.reaching = state.share_scores(state.beliefs.reaching_belief(least)) if reaching is None else reaching
 
     @property
     def decided(self) -> bool:
@@ -269,17 +277,17 @@ class Above(Division):
         return Recall.of(reaching[state.left], state.mask(self.chosen())[state.left])
 
 
-class InDoubt(Above):
+class DoubtDivision(ThresholdDivision):
     """A division in which all likely documents fit, so that the threshold is the boundary."""
 
     rule: ClassVar[Acquisition] = MostDoubtful()
 
     @cached_property
-    def contest(self) -> Contest:
-        return Contest(self.reaching, LikelyCapacity(), self._competing)
+    def competition(self) -> Competition:
+        return Competition(self.reaching, LikelyCapacity(), self._competing)
 
-    def view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
-        return self._state.shared(beliefs.reaching(self._least), documents)
+    def view(self, beliefs: BeliefSource, documents: NDArray[np.intp]) -> Belief:
+        return self._state.share_scores(beliefs.reaching_belief(self._least), documents)
 
     def _loss(self) -> float:
         return 1.0 - expected_f1(self.reaching.mean[self._competing])
@@ -303,14 +311,14 @@ class InDoubt(Above):
         return best if self._state.mask(best)[self._state.unscored].any() else left
 
 
-class Searched(InDoubt):
+class SearchDivision(DoubtDivision):
     """A search for all documents that reach a threshold, the most likely first."""
 
     rule = MostLikely()
 
-    def __init__(self, boundary: Best, state: State, least: float, share: float) -> None:
+    def __init__(self, boundary: BestBoundary, state: State, least: float, share: float) -> None:
         super().__init__(boundary, state, least)
-        reaching = self.reaching.of(state.left)
+        reaching = self.reaching.subset(state.left)
         found = np.count_nonzero(reaching.mean[reaching.scored] > LIKELY)
         self._search = Search(int(found), reaching.mean[~reaching.scored], len(state.left))
         self._recall = self._search.recall(share)

@@ -19,7 +19,7 @@ class Limit(ABC):
     """A limit on the set that is returned."""
 
     @abstractmethod
-    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
+    def capacity_for(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
         """Return the capacity for some documents.
 
         Args:
@@ -33,8 +33,8 @@ class Capacity(Limit):
 
     by_groups = False  # whether documents may stay out although the set as a whole has space for them
 
-    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
-        return self.among(stay)
+    def capacity_for(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
+        return self.subset(stay)
 
     def eligible(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return the (N,) mask of the documents that only the size of the set may keep out."""
@@ -57,11 +57,11 @@ class Capacity(Limit):
         """Return whether all `count` documents fit, or none."""
 
     @abstractmethod
-    def among(self, stay: NDArray[np.bool_]) -> Capacity:
+    def subset(self, stay: NDArray[np.bool_]) -> Capacity:
         """Return the capacity for the documents of an (N,) mask."""
 
     @abstractmethod
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
         """Return the capacity for some documents once all others are decided.
 
         Packing does not use it.
@@ -110,10 +110,10 @@ class DocumentCapacity(Capacity):
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
+    def subset(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
         return self
 
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
         return DocumentCapacity(int(np.count_nonzero(taken & stay)))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -152,10 +152,10 @@ class TokenCapacity(Capacity):
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count) or bool((self.lengths > self.limit).all())
 
-    def among(self, stay: NDArray[np.bool_]) -> TokenCapacity:
+    def subset(self, stay: NDArray[np.bool_]) -> TokenCapacity:
         return TokenCapacity(self.lengths[stay], self.limit, self._fitting)
 
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
         return DocumentCapacity(int(np.count_nonzero(taken & stay)))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -191,10 +191,10 @@ class LikelyCapacity(Capacity):
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_]) -> LikelyCapacity:
+    def subset(self, stay: NDArray[np.bool_]) -> LikelyCapacity:
         return self
 
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> LikelyCapacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> LikelyCapacity:
         return self
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:

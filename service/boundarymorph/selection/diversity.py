@@ -16,7 +16,7 @@ LEAST = 1e-9  # lower bound of relevance and variance, because their logarithms 
 
 
 @dataclass(frozen=True, slots=True)
-class Diverse:
+class DiverseFinish:
     """A `boundary.Finish` that replaces the chosen documents by diverse ones.
 
     Attributes:
@@ -36,11 +36,11 @@ class Diverse:
         eligible = np.flatnonzero(capacity.eligible(relevance))
         count = int(np.count_nonzero(chosen))
         mask = np.zeros_like(chosen)
-        mask[eligible[diverse(vectors[documents[eligible]], relevance[eligible], count, self.diversity)]] = True
+        mask[eligible[choose_diverse(vectors[documents[eligible]], relevance[eligible], count, self.diversity)]] = True
         return mask
 
 
-def diverse(
+def choose_diverse(
     vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float
 ) -> NDArray[np.intp]:
     """Return the positions of at most `count` of N documents, in the order of choice.

@@ -15,7 +15,7 @@ LEVELS = 64  # levels of relevance at which the documents of a group are counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Distinct(Limit):
+class GroupLimit(Limit):
     """A limit on the set, with a further limit on each group.
 
     Attributes:
@@ -30,10 +30,10 @@ class Distinct(Limit):
     at_most: int = 1
     with_others: int = 0
 
-    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> GroupedCapacity:
+    def capacity_for(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> GroupedCapacity:
         groups = (texts if self.groups is None else self.groups)[stay]
         return GroupedCapacity(
-            self.within.at(stay, texts), groups, np.full_like(groups, self.at_most), self.with_others
+            self.within.capacity_for(stay, texts), groups, np.full_like(groups, self.at_most), self.with_others
         )
 
 
@@ -49,7 +49,7 @@ class GroupedCapacity(Capacity):
         capacity: The capacity of the whole set.
         groups: (N,) numbers from 0, equal within a group.
         limits: (N,) the most documents of the group that each document belongs to.
-        others: As `Distinct.with_others`.
+        others: As `GroupLimit.with_others`.
     """
 
     capacity: Capacity
@@ -69,17 +69,17 @@ class GroupedCapacity(Capacity):
         none_fits = self.capacity.nothing_to_decide(count) and not self.capacity.holds_all(count)
         return none_fits or self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_]) -> GroupedCapacity:
-        return GroupedCapacity(self.capacity.among(stay), self.groups[stay], self.limits[stay], self.others)
+    def subset(self, stay: NDArray[np.bool_]) -> GroupedCapacity:
+        return GroupedCapacity(self.capacity.subset(stay), self.groups[stay], self.limits[stay], self.others)
 
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> GroupedCapacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> GroupedCapacity:
         used = np.bincount(self.groups[taken & ~stay], minlength=self._count)[self.groups[stay]]
         limits = np.maximum(self.limits[stay] - used, 0)
-        return GroupedCapacity(self.capacity.narrowed(stay, taken), self.groups[stay], limits)
+        return GroupedCapacity(self.capacity.narrow(stay, taken), self.groups[stay], limits)
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
         mask = self.eligible(worth)
-        mask[mask] = self.capacity.among(mask).fill(worth[mask])
+        mask[mask] = self.capacity.subset(mask).fill(worth[mask])
         return mask
 
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -87,7 +87,7 @@ class GroupedCapacity(Capacity):
         eligible = places < self.limits
         inside = eligible.copy()
         overall = worth - worth.min() + CERTAIN  # beyond any margin to the bound of the whole set
-        capacity = self.capacity.among(eligible)
+        capacity = self.capacity.subset(eligible)
         if eligible.any() and not capacity.holds_all(int(np.count_nonzero(eligible))):
             margin, inside[eligible] = capacity.margin(worth[eligible])
             if not inside[eligible].all():

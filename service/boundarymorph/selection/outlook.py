@@ -153,7 +153,7 @@ def gains_of_a_set(
     return _sums(worth) * scale
 
 
-def with_caution(
+def cautious_loss_of_a_set(
     shares: NDArray[np.float64], scores: NDArray[np.float64], scored: NDArray[np.bool_], capacity: Capacity, loss: float
 ) -> float:
     """Return the expected loss plus `CAUTION` times its standard deviation.
@@ -212,7 +212,7 @@ def _sums(worth: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.cumsum(-np.sort(lost))
 
 
-def up_to(gains: NDArray[np.float64], loss: float, calls: Sequence[int] = FURTHER_CALLS) -> dict[int, float]:
+def gains_by_calls(gains: NDArray[np.float64], loss: float, calls: Sequence[int] = FURTHER_CALLS) -> dict[int, float]:
     """Return the gains by number of calls, clipped to the expected loss."""
     return {n: min(loss, float(gains[min(n, len(gains)) - 1])) if len(gains) else 0.0 for n in calls}
 

@@ -27,7 +27,7 @@ class Prior:
     query: float
 
 
-def percentile(pool: Pool) -> NDArray[np.float64]:
+def percentile_prior(pool: Pool) -> NDArray[np.float64]:
     """Return the MIPS percentile rank (N - 1 - pos) / (N - 1) (paper sec. 3.2).
 
     It is 1 at the head and 0 at the end, and 1 if N = 1.
@@ -36,13 +36,13 @@ def percentile(pool: Pool) -> NDArray[np.float64]:
     return np.arange(last, last - len(pool), -1, dtype=np.float64) / last
 
 
-def zero(pool: Pool) -> NDArray[np.float64]:
+def zero_prior(pool: Pool) -> NDArray[np.float64]:
     """Return a prior mean of 0, as in BAGEL and the "without prior" ablation (paper sec. 5.2)."""
     return np.zeros(len(pool))
 
 
 # Nothing ranks above the query itself, so it has the percentile of the head.
-PRIORS = {"percentile": Prior(percentile, query=1.0), "zero": Prior(zero, query=0.0)}
+PRIORS = {"percentile": Prior(percentile_prior, query=1.0), "zero": Prior(zero_prior, query=0.0)}
 
 
 NOISE = 1e-4
@@ -50,7 +50,7 @@ MINIMUM_SCALE = 1e-12
 QUERY_RELEVANCE = 1.0
 
 
-class Believed(Protocol):
+class BeliefSource(Protocol):
     """Beliefs about N documents that acquisition rules read."""
 
     def belief(self) -> Belief:
@@ -59,23 +59,23 @@ class Believed(Protocol):
         Scored documents, real or fantasised, have their score and std 0.
         """
 
-    def reaching(self, least: float) -> Belief:
+    def reaching_belief(self, least: float) -> Belief:
         """Return the belief about the event that each document scores at least `least`."""
 
 
-class Beliefs(Believed, Protocol):
+class Beliefs(BeliefSource, Protocol):
     """Beliefs about the scores of N documents."""
 
-    def scoring(self, least: float) -> Belief:
-        """Return `reaching` for the scorer's own scores, where relevance differs from them."""
+    def scorer_belief(self, least: float) -> Belief:
+        """Return `reaching_belief` for the scorer's own scores, where relevance differs from them."""
 
-    def reported(self) -> Belief:
+    def reported_belief(self) -> Belief:
         """Return the belief to report: `belief`, corrected for a scorer with a few grades.
 
         Asking and choosing use `belief` itself, which makes better sets.
         """
 
-    def deciding(self) -> Belief:
+    def deciding_belief(self) -> Belief:
         """Return the belief that chooses the set.
 
         It is `belief`, unless relevance differs from the score.
@@ -98,7 +98,7 @@ class Beliefs(Believed, Protocol):
         """
 
 
-class Fantasy(Believed, Protocol):
+class Fantasy(BeliefSource, Protocol):
     """Beliefs about some documents that can be conditioned on fantasies."""
 
     def fantasise(self, document: int) -> None:
@@ -115,13 +115,13 @@ class Posterior(Protocol):
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         """Condition on the scores in [0, 1] of documents; a document is observed once."""
 
-    def ready(self, document: int) -> bool:
+    def is_ready(self, document: int) -> bool:
         """Return whether observing the document takes no pass over the embeddings."""
 
     def prepare(self, documents: Sequence[int]) -> None:
         """Compute everything that observing these documents takes, in one pass over the embeddings."""
 
-    def among(self, documents: NDArray[np.intp], size: int) -> Fantasy:
+    def subset(self, documents: NDArray[np.intp], size: int) -> Fantasy:
         """Return beliefs about a subset of the documents, numbered in this order.
 
         Args:
@@ -163,19 +163,19 @@ class Residuals:
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
 
-    def reported(self) -> Belief:
+    def reported_belief(self) -> Belief:
         return self.belief()
 
-    def deciding(self) -> Belief:
+    def deciding_belief(self) -> Belief:
         return self.belief()
 
-    def reaching(self, least: float) -> Belief:
+    def reaching_belief(self, least: float) -> Belief:
         belief = self.belief()
         shares = normal_share((belief.mean - least) / np.maximum(belief.std, MINIMUM_SCALE))
         return Belief.of_shares(shares, self.observed, self.scores >= least)
 
-    def scoring(self, least: float) -> Belief:
-        return self.reaching(least)
+    def scorer_belief(self, least: float) -> Belief:
+        return self.reaching_belief(least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         belief = self.belief()
@@ -185,7 +185,7 @@ class Residuals:
     def prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self.outcomes()
 
-    def among(self, documents: NDArray[np.intp]) -> Residuals:
+    def subset(self, documents: NDArray[np.intp]) -> Residuals:
         """Return the beliefs about a subset: ascending positions, with every scored document."""
         return Residuals(
             self.prior[documents],
@@ -209,8 +209,8 @@ class ResidualFantasy:
     def belief(self) -> Belief:
         return self.residuals.belief()
 
-    def reaching(self, least: float) -> Belief:
-        return self.residuals.reaching(least)
+    def reaching_belief(self, least: float) -> Belief:
+        return self.residuals.reaching_belief(least)
 
     def fantasise(self, document: int) -> None:
         of = self.residuals
@@ -273,14 +273,14 @@ class ResidualPosterior:
         (explained,), ((unexplained,),), (variance,) = process.explained, process.residuals, process.variance
         return Residuals(self._prior, explained, unexplained, variance, process.targets, observed, scores)
 
-    def ready(self, document: int) -> bool:
-        return self._process.ready(document)
+    def is_ready(self, document: int) -> bool:
+        return self._process.is_ready(document)
 
     def prepare(self, documents: Sequence[int]) -> None:
         self._process.prepare(documents)
 
-    def among(self, documents: NDArray[np.intp], size: int) -> ResidualFantasy:
-        covariance = self._covariance.among(documents)
+    def subset(self, documents: NDArray[np.intp], size: int) -> ResidualFantasy:
+        covariance = self._covariance.subset(documents)
         directions, members = np.empty((1, 0, len(documents))), np.empty((1, 0))  # no trend
         rehearsal = Rehearsal(self._process, covariance, documents, size, directions, members, np.ones((1, 1)))
-        return ResidualFantasy(self.beliefs.among(documents), rehearsal)
+        return ResidualFantasy(self.beliefs.subset(documents), rehearsal)

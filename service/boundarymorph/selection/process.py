@@ -56,7 +56,7 @@ class CosineDistances:
         distances: NDArray[np.float64] = self._distances(self._query[None], _lengths(self._query[None]))[0]
         return distances
 
-    def among(self, documents: NDArray[np.intp]) -> CosineDistances:
+    def subset(self, documents: NDArray[np.intp]) -> CosineDistances:
         """Return the same distances for a subset of the documents."""
         narrowed = copy(self)
         narrowed.count = len(documents)
@@ -233,9 +233,9 @@ class StationaryCovariance:
         """Return the (N,) covariances of the query with all documents."""
         return self._kernel(self._distances.from_query())
 
-    def among(self, documents: NDArray[np.intp]) -> StationaryCovariance:
+    def subset(self, documents: NDArray[np.intp]) -> StationaryCovariance:
         """Return the same function on a subset of the documents."""
-        return StationaryCovariance(self._distances.among(documents), self._kernel)
+        return StationaryCovariance(self._distances.subset(documents), self._kernel)
 
 
 class SharedRows:
@@ -287,7 +287,7 @@ class SharedRows:
             linear -= (reweighted @ self._centre)[:, None]
         return self._kernel(np.subtract(1.0, cosines, out=cosines)), linear
 
-    def among(self, documents: NDArray[np.intp]) -> SharedRows:
+    def subset(self, documents: NDArray[np.intp]) -> SharedRows:
         """Return the same rows for a subset of the documents."""
         narrowed = copy(self)
         narrowed._embeddings, narrowed._terms = self._embeddings[documents], self._terms[:, documents]
@@ -298,10 +298,10 @@ class SharedRows:
 class WeightedCovariances:
     """Stationary fields of variance 1, plus reweighted queries of g prior variances."""
 
-    def __init__(self, shared: SharedRows, weights: NDArray[np.float64]) -> None:
-        self._shared = shared
+    def __init__(self, share_scores: SharedRows, weights: NDArray[np.float64]) -> None:
+        self._shared = share_scores
         self._weights = weights
-        self.diagonal = 1.0 + np.multiply.outer(weights, shared.reweighted_diagonal)
+        self.diagonal = 1.0 + np.multiply.outer(weights, share_scores.reweighted_diagonal)
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
         stationary, reweighted = self._shared.rows(documents)
@@ -309,9 +309,9 @@ class WeightedCovariances:
         covariances += stationary
         return covariances
 
-    def among(self, documents: NDArray[np.intp]) -> WeightedCovariances:
+    def subset(self, documents: NDArray[np.intp]) -> WeightedCovariances:
         """Return the same functions on a subset of the documents."""
-        return WeightedCovariances(self._shared.among(documents), self._weights)
+        return WeightedCovariances(self._shared.subset(documents), self._weights)
 
 
 PROJECTIONS = 4
@@ -319,7 +319,7 @@ CLOSE = 1e-3  # a distance between unit vectors; rounding to float16 moves one b
 NEXT = 8  # neighbours in a projection that each vector is compared with
 
 
-def alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
+def group_alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
     """Return (N,) numbers, equal for documents whose texts may be the same.
 
     Their (N, d) unit vectors are close to each other. Vectors are compared with their neighbours in random projections,
@@ -450,7 +450,7 @@ class GaussianProcesses:
             end = start + LARGEST_ROUND
             self._observe(list(documents[start:end]), np.asarray(targets[start:end]))
 
-    def ready(self, document: int) -> bool:
+    def is_ready(self, document: int) -> bool:
         """Return whether observing the document takes no pass over the embeddings."""
         return document in self._ahead
 
@@ -483,9 +483,9 @@ class GaussianProcesses:
     def _observe(self, documents: list[int], targets: NDArray[np.float64]) -> None:
         t, end = len(self.observed), len(self.observed) + len(documents)
         rows = self._rows_of(documents)
-        shared, own, columns = np.empty((1, 1, 0)), np.ones((1, 1, 1)), np.ones((1, len(self._columns)))
+        share_scores, own, columns = np.empty((1, 1, 0)), np.ones((1, 1, 1)), np.ones((1, len(self._columns)))
         if documents != [QUERY]:
-            shared = self._rows[:, :t, documents].swapaxes(1, 2).astype(np.float64)
+            share_scores = self._rows[:, :t, documents].swapaxes(1, 2).astype(np.float64)
             own, columns = rows[:, :, documents].astype(np.float64), self._columns[:, documents].T
         factors = _cholesky(own + self.noise * np.eye(len(documents)))
         smallest = factors.diagonal(axis1=1, axis2=2).min() ** 2
@@ -495,9 +495,9 @@ class GaussianProcesses:
             return
         inverses = np.linalg.inv(factors)
         new = np.matmul(inverses.astype(rows.dtype), rows, out=self._rows[:, t:end])
-        self._factors[:, t:end, :t], self._factors[:, t:end, t:end] = shared, factors
+        self._factors[:, t:end, :t], self._factors[:, t:end, t:end] = share_scores, factors
         self._known[t:end, 0], self._known[t:end, 1:] = targets, columns
-        whitened = inverses @ (self._known[t:end] - shared @ self._whitened[:, :t])
+        whitened = inverses @ (self._known[t:end] - share_scores @ self._whitened[:, :t])
         self._whitened[:, t:end] = whitened
         sums = whitened.swapaxes(1, 2).astype(rows.dtype) @ new
         self.explained += sums[:, 0]

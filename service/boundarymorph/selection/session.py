@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.acquisition import HEADS, Choice, choose_round, equal, growing, head
+from boundarymorph.selection.acquisition import HEADS, Choice, choose_round, equal_round_size, growing_round_size, head
 from boundarymorph.selection.belief import Belief, first_of_each
-from boundarymorph.selection.bookkeeping import BaseSession, Selection, StopReason, ranked, refuse_impossible
-from boundarymorph.selection.boundary import Best, Boundary
+from boundarymorph.selection.bookkeeping import BaseSession, Selection, StopReason, rank, refuse_impossible
+from boundarymorph.selection.boundary import BestBoundary, Boundary
 from boundarymorph.selection.capacity import DocumentCapacity
 from boundarymorph.selection.methods import METHODS, PAPER, Config
-from boundarymorph.selection.outlook import ENOUGH, Outlook, answerable_after, answerable_before, up_to
+from boundarymorph.selection.outlook import ENOUGH, Outlook, answerable_after, answerable_before, gains_by_calls
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.posterior import Posterior
 from boundarymorph.selection.state import Reading, State
@@ -21,7 +21,7 @@ from boundarymorph.selection.stop import Budget
 
 LOOK_AHEAD = 16  # rows of covariances that are computed in one pass
 LOOK_AHEAD_FROM = 100  # with fewer known scores a pass is too cheap to share
-FEWEST_TO_SETTLE = 15  # with fewer known scores the expected loss is often far off
+FEWEST_TO_STOP = 15  # with fewer known scores the expected loss is often far off
 
 
 class Session(BaseSession):
@@ -76,7 +76,7 @@ class Session(BaseSession):
     ) -> Session:
         """Return a session for the best k documents with a fixed budget, by default the paper's."""
         posterior = method.posterior(pool, min(budget + len(known or ()), len(pool)))
-        return cls(pool, posterior, Best(DocumentCapacity(k), method), Budget(budget), known=known)
+        return cls(pool, posterior, BestBoundary(DocumentCapacity(k), method), Budget(budget), known=known)
 
     @property
     def budget(self) -> int:
@@ -99,7 +99,7 @@ class Session(BaseSession):
     @property
     def budget_covers_pool(self) -> bool:
         wanted = self._division.wants_all and self._stop.spends_all(self._division)
-        return wanted and self.budget - self.spent >= len(self.open)
+        return wanted and self.budget - self.spent >= len(self.open_documents)
 
     @property
     def enough_scores(self) -> bool:
@@ -107,7 +107,7 @@ class Session(BaseSession):
 
         A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
         """
-        return self.known >= FEWEST_TO_SETTLE and len(self._different) > 1
+        return self.known >= FEWEST_TO_STOP and len(self._different) > 1
 
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
         """Return the documents of the next round, as `ask` does.
@@ -125,14 +125,15 @@ class Session(BaseSession):
         if self.stop_reason is not None or self.budget_covers_pool:
             return self.ask(max(1, left if most is None else min(left, most)))
         size = (
-            growing(self.known, left, self.budget)
+            growing_round_size(self.known, left, self.budget)
             if rounds is None
-            else equal(rounds, self.rounds, min(left, len(self.open)), full)
+            else equal_round_size(rounds, self.rounds, min(left, len(self.open_documents)), full)
         )
         most = size if most is None else min(size, most)
         if rounds is None or rounds > HEADS or rounds >= self.budget or self.known >= size:
             return self._name(self._choices(most))
-        return self._name([Choice(document, None, None) for document in head(self.pool, self.open, most).tolist()])
+        first = head(self.pool, self.open_documents, most).tolist()
+        return self._name([Choice(document, None, None) for document in first])
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         super().tell(documents, scores)
@@ -152,12 +153,12 @@ class Session(BaseSession):
     def outlook(self, enough: float = ENOUGH) -> Outlook:
         loss = min(1.0, self.expected_loss())  # it may exceed 1 before the first scores
         gains = self._division.gains(loss) if loss else np.zeros(1)
-        return Outlook(loss, up_to(gains, loss), self._division.recall(), self._answerable(enough))
+        return Outlook(loss, gains_by_calls(gains, loss), self._division.recall(), self._answerable(enough))
 
     def proposals(self, n: int) -> Selection:
-        likely = self.open[:0] if self.stop_reason is StopReason.FOUND else self.open
-        belief = self._division.contest.belief
-        return ranked(likely[np.argsort(-belief.mean[likely], kind="stable")[:n]], belief)
+        likely = self.open_documents[:0] if self.stop_reason is StopReason.FOUND else self.open_documents
+        belief = self._division.competition.belief
+        return rank(likely[np.argsort(-belief.mean[likely], kind="stable")[:n]], belief)
 
     def selection(self) -> Selection:
         return self._ranked(self._division.chosen())
@@ -167,25 +168,26 @@ class Session(BaseSession):
 
     def _ranked(self, documents: NDArray[np.intp]) -> Selection:
         belief = self.state.read()
-        return ranked(documents, belief, self._division.values(belief.mean))
+        return rank(documents, belief, self._division.values(belief.mean))
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
         if self.stop_reason is not None:
             return np.empty(0, dtype=np.intp)
-        contest = self._division.contest
-        return contest.left[self._division.rule.shortlist(*contest.margins, n)]
+        competition = self._division.competition
+        return competition.left[self._division.rule.shortlist(*competition.margins, n)]
 
     def _choices(self, n: int) -> list[Choice]:
-        unscored = self.open
+        unscored = self.open_documents
         n = min(n, self.budget - self.spent, len(unscored))
         if self.budget_covers_pool:
-            best_first = unscored[np.argsort(-self._division.contest.belief.mean[unscored], kind="stable")][:n].tolist()
-            choices = [Choice(document, None, None) for document in best_first]
+            mean = self._division.competition.belief.mean
+            best_first = unscored[np.argsort(-mean[unscored], kind="stable")][:n]
+            choices = [Choice(document, None, None) for document in best_first.tolist()]
         else:
             # Documents on which the scorer failed may be chosen again; others take their places.
             spare = len(self._unanswered.intersection(self._left.tolist())) if self._unanswered else 0
             division = self._division
-            choices = choose_round(division.contest, self._posterior, division.rule, n + spare, division.view)
+            choices = choose_round(division.competition, self._posterior, division.rule, n + spare, division.view)
             choices = self._askable(choices)[:n]
         if n == 1:
             self._look_ahead(choices[0].document)
@@ -203,13 +205,13 @@ class Session(BaseSession):
             named = first_of_each(named, self.texts)
         if named.size:
             return [places[document] for document in named.tolist()]
-        open = self.open
-        return [Choice(int(open[np.argmax(self.belief.mean[open])]), None, None)]
+        others = self.open_documents
+        return [Choice(int(others[np.argmax(self.belief.mean[others])]), None, None)]
 
     def _look_ahead(self, document: int) -> None:
         """Compute the covariances of likely next choices together with this document's."""
         pays = np.count_nonzero(self.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
-        if pays and not self._posterior.ready(document):
+        if pays and not self._posterior.is_ready(document):
             likely = self.shortlist(LOOK_AHEAD).tolist()
             self._posterior.prepare([document, *(other for other in likely if other != document)])
 
@@ -220,10 +222,10 @@ class Session(BaseSession):
         """Return the probability that some document scores `enough`; copies count once."""
         left = self._left if self.texts is None else first_of_each(self._left, self.texts)
         beliefs = self._posterior.beliefs
-        belief = self.state.shared(beliefs.scoring(enough)).of(left)
+        belief = self.state.share_scores(beliefs.scorer_belief(enough)).subset(left)
         if self.known:
             return answerable_after(belief)
-        return answerable_before(self.pool, belief.mean, beliefs.scoring(ENOUGH).mean[left])
+        return answerable_before(self.pool, belief.mean, beliefs.scorer_belief(ENOUGH).mean[left])
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._different.update(scores.values())

@@ -10,7 +10,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.bookkeeping import StopReason
 from boundarymorph.selection.boundary import Division
 
-LOOKS_TO_SETTLE = 2  # rounds in a row, because the smallest of many estimates is too small
+LOOKS_TO_STOP = 2  # rounds in a row, because the smallest of many estimates is too small
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Budget:
         """Return whether only the budget ends the calls."""
         return True
 
-    def enough(self, division: Division) -> bool:
+    def reaches_target(self, division: Division) -> bool:
         """Return whether the target of a search is reached."""
         return False
 
-    def settled(self, looks: Sequence[float]) -> bool:
+    def tolerates(self, looks: Sequence[float]) -> bool:
         """Return whether further calls are not worth making."""
         return False
 
@@ -59,13 +59,13 @@ class Budget:
         """
         if division.decided:
             return StopReason.NOTHING_TO_DECIDE
-        if self.enough(division):
+        if self.reaches_target(division):
             return StopReason.FOUND if unscored else StopReason.POOL_EXHAUSTED
         if spent >= self.calls:
             return StopReason.BUDGET
         if not unscored:
             return StopReason.POOL_EXHAUSTED
-        return StopReason.SETTLED if self.settled(looks) else None
+        return StopReason.SETTLED if self.tolerates(looks) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,20 @@ class Tolerance(Budget):
     loss: float
 
     def look(self, division: Division, *, enough_scores: bool) -> float:
-        return division.cautious_loss() if enough_scores and not division.of_order else math.inf
+        return division.cautious_loss() if enough_scores and not division.spends_on_order else math.inf
 
     def spends_all(self, division: Division) -> bool:
-        return division.of_order
+        return division.spends_on_order
 
-    def settled(self, looks: Sequence[float]) -> bool:
-        return max(looks[-LOOKS_TO_SETTLE:]) <= self.loss
+    def tolerates(self, looks: Sequence[float]) -> bool:
+        return max(looks[-LOOKS_TO_STOP:]) <= self.loss
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Budget):
-    """Stop when the target of `boundary.Find` is reached with this probability."""
+class SearchTarget(Budget):
+    """Stop when the target of `boundary.SearchBoundary` is reached with this probability."""
 
     probability: float
 
-    def enough(self, division: Division) -> bool:
+    def reaches_target(self, division: Division) -> bool:
         return division.found >= self.probability

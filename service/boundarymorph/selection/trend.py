@@ -62,7 +62,7 @@ BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class HumanRelevance:
     """The relevance that people are expected to find in N documents.
 
     Attributes:
@@ -115,10 +115,10 @@ class Mixture:
     observed: NDArray[np.intp]
     scores: NDArray[np.float64]
     scale: Scale
-    judge: Callable[[Mixture], Judged | None] = lambda mixture: None
+    judge: Callable[[Mixture], HumanRelevance | None] = lambda mixture: None
 
     @cached_property
-    def judged(self) -> Judged | None:
+    def human_relevance(self) -> HumanRelevance | None:
         return self.judge(self)
 
     def belief(self) -> Belief:
@@ -149,14 +149,14 @@ class Mixture:
         Returns:
             (q, N) means, (q, N) variances, (t,) scores, and the scale.
         """
-        judged = self.judged
-        if judged is None:
+        human = self.human_relevance
+        if human is None:
             return self.means, variances, self.scores, self.scale
-        means = judged.factor * (self.means + judged.offsets)
-        return means, judged.factor**2 * variances, judged.scores, judged.scale
+        means = human.factor * (self.means + human.offsets)
+        return means, human.factor**2 * variances, human.scores, human.scale
 
-    def deciding(self) -> Belief:
-        return self._belief if self.judged is None else self._judgement
+    def deciding_belief(self) -> Belief:
+        return self._belief if self.human_relevance is None else self._judgement
 
     @cached_property
     def _judgement(self) -> Belief:
@@ -172,21 +172,21 @@ class Mixture:
         spread += (1.0 - counting) * self.residuals.typical + self.residuals.noise
         return spread
 
-    def reported(self) -> Belief:
-        if self.judged is not None or not self.scale.levels:
-            return self.deciding()
+    def reported_belief(self) -> Belief:
+        if self.human_relevance is not None or not self.scale.levels:
+            return self.deciding_belief()
         shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.residuals.noise)
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
-    def reaching(self, least: float) -> Belief:
+    def reaching_belief(self, least: float) -> Belief:
         means, variances, scores, scale = self._read(self.variances + self.residuals.noise)
-        shares = scale.reaching(least, self.weights, means, variances)
+        shares = scale.reach_probabilities(least, self.weights, means, variances)
         return Belief.of_shares(shares, self.observed, scores >= least)
 
-    def scoring(self, least: float) -> Belief:
-        return replace(self, judge=lambda mixture: None).reaching(least)
+    def scorer_belief(self, least: float) -> Belief:
+        return replace(self, judge=lambda mixture: None).reaching_belief(least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self._outcomes
@@ -226,14 +226,15 @@ class Mixture:
         values[:, self.observed] = known
         return np.broadcast_to(shares, shape), values
 
-    def among(self, documents: NDArray[np.intp]) -> Mixture:
+    def subset(self, documents: NDArray[np.intp]) -> Mixture:
         """Return the mixture over a subset: ascending positions, with every scored document."""
         observed = np.searchsorted(documents, self.observed)
         means, variances = self.means[:, documents], self.variances[:, documents]
         residuals = self.residuals._replace(variances=self.residuals.variances[:, documents])
 
-        def judge(mixture: Mixture) -> Judged | None:
-            return None if self.judged is None else replace(self.judged, offsets=self.judged.offsets[documents])
+        def judge(mixture: Mixture) -> HumanRelevance | None:
+            human = self.human_relevance
+            return None if human is None else replace(human, offsets=human.offsets[documents])
 
         return replace(self, means=means, variances=variances, residuals=residuals, observed=observed, judge=judge)
 
@@ -265,17 +266,15 @@ class TrendFantasy:
         std[self._scored] = 0.0
         return Belief(self._expected, std, self._scored.copy())
 
-    def reaching(self, least: float) -> Belief:
-        mixture, judged = self.mixture, self.mixture.judged
+    def reaching_belief(self, least: float) -> Belief:
+        mixture, human = self.mixture, self.mixture.human_relevance
         documents = np.array(list(self._means), dtype=np.intp)
-        if judged is not None:
-            read = judged.scale.scores(
-                judged.factor * (np.array(list(self._means.values())) + judged.offsets[documents])
-            )
-            judged = replace(judged, scores=np.append(judged.scores, read))
+        if human is not None:
+            read = human.scale.scores(human.factor * (np.array(list(self._means.values())) + human.offsets[documents]))
+            human = replace(human, scores=np.append(human.scores, read))
         observed = np.append(mixture.observed, documents)
         scores = np.append(mixture.scores, self._expected[documents])
-        return replace(mixture, observed=observed, scores=scores, judge=lambda mixture: judged).reaching(least)
+        return replace(mixture, observed=observed, scores=scores, judge=lambda mixture: human).reaching_belief(least)
 
     def fantasise(self, document: int) -> None:
         mixture = self.mixture
@@ -363,21 +362,21 @@ class TrendPosterior:
             self._mixture = self._mixed()
         return self._mixture
 
-    def ready(self, document: int) -> bool:
-        return self._processes.ready(document)
+    def is_ready(self, document: int) -> bool:
+        return self._processes.is_ready(document)
 
     def prepare(self, documents: Sequence[int]) -> None:
         self._processes.prepare(documents)
 
-    def among(self, documents: NDArray[np.intp], size: int) -> TrendFantasy:
+    def subset(self, documents: NDArray[np.intp], size: int) -> TrendFantasy:
         mixture, fitted = self.beliefs, self._fitted
         directions = fitted.directions[:, :, documents]
-        covariances = self._covariances.among(documents)
+        covariances = self._covariances.subset(documents)
         rehearsal = Rehearsal(self._processes, covariances, documents, size, directions, self._members, fitted.scales)
-        return TrendFantasy(mixture.among(documents), mixture.belief().mean[documents], rehearsal)
+        return TrendFantasy(mixture.subset(documents), mixture.belief().mean[documents], rehearsal)
 
     def _mixed(self) -> Mixture:
-        self._fitted = fitted = Fitted.of(self._processes, self._members, self._expected, self._prior)
+        self._fitted = fitted = FittedMembers.of(self._processes, self._members, self._expected, self._prior)
         weights = np.exp(fitted.log_likelihoods - fitted.log_likelihoods.max()).ravel()
         weights /= weights.sum()
         means = fitted.means
@@ -393,7 +392,7 @@ class TrendPosterior:
         residuals = Residuals(own, own.mean(axis=1, keepdims=True), noise)
         return Mixture(weights, means, variances, residuals, observed, scores, scale, self._judge)
 
-    def _judge(self, mixture: Mixture) -> Judged | None:
+    def _judge(self, mixture: Mixture) -> HumanRelevance | None:
         """Return the relevance that people are expected to find.
 
         The documents believed best raise the relevance of those near them.
@@ -409,12 +408,12 @@ class TrendPosterior:
         added = share * combined_signals(pool, _nearness(pool, centre + share * combined_signals(pool)))
         factor = float(spread / np.sqrt((centre + added).var() + unknown))
         offsets = added + (1.0 / factor - 1.0) * middle
-        judged = continuous.scores(factor * (centre + offsets)[mixture.observed])
-        return Judged(offsets, factor, judged, continuous)
+        relevance = continuous.scores(factor * (centre + offsets)[mixture.observed])
+        return HumanRelevance(offsets, factor, relevance, continuous)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
+class FittedMembers:
     """The members of g processes, q of each, fitted to their observations.
 
     They are fitted by least squares in their leading columns under the priors of the columns, at the mode of the
@@ -447,7 +446,7 @@ class Fitted:
         members: NDArray[np.float64],
         expected: NDArray[np.float64],
         prior: TrendPrior,
-    ) -> Fitted:
+    ) -> FittedMembers:
         """Fit the members to the observations of the processes.
 
         With R the inverse of the lower Cholesky factor of the columns' posterior precision, a member depends on the
