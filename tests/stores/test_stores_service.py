@@ -96,7 +96,7 @@ def test_invalid_store_settings_are_refused() -> None:
     assert stores_of(None) is None
     with pytest.raises(InvalidInput, match="NAME="):
         stores_of(["qdrant://a", "qdrant://b"])
-    with pytest.raises(InvalidConfiguration, match=r"opens mysql://; .* elasticsearch://, .*qdrant://"):
+    with pytest.raises(InvalidConfiguration, match=r"opens mysql:// .* elasticsearch://, .*qdrant://"):
         build_indexes(Settings(stores={"a": {"url": "mysql://host"}}))
     with pytest.raises(InvalidConfiguration, match="not both"):
         Settings.load(stores={"a": {"url": "qdrant://h"}}, retriever={"url": "http://b"})
