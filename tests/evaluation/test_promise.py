@@ -12,7 +12,7 @@ LOSSES = st.sampled_from([0.0, 0.02, 0.05, 0.07, 0.2, 1.0])
 
 
 def audit(*looks: tuple[float, float]) -> Audit:
-    """Looks after 10, 20, ... calls: what was believed, and what was lost."""
+    """Return an audit of looks after 10, 20, ... calls, each with the believed and the real loss."""
     return Audit(tuple(Look(10 * place, *look) for place, look in enumerate(looks, start=1)))
 
 
@@ -23,13 +23,13 @@ audits = st.lists(
 
 
 def stopped(one: Audit, threshold: float, budget: int) -> Look | None:
-    """Where a session stops, by trying: at the first look that believes no more, or at the last."""
+    """Return where a session stops: at the first look with a tolerable believed loss, or at the last."""
     looks = [look for look in one.looks if look.calls <= budget]
     return next((look for look in looks if look.believed <= threshold), looks[-1] if looks else None)
 
 
 def violations(given: list[Audit], threshold: float, loss: float, budget: int, among: list[float]) -> int:
-    """Requests that lose more by this threshold or by a smaller one."""
+    """Count the requests that lose more, with this threshold or a smaller one."""
     tried = [other for other in among if other <= threshold]
     return sum(
         any((look := stopped(one, other, budget)) is None or look.real > loss for other in tried) for one in given
@@ -75,7 +75,7 @@ def test_certified_says_what_is_missing() -> None:
 
 
 def test_certificate_is_withdrawn_when_recent_audits_break_it() -> None:
-    """The latest audits break what the earlier ones certify: they alone count, until there is a new certificate."""
+    """Recent audits contradict earlier ones; then only the recent ones count until a new certificate."""
     good, bad = audit((0.04, 0.01), (0.02, 0.0)), audit((0.04, 0.5), (0.02, 0.5))
     assert certified([good] * 150, PROMISE, 20).threshold is not None
     assert certified([*[good] * 150, *[bad] * 5], PROMISE, 20).threshold is not None, "which may happen by chance"

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from boundarymorph.access.limits import Access
-from boundarymorph.api.handler import Prepared, made
+from boundarymorph.api.handler import Prepared, make_answer
 from boundarymorph.api.visit import Visit
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.retrieval.candidates import PoolSource
@@ -25,7 +25,7 @@ DOCUMENT = {"id": "a", "text": "t " + "t" * 3_000, "metadata": {"group": 1}}
 
 
 def test_large_answers_have_bounded_memory_and_pauses() -> None:
-    """In a process of its own, whose memory nothing else uses."""
+    """The service runs in a process of its own, whose memory nothing else uses."""
     command = [sys.executable, "-m", "tests.fuzz.answers"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     taken = [json.loads(line) for line in done.stdout.splitlines()]
@@ -43,10 +43,10 @@ async def test_answer_over_body_bytes_is_refused(large: bool, tmp_path: Path) ->
         return Prepared(task, lambda _: (b" " * size, {}), lambda _: large)
 
     result: Any = None
-    content, _ = await made(access, prepared(2_048), result)
+    content, _ = await make_answer(access, prepared(2_048), result)
     assert len(content) == 2_048
     with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.body_bytes\): ask for fewer"):
-        await made(access, prepared(2_049), result)
+        await make_answer(access, prepared(2_049), result)
     await access.close()
 
 

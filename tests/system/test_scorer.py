@@ -22,7 +22,7 @@ SELECT = {"query": QUERY, "query_embedding": [1.0, 0.3], "pool": POOL, "budget":
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where nothing is remembered, so that every round reaches the scorer."""
+    """Return a data directory without a cache, so that every round reaches the scorer."""
     directory = tmp_path_factory.mktemp("scorers")
     (directory / "boundarymorph.toml").write_text("[cache]\nenabled = false")
     return directory
@@ -44,7 +44,7 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
     return running.select(**SELECT | options)
 
 
-def test_gateway_with_a_scorer_answers_as_one_process(gateway: Service, directory: Path) -> None:
+def test_gateway_with_a_scorer_answers_like_one_process(gateway: Service, directory: Path) -> None:
     with service(directory / "whole", embedded=True) as whole:
         here, there = select(whole), select(gateway)
     for body in (here, there):
@@ -67,7 +67,7 @@ def test_scorer_finishes_its_requests_after_sigterm(tmp_path: Path) -> None:
         assert len(request.result().json()["scores"]) == len(texts)
 
 
-def test_scorer_is_unready_but_open_while_it_drains(tmp_path: Path) -> None:
+def test_draining_scorer_is_unready_but_answers_requests(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text("drain_seconds = 30")
     with scorer(tmp_path / "draining.log") as running:
         running.process.send_signal(signal.SIGTERM)

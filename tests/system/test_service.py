@@ -62,7 +62,7 @@ def test_service_sees_builds_of_other_processes_at_once(running: Service, data: 
     assert running.client.get("/indexes/beside").status_code == 404
 
 
-def test_service_ends_where_its_port_is_in_use(running: Service, tmp_path: Path) -> None:
+def test_service_exits_if_its_port_is_in_use(running: Service, tmp_path: Path) -> None:
     with service(tmp_path / "data", port=running.port, ready=False) as second:
         assert second.process.wait(timeout=PATIENCE) != 0
         assert "in use" in second.log and "--port" in second.log and "Traceback" not in second.log
@@ -85,7 +85,7 @@ def test_service_finishes_its_requests_after_a_signal(tmp_path: Path, number: si
             again.bind(("127.0.0.1", ending.port))
 
 
-def test_service_ends_on_a_signal_while_it_starts(tmp_path: Path) -> None:
+def test_service_exits_on_a_signal_during_its_start(tmp_path: Path) -> None:
     with service(tmp_path / "data", ready=False) as starting:
         starting.await_answer("/livez")
         assert starting.stop() == 0

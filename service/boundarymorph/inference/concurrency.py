@@ -218,8 +218,8 @@ class Shares:
         """Raise Overloaded if a caller may not take this much more."""
         if not self.allows(caller, amount):
             raise Overloaded(
-                f"{self.total:,} of {self.most:,} {self._what} are taken, {self.held(caller):,} by this caller; "
-                "each gets a share (limits.key_share); try again later"
+                f"{self.total:,} of {self.most:,} {self._what} are taken, {self.held(caller):,} by this caller, and "
+                "each caller gets a share (limits.key_share); try again later"
             )
 
     def take(self, caller: str, amount: int = 1) -> None:
