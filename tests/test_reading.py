@@ -69,10 +69,10 @@ def test_what_is_not_read(content: bytes, message: str) -> None:
 def test_compressed_whatever_the_name(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_bytes(gzip.compress(b"sea\nhills\n"))
-    with reading.opened_path(path) as stream:
+    with reading.open_path(path) as stream:
         assert [text for _, text in reading.lines(stream, "file")] == ["sea", "hills"]
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InvalidInput, match="cannot be read"), reading.opened_path(path) as stream:
+    with pytest.raises(InvalidInput, match="cannot be read"), reading.open_path(path) as stream:
         list(reading.lines(stream, "file"))
 
 
@@ -96,7 +96,7 @@ def test_uploads_are_cut_alike_however_they_arrive(size: int, mark: bytes) -> No
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0316", "\u0f73", "\U0001d165", "\u3099"])
 def test_a_run_of_marks_has_its_first_thirty(mark: str) -> None:
-    many = reading.composed(f"sea x{mark * 2_000} y{mark * 3}")
+    many = reading.compose(f"sea x{mark * 2_000} y{mark * 3}")
     assert many == unicodedata.normalize("NFC", f"sea x{mark * 30} y{mark * 3}")
 
 

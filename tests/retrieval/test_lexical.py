@@ -190,7 +190,7 @@ def test_block_without_the_present_words_is_made_anew(
     store.upsert([Document(f"d{number}", f"tram {number}") for number in range(9)], unit(9, 4), [b""] * 9)
     with monkeypatch.context() as patch:
         patch.setattr(blocks, "WORDS_VERSION", WORDS_VERSION - 1)
-        index.settle()
+        index.await_training()
         assert index.refresh().sequence
         index.close()
     later = Words(store, TrainingPolicy(least=4, pause=0))
@@ -199,4 +199,4 @@ def test_block_without_the_present_words_is_made_anew(
     for made in (False, True):
         assert bool(later.index.refresh().sequence) == made
         assert later.best("tram 7", 1).ids == ["d7"]
-        later.index.settle()
+        later.index.await_training()

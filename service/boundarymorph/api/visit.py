@@ -44,7 +44,7 @@ class Visit:
     def charging(self, access: Access) -> Callable[[int], None]:
         """Return what charges bytes of bodies, texts, answers and selections to the caller until the request ends. It
         raises Overloaded or LimitExceeded."""
-        return self.until_end.enter_context(access.bytes_in_flight.holding(self.caller))
+        return self.until_end.enter_context(access.bytes_in_flight.reserve(self.caller))
 
     def room(self, access: Access) -> Room:
         return Room(self.charging(access), answer=access.settings.limits.body_bytes)

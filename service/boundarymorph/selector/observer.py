@@ -30,7 +30,7 @@ class Observer:
     def seconds(self) -> dict[str, float]:
         """Return the seconds by stage and their total, and put them into the request's Server-Timing."""
         seconds = self._watch.read()
-        tracing.tell(seconds)
+        tracing.replace_stages(seconds)
         return seconds
 
     def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:

@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.known import TaskScores
+from boundarymorph.caching.scorer import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
+from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, run_on_loop
 from boundarymorph.notices import TEXTS_LEFT_OUT, Notice, Slug
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
@@ -143,7 +143,9 @@ class SelectionRun:
             self._task.context.room.charge(
                 footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
             )
-        run = self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else at_once
+        run = (
+            self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else run_on_loop
+        )
         self.documents = await run(
             Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.room
         )
@@ -203,7 +205,7 @@ class SelectionRun:
     async def _read_ahead(self) -> NDArray[np.intp]:
         """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
         are reused. Returns the positions of documents that turned out to be deleted."""
-        hinted = await self.scores.recall() if self._task.spending.reuse else set()
+        hinted = await self.scores.look_up() if self._task.spending.reuse else set()
         wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
             wanted = wanted[[id in hinted for id in self.pool.ids]] if hinted else NOTHING

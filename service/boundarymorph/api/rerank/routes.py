@@ -42,7 +42,7 @@ from boundarymorph.api.select_task import boosts_of, context_of, cut_of, groupin
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
-from boundarymorph.reading import bound, counted
+from boundarymorph.reading import check_bound, counted
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Selection
@@ -248,11 +248,11 @@ def _task(
     limits = settings.limits
     if not count:
         raise NoDocuments(f"{field}: the list is empty; give at least one")
-    bound(field, count, limits.pool, "documents")
+    check_bound(field, count, limits.pool, "documents")
     for number, text in enumerate(asked.texts):
-        bound(f"{field}.{number}", len(text), limits.text_characters, "characters")
+        check_bound(f"{field}.{number}", len(text), limits.text_characters, "characters")
     query = wanted.query[: limits.query_characters] if wanted.cut else wanted.query
-    bound("query", len(query), limits.query_characters, "characters")
+    check_bound("query", len(query), limits.query_characters, "characters")
     documents = [
         Document(str(number), text, metadata=dict(metadata))
         for number, (text, metadata) in enumerate(zip(asked.texts, asked.objects, strict=True))
@@ -265,9 +265,9 @@ def _task(
     exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # it needs only scores
     k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
     rounds = settings.rounds if wanted.rounds is None else wanted.rounds
-    bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
-    bound("k", wanted.k or 0, limits.k, "documents")
-    bound("rounds", 1 if rounds == "auto" else rounds, limits.rounds, "rounds")
+    check_bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
+    check_bound("k", wanted.k or 0, limits.k, "documents")
+    check_bound("rounds", 1 if rounds == "auto" else rounds, limits.rounds, "rounds")
     calibration = access.calibration if wanted.calibration is not False else None
     return SelectionTask(
         PoolSource(
