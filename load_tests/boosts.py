@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Best, Boundary, Budget, DocumentCapacity, Pool, Session
-from boundarymorph.selection.boost import Boosted
+from boundarymorph.selection import BestBoundary, Boundary, Budget, DocumentCapacity, Pool, Session
+from boundarymorph.selection.boost import BoostedBoundary
 from boundarymorph.selection.methods import DEFAULT, METHODS
 from boundarymorph_evaluation.problem import Question
 
@@ -46,8 +46,8 @@ def believed(
 
     The session is by relevance or, with boosts, by values.
     """
-    best = Best(DocumentCapacity(K), CONFIG)
-    boundary: Boundary = best if boosts is None else Boosted(best, boosts)
+    best = BestBoundary(DocumentCapacity(K), CONFIG)
+    boundary: Boundary = best if boosts is None else BoostedBoundary(best, boosts)
     session = Session(pool, CONFIG.posterior(pool, calls), boundary, Budget(calls))
     while (asked := session.ask_round(ROUNDS)).size:
         session.tell(asked, scores[asked])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Best, Budget, Distinct, Pool, Session
+from boundarymorph.selection import BestBoundary, Budget, GroupLimit, Pool, Session
 from boundarymorph.selection.capacity import DocumentCapacity
 from boundarymorph.selection.groups import best_of_each
 from boundarymorph.selection.methods import HUMAN_CONFIG
@@ -54,9 +54,9 @@ def selected(question: Question, kept: NDArray[np.intp], document: NDArray[np.in
 
     Among passages, it has a limit of one for each document. `document` has (N,) the document of each passage.
     """
-    config, limit = question.configured(HUMAN_CONFIG), Distinct(DocumentCapacity(K), document)
+    config, limit = question.configured(HUMAN_CONFIG), GroupLimit(DocumentCapacity(K), document)
     pool = question.pool
-    session = Session(pool, config.posterior(pool, calls), Best(limit, config), Budget(calls))
+    session = Session(pool, config.posterior(pool, calls), BestBoundary(limit, config), Budget(calls))
     session.give_up(np.setdiff1d(np.arange(len(pool)), kept))
     while (asked := session.ask_round(ROUNDS)).size:
         session.tell(asked, question.scores[asked])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from boundarymorph.inference.concurrency import run_in_default_thread
 from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
 from boundarymorph.retrieval.document import Document
-from boundarymorph.selection import Best, DocumentCapacity, Find, Found, Pool, Session
+from boundarymorph.selection import BestBoundary, DocumentCapacity, Pool, SearchBoundary, SearchTarget, Session
 from boundarymorph.selection.methods import TO_FIND
 from boundarymorph.selector.task import Target
 from boundarymorph_evaluation import datasets
@@ -109,15 +109,15 @@ def ours(review: Review, pool: Pool) -> Iterator[Row]:
     places = np.array([int(id) for id in pool.ids])
     labels = review.labels[places]
     known = dict.fromkeys(np.flatnonzero(places == review.seed).tolist(), 1.0)
-    best, count = Best(DocumentCapacity(len(pool)), TO_FIND), len(pool)
-    stop = Found(count, 1.0 - 1e-12)  # the target is not reached before the end
-    session = Session(pool, TO_FIND.posterior(pool, count), Find(best, LEAST, 1.0), stop, known=known)
+    best, count = BestBoundary(DocumentCapacity(len(pool)), TO_FIND), len(pool)
+    stop = SearchTarget(count, 1.0 - 1e-12)  # the target is not reached before the end
+    session = Session(pool, TO_FIND.posterior(pool, count), SearchBoundary(best, LEAST, 1.0), stop, known=known)
     stopped: dict[Target, Row] = {target: {"read": 1.0, "found": 1.0, "true": 1.0} for target in TARGETS}
     going_on = list(TARGETS)
     while (asked := session.ask(1 + session.known // 20)).size:
         session.tell(asked, labels[asked])
         for target in list(going_on):
-            if Find(best, LEAST, target.share).division(session.state).found >= target.probability:
+            if SearchBoundary(best, LEAST, target.share).division(session.state).found >= target.probability:
                 going_on.remove(target)
                 share = float(labels[session.belief.scored].sum() / labels.sum())
                 said = {"found": share, "true": float(share >= target.share)}

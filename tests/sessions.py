@@ -7,24 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.selection import (
-    Best,
+    BestBoundary,
     Boundary,
     Budget,
     Config,
-    Distinct,
-    Diverse,
-    Find,
-    Found,
+    DiverseFinish,
+    GroupLimit,
     Limit,
-    Ordered,
+    OrderBoundary,
     Pool,
+    SearchBoundary,
+    SearchTarget,
     SelectionConfig,
     Session,
-    Threshold,
+    ThresholdBoundary,
     Tolerance,
     capacity_of,
 )
-from boundarymorph.selection.boundary import as_chosen
+from boundarymorph.selection.boundary import keep_chosen
 from boundarymorph.selection.state import Reading
 
 
@@ -42,10 +42,10 @@ class Groups(NamedTuple):
     at_most: int = 1
     counts_groups: bool = False
 
-    def limited(self, limit: Limit) -> Distinct:
+    def restrict(self, limit: Limit) -> GroupLimit:
         if self.counts_groups:
-            return Distinct(limit, self.groups, 1, self.at_most)
-        return Distinct(limit, self.groups, self.at_most)
+            return GroupLimit(limit, self.groups, 1, self.at_most)
+        return GroupLimit(limit, self.groups, self.at_most)
 
 
 def session_of(
@@ -68,13 +68,13 @@ def session_of(
     method = config or SelectionConfig()
     limit = capacity_of(k=k) if isinstance(k, int) else k
     if distinct is not None:
-        limit = distinct.limited(limit)
-    best = Best(limit, method, negligible, Diverse(diversity) if diversity else as_chosen)
-    boundary: Boundary = Ordered(best) if order else best
+        limit = distinct.restrict(limit)
+    best = BestBoundary(limit, method, negligible, DiverseFinish(diversity) if diversity else keep_chosen)
+    boundary: Boundary = OrderBoundary(best) if order else best
     stop = Budget(budget) if settle is None else Tolerance(budget, settle)
     if min_relevance is not None:
-        boundary = Threshold(best, min_relevance)
+        boundary = ThresholdBoundary(best, min_relevance)
         if target is not None:
-            boundary, stop = Find(best, min_relevance, target.share), Found(budget, target.probability)
+            boundary, stop = SearchBoundary(best, min_relevance, target.share), SearchTarget(budget, target.probability)
     size = min(max(0, budget) + len(known or ()), len(pool))
     return Session(pool, method.posterior(pool, size), boundary, stop, known=known, reading=reading)

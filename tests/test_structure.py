@@ -1,6 +1,7 @@
 """The order of the code: small files, short functions, no circles of imports."""
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -68,6 +69,30 @@ def test_dataclasses_of_selections_have_few_fields() -> None:
         and sum(isinstance(each, ast.AnnAssign) for each in node.body) > FIELDS
     ]
     assert many == ["result.py: Progress", "result.py: SelectionResult"]
+
+
+def options_in_methods(source: str) -> Iterator[str]:
+    """Yield the optional parameters of classes that a method tests, unless it is a constructor."""
+    for found in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
+        methods = [node for node in found.body if isinstance(node, ast.FunctionDef)]
+        made = [each for method in methods if method.name == "__init__" for each in ast.walk(method.args)]
+        declared = {ast.unparse(node.target): node.annotation for node in found.body if isinstance(node, ast.AnnAssign)}
+        declared |= {node.arg: node.annotation for node in made if isinstance(node, ast.arg) and node.annotation}
+        options = {name for name, kind in declared.items() if re.search(r"\bbool\b|None|Literal", ast.unparse(kind))}
+        options -= {method.name for method in methods}  # a property has the name of a parameter
+        for method in (method for method in methods if not method.name.startswith("__")):
+            tests = [node.test for node in ast.walk(method) if isinstance(node, ast.If | ast.IfExp | ast.While)]
+            tests += [node for node in ast.walk(method) if isinstance(node, ast.BoolOp)]
+            seen = {ast.unparse(node) for test in tests for node in ast.walk(test)}
+            tested = {name for name in options if {f"self.{name}", f"self._{name}"} & seen}
+            yield from (f"{found.name}.{method.name}: {name}" for name in sorted(tested))
+
+
+def test_sessions_are_composed_instead_of_switched() -> None:
+    switched = "class A:\n    deep: bool\n    def find(self):\n        return 1 if self.deep else 0"
+    assert list(options_in_methods(switched)) == ["A.find: deep"]
+    for name in ("session", "boundary", "stop", "diversity", "outlook"):
+        assert list(options_in_methods((PACKAGE / "selection" / f"{name}.py").read_text())) == []
 
 
 def test_types_of_selections_are_complete() -> None:

@@ -1,14 +1,16 @@
 """What the tools answer, and what they say of arguments that are wrong."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import boundarymorph.agents.tools  # noqa: F401 - which a test takes away
 from boundarymorph.agents import answers, tools
+from boundarymorph.retrieval.artifacts import FILE
 from boundarymorph.settings import AgentSettings
-from tests.agents.conftest import LONG, Running, Serve, refused, structured
+from tests.agents.conftest import LONG, Running, Serve, Transport, refused, structured
 from tests.fakes.scorer import score_of
 from tests.fakes.service import problem
 
@@ -94,6 +96,20 @@ class TestSelectDocuments:
             for wrong in ({"filter": {"yaer": 2003}}, {"distinct": "uri"}):
                 found = await structured(client, "select_documents", **QUERY, budget=0, **wrong)
                 assert "the fields of this index are year (number), url (string)" in found["notes"]
+
+    @pytest.mark.parametrize("transport", Transport)
+    async def test_note_about_an_index_is_shown_once_to_each_caller(
+        self, serve: Serve, tmp_path: Path, transport: Transport
+    ) -> None:
+        with serve() as service:
+            (tmp_path / "indexes" / "papers" / FILE).write_bytes(b"{")
+            for name in ("narrow", "rare"):
+                async with service.connect(transport, name) as client:
+                    for shown in (1, 0, 0):
+                        found = await structured(client, "select_documents", **QUERY, distinct="uri")
+                        about_index = [note for note in found["notes"] if "the index cannot be read" in note]
+                        assert len(about_index) == shown
+                        assert [note for note in found["notes"] if "'uri'" in note], "notes about a query come again"
 
     async def test_fetch_continues_a_text_that_select_documents_cut(self, serve: Serve) -> None:
         call = {**QUERY, "k": 5, "budget": 0, "filter": {"year": {"gte": 2005, "lte": 2009}}}

@@ -40,10 +40,10 @@ def test_inverse_of_an_unreachable_probability_is_0_or_1() -> None:
 
 
 def test_calibration_is_stale_for_another_model() -> None:
-    assert MADE.stale("scorer", "encoder") is None
-    assert MADE.stale(None, None) is None
-    assert "'other' is in use" in str(MADE.stale("other", "encoder"))
-    assert "the encoder 'encoder'" in str(MADE.stale("scorer", "other"))
+    assert MADE.staleness("scorer", "encoder") is None
+    assert MADE.staleness(None, None) is None
+    assert "'other' is in use" in str(MADE.staleness("other", "encoder"))
+    assert "the encoder 'encoder'" in str(MADE.staleness("scorer", "other"))
 
 
 def test_calibration_of_an_earlier_release_is_read() -> None:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from boundarymorph.calibration.learning import JudgedQuery, learn
-from boundarymorph.calibration.trust import CHOICES, FEWEST, Choice, MeasuredTrust, Ordered, pairs_in_order
+from boundarymorph.calibration.trust import CHOICES, FEWEST, Choice, MeasuredTrust, OrderShares, pairs_in_order
 from boundarymorph.selection.pool import Trust
 
 
-def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: float) -> list[Ordered]:
+def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: float) -> list[OrderShares]:
     """Queries whose shares of pairs in order are these on average; 0.8 for what is not named."""
     noise = np.random.default_rng(seed).normal(scale=0.02, size=(count, 6))
     return [
-        Ordered(
+        OrderShares(
             0.8 + drawn[0],
             scorer + drawn[1],
             {choice: choices.get(choice, 0.8) + drawn[2 + at] for at, choice in enumerate(CHOICES)},
@@ -57,7 +57,7 @@ def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: flo
     ],
 )
 def test_measured_trust_overrides_the_declared_only_for_a_sure_gain(
-    queries: Sequence[Ordered], declared: Trust, chosen: Choice | None, advice: str
+    queries: Sequence[OrderShares], declared: Trust, chosen: Choice | None, advice: str
 ) -> None:
     measured = MeasuredTrust.of(queries, declared)
     assert measured.chosen == chosen
@@ -71,7 +71,7 @@ def test_measured_trust_overrides_the_declared_only_for_a_sure_gain(
 def test_measured_gain_is_estimated_on_held_out_queries() -> None:
     """One query cannot vouch for itself: what only it supports has no gain."""
     queries = queries_of(6)
-    queries[0] = Ordered(0.8, 0.8, {**queries[0].choices, "none": 1.0})
+    queries[0] = OrderShares(0.8, 0.8, {**queries[0].choices, "none": 1.0})
     sure = MeasuredTrust.of(queries_of(20, none=0.9, weak=0.8), "weak")
     assert sure.chosen == "none" and sure.gain[1] > 5
     assert MeasuredTrust.of(queries, "weak").gain[0] < 2

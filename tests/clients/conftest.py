@@ -120,8 +120,8 @@ def url(service: Recorder) -> str:
 
 @pytest.fixture
 def embedded_url(tmp_path: Path) -> Iterator[str]:
-    """A service with the embedded models."""
-    settings = Settings(data_directory=tmp_path / "data", cache=CacheSettings(enabled=False))
+    """A service with the embedded models and the default relevance, as readers have it."""
+    settings = Settings(data_directory=tmp_path / "data", relevance="human", cache=CacheSettings(enabled=False))
     with serving(create_app(settings, build=composition.build)) as url:
         yield url
 

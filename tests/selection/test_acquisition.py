@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from boundarymorph.selection import Acquisition, Belief, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
-from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess, growing
+from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess, growing_round_size
 from boundarymorph.selection.capacity import top_k
 from tests.stateful.profile import times
 
@@ -154,7 +154,7 @@ def test_explore_searches_the_whole_ranking_while_small_scores_are_alike(scores:
 def rounds(budget: int, known: int = 0) -> list[int]:
     sizes: list[int] = []
     while (left := budget - sum(sizes)) > 0:
-        sizes.append(growing(known + sum(sizes), left, budget))
+        sizes.append(growing_round_size(known + sum(sizes), left, budget))
     return sizes
 
 

@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import ProbabilityMap
 from boundarymorph.selection import (
-    Best,
-    Boosted,
+    BestBoundary,
+    BoostedBoundary,
     Boundary,
     Budget,
     Config,
     DocumentCapacity,
     ExhaustiveSession,
     Limit,
-    Ordered,
+    OrderBoundary,
     Pool,
     Selection,
     SelectionConfig,
     Session,
-    Threshold,
+    ThresholdBoundary,
     TokenCapacity,
     TrendConfig,
 )
@@ -51,9 +51,9 @@ def session_of(
     shown: Reading | None = None,
     **options: Any,
 ) -> Session:
-    best = Best(limit, config)
-    boundary: Boundary = Ordered(best) if least is None else Threshold(best, least)
-    boundary = boundary if boosts is None else Boosted(boundary, boosts, shown)
+    best = BestBoundary(limit, config)
+    boundary: Boundary = OrderBoundary(best) if least is None else ThresholdBoundary(best, least)
+    boundary = boundary if boosts is None else BoostedBoundary(boundary, boosts, shown)
     size = min(budget + len(options.get("known", ())), len(pool))
     return Session(pool, config.posterior(pool, size), boundary, Budget(budget), **options)
 

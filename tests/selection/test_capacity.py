@@ -18,8 +18,8 @@ from boundarymorph.selection import (
     TrendConfig,
     capacity_of,
 )
-from boundarymorph.selection.session import FEWEST_TO_SETTLE
-from boundarymorph.selection.stop import LOOKS_TO_SETTLE
+from boundarymorph.selection.session import FEWEST_TO_STOP
+from boundarymorph.selection.stop import LOOKS_TO_STOP
 from tests.selection.pools import clustered, play
 from tests.sessions import session_of
 
@@ -110,12 +110,12 @@ def test_equal_scores_settle_nothing() -> None:
     session = session_of(pool, budget=150, k=30, config=TrendConfig(), settle=0.9)
     looks = 0
     while (asked := session.ask(5)).size:
-        assert session.enough_scores == (looks > 0) and looks < LOOKS_TO_SETTLE
+        assert session.enough_scores == (looks > 0) and looks < LOOKS_TO_STOP
         session.tell(asked, rare[asked])
         looks += session.enough_scores
     told = [seen.score for seen in session.history]
     assert session.stop_reason is StopReason.SETTLED
-    assert len(told) >= FEWEST_TO_SETTLE and len(set(told)) == 2
+    assert len(told) >= FEWEST_TO_STOP and len(set(told)) == 2
     constant = session_of(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
     play(constant, np.zeros(150), 5)
     assert constant.stop_reason is StopReason.BUDGET

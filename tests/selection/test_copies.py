@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection import ExhaustiveSession, Pool, StopReason, TrendConfig
-from boundarymorph.selection.belief import Belief, first_of_each, shared
-from boundarymorph.selection.process import alike
+from boundarymorph.selection.belief import Belief, first_of_each, share_scores
+from boundarymorph.selection.process import group_alike
 from tests.selection.pools import clustered
 from tests.sessions import session_of
 
@@ -16,12 +16,12 @@ def test_a_score_is_that_of_every_document_of_the_text() -> None:
     belief = Belief(
         np.array([0.1, 0.9, 0.3, 0.4]), np.array([0.2, 0.0, 0.2, 0.2]), np.array([False, True, False, False])
     )
-    found = shared(belief, np.array([1, 1, 2, 1]))
+    found = share_scores(belief, np.array([1, 1, 2, 1]))
     assert found.mean.tolist() == [0.9, 0.9, 0.3, 0.9]
     assert found.std.tolist() == [0.0, 0.0, 0.2, 0.0]
     assert found.scored.tolist() == [True, True, False, True]
     assert belief.mean.tolist() == [0.1, 0.9, 0.3, 0.4]
-    assert shared(belief, np.arange(4)) is belief
+    assert share_scores(belief, np.arange(4)) is belief
 
 
 def test_the_first_of_each_in_the_given_order() -> None:
@@ -38,7 +38,7 @@ def test_vectors_that_are_the_same_but_for_rounding_are_found(dtype: type, noise
     owners[rng.permutation(2_000)[:300]] = rng.integers(0, 50, size=300)
     owners = owners[owners]
     vectors = vectors[owners] + noise * rng.normal(size=vectors.shape).astype(dtype) / 8
-    groups = alike(vectors)
+    groups = group_alike(vectors)
     pairs = owners[:, None] == owners[None]
     assert ((groups[:, None] == groups[None]) == pairs).all()
 

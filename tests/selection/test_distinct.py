@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from boundarymorph.selection import Config, DocumentCapacity, SelectionConfig, StopReason, TokenCapacity, TrendConfig
-from boundarymorph.selection.diversity import diverse
+from boundarymorph.selection.diversity import choose_diverse
 from boundarymorph.selection.groups import GroupedCapacity
 from boundarymorph.selection.process import median_distance
 from tests.selection.pools import clustered, play
@@ -148,7 +148,7 @@ def literally(vectors: NDArray[np.floating], relevance: NDArray[np.float64], cou
 @pytest.mark.parametrize("seed", range(3))
 def test_each_adds_the_most(diversity: float, seed: int) -> None:
     pool, scores = clustered(40, 6, seed)
-    found = diverse(pool.embeddings, scores, 12, diversity).tolist()
+    found = choose_diverse(pool.embeddings, scores, 12, diversity).tolist()
     assert found == literally(pool.embeddings, scores, 12, diversity)
     if diversity == 0:
         assert found == np.argsort(-scores, kind="stable")[:12].tolist()
@@ -159,17 +159,17 @@ def test_diverse_sets_of_copies_overflow_nothing() -> None:
     vectors = rng.normal(size=(80, 2)).astype(np.float32)[rng.integers(4, size=80)]
     vectors /= np.linalg.norm(vectors, axis=1)[:, None]
     with np.errstate(over="raise"):
-        assert len(set(diverse(vectors, np.linspace(0.1, 0.9, 80), 50, 0.4).tolist())) == 50
+        assert len(set(choose_diverse(vectors, np.linspace(0.1, 0.9, 80), 50, 0.4).tolist())) == 50
 
 
 def test_copies_come_last() -> None:
     pool, scores = clustered(30, 6, 1)
     vectors, relevance = np.repeat(pool.embeddings, 4, axis=0), np.repeat(scores, 4)
-    assert len(set(diverse(vectors, relevance, 20, 0.5) // 4)) == 20
-    assert len(set(diverse(vectors, relevance, 40, 0.5).tolist())) == 40  # more than there are different ones
-    assert len(set(diverse(vectors, relevance, 20, 0.0) // 4)) == 5
-    assert diverse(vectors[:3], relevance[:3], 5, 0.5).tolist() == [0, 1, 2]
-    assert len(set(diverse(np.ones((50, 4)) / 2, np.zeros(50), 10, 0.5).tolist())) == 10
+    assert len(set(choose_diverse(vectors, relevance, 20, 0.5) // 4)) == 20
+    assert len(set(choose_diverse(vectors, relevance, 40, 0.5).tolist())) == 40  # more than there are different ones
+    assert len(set(choose_diverse(vectors, relevance, 20, 0.0) // 4)) == 5
+    assert choose_diverse(vectors[:3], relevance[:3], 5, 0.5).tolist() == [0, 1, 2]
+    assert len(set(choose_diverse(np.ones((50, 4)) / 2, np.zeros(50), 10, 0.5).tolist())) == 10
 
 
 def test_in_a_session_with_groups() -> None:
@@ -179,7 +179,7 @@ def test_in_a_session_with_groups() -> None:
     options = {"budget": 0, "k": 8, "known": known, "config": TrendConfig()}
     plain = session_of(pool, **options).selection().documents  # type: ignore[arg-type]
     varied = session_of(pool, **options, diversity=0.4).selection()  # type: ignore[arg-type]
-    assert set(varied.documents.tolist()) == set(diverse(pool.embeddings, scores, 8, 0.4).tolist())
+    assert set(varied.documents.tolist()) == set(choose_diverse(pool.embeddings, scores, 8, 0.4).tolist())
     assert set(varied.documents.tolist()) != set(plain.tolist()) and (np.diff(varied.relevance) <= 0).all()
     both = session_of(pool, **options, diversity=0.4, distinct=Groups(groups, 2, True))  # type: ignore[arg-type]
     chosen = both.selection().documents

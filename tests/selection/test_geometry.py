@@ -59,7 +59,7 @@ def test_distances_are_good_to_all_digits(dtype: type) -> None:
         assert np.abs(found[np.arange(40), np.arange(40, 80)]).max() < 1e-14
     np.testing.assert_allclose(distances.from_query(), truth[0], rtol=0, atol=1e-14)
     few = np.array([3, 50, 90])
-    np.testing.assert_allclose(distances.among(few).from_documents([1]), truth[[10]][:, few], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(distances.subset(few).from_documents([1]), truth[[10]][:, few], rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("m", [1, 5])

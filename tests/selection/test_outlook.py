@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.selection import DocumentCapacity, Recall, TrendConfig
-from boundarymorph.selection.outlook import deviation_of_loss, gains_of_a_set, gains_of_doubt, up_to
+from boundarymorph.selection.outlook import deviation_of_loss, gains_by_calls, gains_of_a_set, gains_of_doubt
 from tests.selection.test_quality import question
 from tests.sessions import session_of
 
@@ -22,8 +22,8 @@ def test_gains_by_hand() -> None:
     scale = 0.9 / (0.9 + 0.4)
     inside, outside = 0.5 * cut * scale, 0.5 * (0.5 - cut) * scale
     np.testing.assert_allclose(gains, np.cumsum([inside, outside, 0.0, 0.0]), atol=1e-12)
-    assert up_to(gains, 0.01) == {10: 0.01, 50: 0.01}
-    assert up_to(gains, 1.0, (1, 2)) == pytest.approx({1: inside, 2: inside + outside})
+    assert gains_by_calls(gains, 0.01) == {10: 0.01, 50: 0.01}
+    assert gains_by_calls(gains, 1.0, (1, 2)) == pytest.approx({1: inside, 2: inside + outside})
 
 
 def test_the_deviation_of_the_loss_is_that_of_draws() -> None:

@@ -50,7 +50,7 @@ def test_fantasies_are_observations_that_leave_no_trace() -> None:
     observe(gp, scores, (3, 8, 1))
     before = gp.beliefs.belief()
     few = np.array([1, 3, 5, 8, 10, 11, 12, 40])
-    fantasy = gp.among(few, 2)
+    fantasy = gp.subset(few, 2)
     np.testing.assert_allclose(fantasy.belief().mean, before.mean[few], rtol=0, atol=1e-15)
     for place, document in ((4, 10), (6, 12)):
         scores[document] = fantasy.belief().mean[place]
@@ -70,7 +70,7 @@ def test_the_first_of_the_prepared_rows_is_always_kept(size: int) -> None:
     gp, _ = posterior(size=size)
     for first in (0, 20, 40):
         gp.prepare(range(first, first + 16))
-        assert gp.ready(first)
+        assert gp.is_ready(first)
 
 
 def test_a_kernel_that_is_not_positive_definite_escalates_the_noise() -> None:

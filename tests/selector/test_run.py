@@ -12,7 +12,7 @@ from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import unfamiliar
+from boundarymorph.selector.remarks import script_notices
 from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
 from boundarymorph.telemetry.tracing import Stopwatch
 from tests.fakes.scorer import SeededScorer
@@ -61,7 +61,7 @@ SCORER, ENCODER = (
     ],
 )
 def test_a_query_in_another_script(query: str, models: tuple[str | None, str | None], said: str | None) -> None:
-    found = unfamiliar(query, *models)
+    found = script_notices(query, *models)
     assert (not found) == (said is None) and (said is None or said in str(found))
     if said:
         assert ("were trained" in str(found)) == (models == (SCORER, ENCODER))
@@ -82,8 +82,8 @@ async def run() -> AsyncIterator[SelectionRun]:
 PATH: dict[State, tuple[Call, ...]] = {
     "new": (),
     "retrieved": ("retrieve",),
-    "chosen": ("retrieve", "recall"),
-    "done": ("retrieve", "recall", "result"),
+    "chosen": ("retrieve", "look_up"),
+    "done": ("retrieve", "look_up", "result"),
 }
 
 
@@ -104,7 +104,7 @@ async def test_each_call_is_possible_in_one_state(run: SelectionRun, state: Stat
 
 async def test_without_a_batch_only_the_result_is_left(run: SelectionRun) -> None:
     await run.retrieve()
-    await run.recall()
+    await run.look_up()
     while run.batch.size:
         await run.score()
     for refused in (run.progress, run.score):

@@ -35,32 +35,32 @@ def test_a_round_is_half_of_what_the_time_allows() -> None:
         (3 * OF_SHORT + OF_LONG, 4),
         (1e9, 4),
     ]:
-        assert pace.fitting(texts, seconds(characters)) == fitting, characters
+        assert pace.count_fitting(texts, seconds(characters)) == fitting, characters
 
 
 def test_more_documents_than_empty_ones_would_fit_are_not_asked_for() -> None:
     pace = Pace()
-    assert pace.at_most(9, seconds(7 * OVERHEAD)) == 7
-    assert pace.at_most(6, seconds(7 * OVERHEAD)) == 6
-    assert pace.at_most(9, seconds(0)) == pace.at_most(9, -1.0) == 1
+    assert pace.limit(9, seconds(7 * OVERHEAD)) == 7
+    assert pace.limit(6, seconds(7 * OVERHEAD)) == 6
+    assert pace.limit(9, seconds(0)) == pace.limit(9, -1.0) == 1
 
 
 def test_half_of_the_ratio_is_learned_from_a_round() -> None:
     for factor in (100.0, 0.01):
         pace, texts = Pace(), [SHORT, LONG]
-        pace.took(texts, factor * FIRST_GUESS * (OF_SHORT + OF_LONG))
+        pace.record(texts, factor * FIRST_GUESS * (OF_SHORT + OF_LONG))
         learned = FIRST_GUESS * factor**0.5
-        assert pace.fitting([SHORT] * 9, seconds(4 * OF_SHORT, learned)) == 4
-        assert pace.fitting([SHORT] * 9, seconds(4 * OF_SHORT - 1, learned)) == 3
+        assert pace.count_fitting([SHORT] * 9, seconds(4 * OF_SHORT, learned)) == 4
+        assert pace.count_fitting([SHORT] * 9, seconds(4 * OF_SHORT - 1, learned)) == 3
 
 
 def test_a_round_that_was_not_finished_can_only_slow_it_down() -> None:
     pace = Pace()
-    pace.exceeded([SHORT], FIRST_GUESS * OF_SHORT / 100)
-    assert pace.fitting([SHORT] * 9, seconds(4 * OF_SHORT)) == 4
-    pace.exceeded([SHORT], FIRST_GUESS * OF_SHORT * 100)
-    assert pace.fitting([SHORT] * 9, seconds(4 * OF_SHORT)) == 1
-    assert pace.fitting([SHORT] * 9, seconds(4 * OF_SHORT, 100 * FIRST_GUESS)) == 4
+    pace.record_timeout([SHORT], FIRST_GUESS * OF_SHORT / 100)
+    assert pace.count_fitting([SHORT] * 9, seconds(4 * OF_SHORT)) == 4
+    pace.record_timeout([SHORT], FIRST_GUESS * OF_SHORT * 100)
+    assert pace.count_fitting([SHORT] * 9, seconds(4 * OF_SHORT)) == 1
+    assert pace.count_fitting([SHORT] * 9, seconds(4 * OF_SHORT, 100 * FIRST_GUESS)) == 4
 
 
 NAME = SeededScorer().name

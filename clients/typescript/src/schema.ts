@@ -15,9 +15,10 @@ export interface paths {
         put?: never;
         /**
          * Select the k best documents with B cross-encoder calls
-         * @description Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
-         *     score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
-         *     `Accept: text/event-stream`, sends an event before each round, and finally the set.
+         * @description Take candidates from an index or from the request, and return the set, most relevant first.
+         *
+         *     Each document has its score, or the score that is expected from its scored neighbours. If the caller disconnects,
+         *     the work ends. With `Accept: text/event-stream`, the answer has an event before each round, and finally the set.
          */
         post: operations["select_select_post"];
         delete?: never;
@@ -55,7 +56,7 @@ export interface paths {
         };
         /**
          * List what `model` may name
-         * @description Return the cross-encoder, which answers whatever `model` is, and the policies, without those for other keys.
+         * @description Return the cross-encoder, which answers for any `model`, and the policies that the key may use.
          */
         get: operations["models_v1_models_get"];
         put?: never;
@@ -77,8 +78,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Cohere v1, Jina, vLLM
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_v1_rerank_post"];
         delete?: never;
@@ -98,8 +101,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Cohere v1, Jina, vLLM, Text Embeddings Inference
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_rerank_post"];
         delete?: never;
@@ -119,8 +124,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Cohere v1, Jina, vLLM, NVIDIA NIM, Mixedbread
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_v1_reranking_post"];
         delete?: never;
@@ -140,8 +147,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Cohere v2
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_v2_rerank_post"];
         delete?: never;
@@ -161,8 +170,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Infinity
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_infinity_rerank_post"];
         delete?: never;
@@ -182,8 +193,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Voyage AI
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_voyage_v1_rerank_post"];
         delete?: never;
@@ -203,8 +216,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Weaviate
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_weaviate_rerank_post"];
         delete?: never;
@@ -224,8 +239,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of NVIDIA NIM
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_v1_ranking_post"];
         delete?: never;
@@ -245,8 +262,10 @@ export interface paths {
         put?: never;
         /**
          * Rerank in the format of Alibaba Cloud's DashScope
-         * @description Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-         *     budget is smaller than the list. If the caller disconnects, the work ends.
+         * @description Return all documents, best first, each with a score in [0, 1].
+         *
+         *     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+         *     disconnects, the work ends.
          */
         post: operations["rerank_api_v1_services_rerank_text_rerank_text_rerank_post"];
         delete?: never;
@@ -264,7 +283,7 @@ export interface paths {
         };
         /**
          * List the indexes
-         * @description List the indexes that the key may use, by name, and those of them that cannot be read.
+         * @description List the indexes that the key may use, and the indexes that cannot be read.
          */
         get: operations["list_indexes_indexes_get"];
         put?: never;
@@ -284,12 +303,14 @@ export interface paths {
         };
         /**
          * Describe an index
-         * @description Return its number of documents, dimension, encoder, and more.
+         * @description Return the index's number of documents, dimension, encoder, and more.
          */
         get: operations["describe_index_indexes__name__get"];
         /**
          * Create an index
-         * @description Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another.
+         * @description Create the index, or confirm that it exists with this configuration.
+         *
+         *     The status is 201 if the index is new, 200 if it exists, and 409 if it exists with another configuration.
          */
         put: operations["create_index_indexes__name__put"];
         post?: never;
@@ -313,7 +334,7 @@ export interface paths {
         get?: never;
         /**
          * Say what an index holds
-         * @description Keep a description of its documents, for people and language models who choose among indexes.
+         * @description Store a description of the documents, for people and language models that choose an index.
          */
         put: operations["describe_documents_indexes__name__description_put"];
         post?: never;
@@ -342,7 +363,7 @@ export interface paths {
         head?: never;
         /**
          * Change the artifacts of an index
-         * @description Replace those that the body names; null removes one.
+         * @description Replace the artifacts that the body names; null removes one.
          */
         patch: operations["change_artifacts_indexes__name__artifacts_patch"];
         trace?: never;
@@ -356,22 +377,24 @@ export interface paths {
         };
         /**
          * List documents
-         * @description Return a page of documents in the order of their ids, with fewer than `limit` if they are large. Between two
-         *     pages others may write.
+         * @description Return a page of documents in the order of their ids.
+         *
+         *     A page of large documents has fewer than `limit`. Others may write between two pages.
          */
         get: operations["list_documents_indexes__name__documents_get"];
         put?: never;
         /**
          * Add or replace documents
-         * @description Takes NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`,
-         *     `metadata` and `embedding`. It replaces a document with the same id; an unchanged one costs nothing. Invalid lines
-         *     are skipped and listed. With `Accept: application/x-ndjson`, the answer has lines with the progress, and finally the
-         *     report.
+         * @description Add the documents of a streamed NDJSON body of any length, or of a JSON array.
+         *
+         *     A document has `id`, `text` and optionally `title`, `metadata` and `embedding`. It replaces a document with the same
+         *     id; an unchanged document costs nothing. Invalid lines are skipped and listed. With `Accept: application/x-ndjson`,
+         *     the answer has lines with the progress, and finally the report.
          */
         post: operations["upsert_documents_indexes__name__documents_post"];
         /**
          * Delete documents
-         * @description Searches that begin after the answer do not find the documents.
+         * @description Delete documents, which searches that begin after the answer do not find.
          */
         delete: operations["delete_documents_indexes__name__documents_delete"];
         options?: never;
@@ -388,8 +411,9 @@ export interface paths {
         };
         /**
          * Describe an index and a sample of it
-         * @description Return its description, with the lengths and the metadata of a sample of its documents: of fewer if they are
-         *     large.
+         * @description Return the description of the index, and the lengths and metadata of a sample of its documents.
+         *
+         *     The sample of an index with large documents is smaller.
          */
         get: operations["statistics_indexes__name__stats_get"];
         put?: never;
@@ -409,14 +433,16 @@ export interface paths {
         };
         /**
          * Read a document
-         * @description Return its text, title and metadata.
+         * @description Return the document's text, title and metadata.
          */
         get: operations["read_document_indexes__name__documents__id__get"];
         put?: never;
         post?: never;
         /**
          * Delete a document
-         * @description 404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list.
+         * @description Delete the document, or answer with 404 if it does not exist.
+         *
+         *     For ids such as `..`, which clients resolve as paths, delete by a list of ids.
          */
         delete: operations["delete_document_indexes__name__documents__id__delete"];
         options?: never;
@@ -433,7 +459,7 @@ export interface paths {
         };
         /**
          * Is the process alive?
-         * @description Answers as soon as the process listens.
+         * @description Answer as soon as the process listens.
          */
         get: operations["livez_livez_get"];
         put?: never;
@@ -453,8 +479,10 @@ export interface paths {
         };
         /**
          * Can it serve?
-         * @description 200 once the models are loaded, while each part behind the process answers its probes, and until the process
-         *     begins to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
+         * @description Return whether the process can serve: with 200 if it can, else with 503.
+         *
+         *     It can from the time when its models are loaded until it begins to stop, while each part behind it answers its
+         *     probes. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
          *
          *     No key is needed. Details, which name hosts and paths, are shown only to keys of scope `admin` or, if there are no
          *     keys, to callers on the same machine.
@@ -477,8 +505,10 @@ export interface paths {
         };
         /**
          * Prometheus metrics
-         * @description Prometheus's text format. No key is needed. The names of keys are shown only to keys of scope `metrics` or
-         *     `admin`; for others, what was counted by key is added up.
+         * @description Return the metrics in Prometheus's text format.
+         *
+         *     No key is needed. The names of keys are shown only to keys of scope `metrics` or `admin`; for others, the counts of
+         *     all keys are added up.
          */
         get: operations["prometheus_metrics_get"];
         put?: never;
@@ -498,15 +528,15 @@ export interface components {
          * @description The results, best first.
          */
         AliyunAnswer: {
-            /** @description estimated */
+            /** @description estimated tokens */
             usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
+            /** @description the cost and the circumstances of the ranking */
             boundarymorph: components["schemas"]["Diagnostics"];
             /** @description the results */
             output: components["schemas"]["AliyunOutput"];
             /**
              * Request Id
-             * @description of this answer
+             * @description the id of this answer
              */
             request_id: string;
         };
@@ -517,7 +547,7 @@ export interface components {
         AliyunOutput: {
             /**
              * Results
-             * @description best first; equal scores in the order of the request
+             * @description the results, best first; equal scores in the order of the request
              */
             results: components["schemas"]["RerankResult"][];
         };
@@ -555,7 +585,7 @@ export interface components {
         BilledUnits: {
             /**
              * Search Units
-             * @description one for each hundred documents
+             * @description number of searches, one for each hundred documents
              */
             search_units: number;
         };
@@ -572,29 +602,29 @@ export interface components {
         };
         /**
          * Diagnostics
-         * @description How a ranking was made.
+         * @description The cost and the circumstances of a ranking.
          */
         Diagnostics: {
             /**
              * Status
-             * @description partial and retrieval_only: with "on_failure": "degrade", not all scores could be had
+             * @description partial or retrieval_only: scores are missing, with "on_failure": "degrade"
              * @enum {string}
              */
             status: "complete" | "partial" | "retrieval_only";
             /**
              * Stop Reason
-             * @description why no more calls were made
+             * @description the reason why no more calls were made
              * @enum {string}
              */
             stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Documents
-             * @description in the request
+             * @description number of documents in the request
              */
             documents: number;
             /**
              * Budget
-             * @description B in force
+             * @description the budget B in force
              */
             budget: number;
             /**
@@ -604,17 +634,17 @@ export interface components {
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description from the cache, or computed for another request at the same time
+             * @description scores from the cache, or from another request at the same time
              */
             cached_scores: number;
             /**
              * Reused Scores
-             * @description known from earlier requests; they replaced as many calls
+             * @description scores known from earlier requests, which replaced as many calls
              */
             reused_scores: number;
             /**
              * Trips
-             * @description calls of the scorer
+             * @description requests to the scorer
              */
             trips: number;
             /**
@@ -624,7 +654,7 @@ export interface components {
             inferred: number[];
             /**
              * Relevance
-             * @description with 'boost': of documents, by index, without boosts
+             * @description with 'boost': relevance without boosts, by index
              */
             relevance?: {
                 [key: string]: number;
@@ -636,7 +666,7 @@ export interface components {
             expected_loss: number;
             /**
              * Calibration
-             * @description when the calibration was made by which scores are probabilities
+             * @description the time when the calibration in use was made
              */
             calibration?: string | null;
             /**
@@ -646,16 +676,16 @@ export interface components {
             policy: string;
             /**
              * Timings Ms
-             * @description by stage, and in total
+             * @description milliseconds by stage, and in total
              */
             timings_ms: {
                 [key: string]: number;
             };
-            /** @description if a language model was asked for scores */
+            /** @description the tokens of a language model that scores */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Warnings
-             * @description what a caller should know
+             * @description warnings for the caller
              */
             warnings: components["schemas"]["AnswerWarning"][];
         };
@@ -666,7 +696,7 @@ export interface components {
         DocumentPage: {
             /**
              * Documents
-             * @description of this page
+             * @description the documents of this page
              */
             documents: components["schemas"]["StoredDocument"][];
             /**
@@ -677,54 +707,54 @@ export interface components {
         };
         /**
          * ExpectedRecall
-         * @description What share of the documents that reach 'min_relevance' the set holds.
+         * @description The share that the set holds of all documents that reach 'min_relevance'.
          */
         ExpectedRecall: {
             /**
              * Expected
-             * @description the best guess
+             * @description the expected share
              */
             expected: number;
             /**
              * Low
-             * @description four sets in five hold more than this, and less than 'high'
+             * @description lower end of the interval that holds the share in four cases of five
              */
             low: number;
             /**
              * High
-             * @description see 'low'
+             * @description upper end of the interval
              */
             high: number;
             /**
              * Probability
-             * @description with 'objective': that it is at least 'find'
+             * @description with 'objective': the probability that the share is at least 'find'
              */
             probability?: number | null;
         };
         /**
          * ExplainedCall
-         * @description One call: the document that was scored, why it was chosen, and its score.
+         * @description One call: the scored document, the reason why it was chosen, and its score.
          */
         ExplainedCall: {
             /**
              * Id
-             * @description of the document that was scored
+             * @description the id of the scored document
              */
             id: string;
             /**
              * Query
-             * @description with 'queries': for which of them, counted from 0
+             * @description with 'queries': the position of the query, counted from 0
              * @default null
              */
             query?: number | null;
             /**
              * Retrieval Rank
-             * @description 1 is the first of the pool
+             * @description the rank in the pool; 1 is the first document
              */
             retrieval_rank: number;
             /**
              * Rival
-             * @description the other document of the contested pair; null if one was valued alone
+             * @description the other document of the contested pair; null if there is no pair
              */
             rival: string | null;
             /**
@@ -734,43 +764,43 @@ export interface components {
             gap: number | null;
             /**
              * Value
-             * @description without a rival, the value that was maximised; null if none was
+             * @description the maximised value if there is no rival; null if no value was maximised
              */
             value: number | null;
             /**
              * Score
-             * @description in [0, 1]
+             * @description the score, in [0, 1]
              */
             score: number;
         };
         /**
          * ExplainedPool
-         * @description All candidates, or the first 'explain_depth'. The lists have one entry each, in retrieval order.
+         * @description All candidates, or the first 'explain_depth'; each list has an entry for each, in retrieval order.
          */
         ExplainedPool: {
             /**
              * Ids
-             * @description of the documents
+             * @description the ids of the documents
              */
             ids: string[];
             /**
              * Retrieval Scores
-             * @description of the first stage
+             * @description the scores of the first stage
              */
             retrieval_scores: number[];
             /**
              * First Relevance
-             * @description before the first call; null if unknown or deleted
+             * @description the relevance before the first call; null if unknown or deleted
              */
             first_relevance: (number | null)[];
             /**
              * First Std
-             * @description its posterior standard deviation; 0 if the score was known
+             * @description its posterior standard deviation before the first call; 0 if the score was known
              */
             first_std: (number | null)[];
             /**
              * Relevance
-             * @description the final one; null if unknown or deleted
+             * @description the final relevance; null if unknown or deleted
              */
             relevance: (number | null)[];
             /**
@@ -781,17 +811,17 @@ export interface components {
         };
         /**
          * ExplainedRound
-         * @description The calls of one trip to the scorer.
+         * @description The calls of one round.
          */
         ExplainedRound: {
             /**
              * Round
-             * @description counted from 1
+             * @description the number of the round, counted from 1
              */
             round: number;
             /**
              * Calls
-             * @description in the order in which they were chosen
+             * @description the calls in the order in which they were chosen
              */
             calls: components["schemas"]["ExplainedCall"][];
             /**
@@ -802,22 +832,22 @@ export interface components {
         };
         /**
          * FieldStatistics
-         * @description A field of the metadata, as far as a sample tells.
+         * @description A field of the metadata in a sample of documents.
          */
         FieldStatistics: {
             /**
              * Documents
-             * @description of the sample that have it
+             * @description number of documents in the sample that have the field
              */
             documents: number;
             /**
              * Values
-             * @description different ones in the sample
+             * @description number of different values in the sample
              */
             values: number;
             /**
              * Examples
-             * @description of its values, at most five
+             * @description at most five of its values
              */
             examples: unknown[];
         };
@@ -833,18 +863,18 @@ export interface components {
             status: string;
             /**
              * Detail
-             * @description why it is not ok
+             * @description the reason why it is not ok
              */
             detail?: string | null;
         };
         /**
          * IndexArtifacts
-         * @description Data that belong to an index and are not documents.
+         * @description Data of an index beside its documents.
          */
         IndexArtifacts: {
             /**
              * Description
-             * @description what its documents are, for people and language models who choose an index
+             * @description a description, for people and language models that choose an index
              * @default null
              */
             description?: string | null;
@@ -856,7 +886,7 @@ export interface components {
             distinct?: string | null;
             /**
              * Calibration
-             * @description by which relevance is a probability, as `boundarymorph calibrate` makes it
+             * @description the map from relevance to a probability, as `boundarymorph calibrate` makes it
              * @default null
              */
             calibration?: {
@@ -930,12 +960,12 @@ export interface components {
         };
         /**
          * IndexList
-         * @description The indexes by name.
+         * @description All indexes that the key may use.
          */
         IndexList: {
             /**
              * Indexes
-             * @description by name
+             * @description the indexes in the order of their names
              */
             indexes: components["schemas"]["IndexDescription"][];
             /**
@@ -947,7 +977,7 @@ export interface components {
         };
         /**
          * IndexStatistics
-         * @description An index, and what some of its documents look like.
+         * @description An index, and statistics of a sample of its documents.
          */
         IndexStatistics: {
             /**
@@ -1011,22 +1041,22 @@ export interface components {
             structure?: components["schemas"]["StructureDescription"] | null;
             /**
              * Sampled
-             * @description documents looked at: the first by id, in a store any
+             * @description number of documents in the sample: the first by id; in a store, any documents
              */
             sampled: number;
             /**
              * Characters Mean
-             * @description of title and text in the sample; 0 if it is empty
+             * @description mean length of title and text in the sample; 0 if it is empty
              */
             characters_mean: number;
             /**
              * Characters Most
-             * @description the same of the longest one
+             * @description length of the longest title and text in the sample
              */
             characters_most: number;
             /**
              * Fields
-             * @description of the metadata in the sample, the most frequent ones
+             * @description the most frequent fields of the metadata in the sample
              */
             fields: {
                 [key: string]: components["schemas"]["FieldStatistics"];
@@ -1044,7 +1074,7 @@ export interface components {
             input_tokens: number;
             /**
              * Output Tokens
-             * @description written
+             * @description tokens written
              */
             output_tokens: number;
         };
@@ -1053,15 +1083,15 @@ export interface components {
          * @description Figures about the request that clients of Cohere read.
          */
         Meta: {
-            /** @description of the path */
+            /** @description the version of the path */
             api_version: components["schemas"]["ApiVersion"];
-            /** @description by Cohere's rule; nothing is billed */
+            /** @description the units by Cohere's rule; nothing is billed */
             billed_units: components["schemas"]["BilledUnits"];
-            /** @description estimated */
+            /** @description estimated tokens */
             tokens: components["schemas"]["Tokens"];
             /**
              * Warnings
-             * @description what a caller should know, in words
+             * @description warnings for the caller
              */
             warnings?: string[] | null;
         };
@@ -1070,13 +1100,13 @@ export interface components {
          * @description The results, best first.
          */
         MixedbreadAnswer: {
-            /** @description estimated */
+            /** @description estimated tokens */
             usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
+            /** @description the cost and the circumstances of the ranking */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Object
-             * @description list
+             * @description always list
              * @default list
              * @constant
              */
@@ -1088,7 +1118,7 @@ export interface components {
             model: string;
             /**
              * Data
-             * @description best first; equal scores in the order of the request
+             * @description the results, best first; equal scores in the order of the request
              */
             data: components["schemas"]["MixedbreadRank"][];
             /**
@@ -1109,62 +1139,62 @@ export interface components {
         MixedbreadRank: {
             /**
              * Index
-             * @description of the document in the request, from 0
+             * @description position of the document in the request, from 0
              */
             index: number;
             /**
              * Score
-             * @description in [0, 1], the cross-encoder's or expected
+             * @description the cross-encoder's score, or the expected score, in [0, 1]
              */
             score: number;
             /**
              * Input
-             * @description with return_input
+             * @description the document, with return_input
              */
             input?: string | {
                 [key: string]: unknown;
             } | null;
             /**
              * Group
-             * @description with 'distinct' by a field: its value, if the document has one
+             * @description with 'distinct' by a field: the field's value, if the document has it
              */
             group?: unknown;
-            /** @description of a document longer than the window: its best passage */
+            /** @description the best passage of a document that is longer than the window */
             passage?: components["schemas"]["PassageOfDocument"] | null;
         };
         /**
          * ModelCard
-         * @description What a request may name as its `model`.
+         * @description A name that a request may give as its `model`.
          */
         ModelCard: {
             /**
              * Id
-             * @description its name
+             * @description the name
              */
             id: string;
             /**
              * Object
-             * @description model
+             * @description always model
              * @default model
              * @constant
              */
             object?: "model";
             /**
              * Created
-             * @description unknown: 0
+             * @description always 0, as the time is unknown
              * @default 0
              */
             created?: number;
             /**
              * Owned By
-             * @description boundarymorph
+             * @description always boundarymorph
              * @default boundarymorph
              * @constant
              */
             owned_by?: "boundarymorph";
             /**
              * Capabilities
-             * @description rerank
+             * @description always rerank
              * @default [
              *       "rerank"
              *     ]
@@ -1178,45 +1208,45 @@ export interface components {
         Models: {
             /**
              * Object
-             * @description list
+             * @description always list
              * @default list
              * @constant
              */
             object?: "list";
             /**
              * Data
-             * @description the cross-encoder first
+             * @description the cross-encoder, and then the policies
              */
             data: components["schemas"]["ModelCard"][];
         };
         /**
          * NextDocument
-         * @description A document to read next, if somebody else than the scorer answers.
+         * @description A document to read next, for callers that judge documents themselves.
          */
         NextDocument: {
             /**
              * Id
-             * @description of the document in its index or pool
+             * @description the document's id in its index or pool
              */
             id: string;
             /**
              * Probability
-             * @description that it reaches 'min_relevance'
+             * @description the probability that it reaches 'min_relevance'
              */
             probability: number;
             /**
              * Text
-             * @description with 'return_documents'
+             * @description the document's text, with 'return_documents'
              */
             text?: string | null;
             /**
              * Title
-             * @description with 'return_documents'
+             * @description the document's title, with 'return_documents'
              */
             title?: string | null;
             /**
              * Metadata
-             * @description with 'return_documents'
+             * @description the document's metadata, with 'return_documents'
              */
             metadata?: {
                 [key: string]: unknown;
@@ -1227,13 +1257,13 @@ export interface components {
          * @description All passages, best first.
          */
         NimAnswer: {
-            /** @description estimated */
+            /** @description estimated tokens */
             usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
+            /** @description the cost and the circumstances of the ranking */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Rankings
-             * @description best first; equal logits in the order of the request
+             * @description the passages, best first; equal logits in the order of the request
              */
             rankings: components["schemas"]["NimRank"][];
         };
@@ -1244,7 +1274,7 @@ export interface components {
         NimError: {
             /**
              * Object
-             * @description error
+             * @description always error
              * @default error
              * @constant
              */
@@ -1256,12 +1286,12 @@ export interface components {
             message: string;
             /**
              * Detail
-             * @description the same
+             * @description the same sentence
              */
             detail: string;
             /**
              * Type
-             * @description of the error, in a word
+             * @description the kind of error, in a word
              */
             type: string;
         };
@@ -1272,12 +1302,12 @@ export interface components {
         NimRank: {
             /**
              * Index
-             * @description of the passage in the request, from 0
+             * @description position of the passage in the request, from 0
              */
             index: number;
             /**
              * Logit
-             * @description log-odds of a score, which is the sigmoid of the logit
+             * @description log-odds of the score
              */
             logit: number;
         };
@@ -1295,40 +1325,41 @@ export interface components {
             /**
              * Since
              * Format: date-time
-             * @description since when
+             * @description time since which it has this status
              */
             since: string;
             /**
              * Detail
-             * @description why it does not answer, for callers that may read it
+             * @description the reason why it does not answer, for callers that may read it
              */
             detail?: string | null;
         };
         /**
          * PassageOfDocument
-         * @description The passage of a long document that is most relevant. start, end: its place in the text, in characters.
+         * @description The most relevant passage of a long document.
          */
         PassageOfDocument: {
             /**
              * Start
-             * @description of its first character in the document's text
+             * @description the position of its first character in the document's text
              */
             start: number;
             /**
              * End
-             * @description behind its last character
+             * @description the position after its last character
              */
             end: number;
             /**
              * Text
-             * @description what was scored, after the title
+             * @description the text that was scored, after the title
              */
             text: string;
         };
         /**
          * Ready
-         * @description Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
-         *     probed and not listed.
+         * @description Whether the process can serve, and which of its parts do not answer.
+         *
+         *     Services that charge per request are not probed and not listed.
          */
         Ready: {
             /**
@@ -1338,17 +1369,17 @@ export interface components {
             status: string;
             /**
              * Detail
-             * @description why it is not ok
+             * @description the reason why it is not ok
              */
             detail?: string | null;
             /**
              * Parts
-             * @description by name, the parts that the process needs
+             * @description the parts that the process needs, by name
              */
             parts?: {
                 [key: string]: components["schemas"]["PartHealth"];
             };
-            /** @description for callers that may read details */
+            /** @description the scorer in use, for callers that may read details */
             scorer?: components["schemas"]["ScorerInUse"] | null;
         };
         /**
@@ -1358,12 +1389,12 @@ export interface components {
         RelevantSpan: {
             /**
              * Start
-             * @description its first character, counted from 0
+             * @description the position of its first character, counted from 0
              */
             start: number;
             /**
              * End
-             * @description the place after its last character
+             * @description the position after its last character
              */
             end: number;
             /**
@@ -1377,18 +1408,18 @@ export interface components {
          * @description The results, best first, with the fields that clients of each dialect expect.
          */
         RerankAnswer: {
-            /** @description estimated */
+            /** @description estimated tokens */
             usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
+            /** @description the cost and the circumstances of the ranking */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Id
-             * @description of this answer
+             * @description the id of this answer
              */
             id: string;
             /**
              * Object
-             * @description rerank
+             * @description always rerank
              * @default rerank
              * @constant
              */
@@ -1400,15 +1431,15 @@ export interface components {
             model: string;
             /**
              * Created
-             * @description seconds since 1970
+             * @description time of the answer, in seconds since 1970
              */
             created: number;
             /**
              * Results
-             * @description best first; equal scores in the order of the request
+             * @description the results, best first; equal scores in the order of the request
              */
             results: components["schemas"]["RerankResult"][];
-            /** @description for clients of Cohere */
+            /** @description figures for clients of Cohere */
             meta: components["schemas"]["Meta"];
         };
         /**
@@ -1423,19 +1454,19 @@ export interface components {
             message: string;
             /**
              * Detail
-             * @description the same
+             * @description the same sentence
              */
             detail: string;
             /**
              * Error
-             * @description message, type, param, and code: the status
+             * @description message, type and param of the error, and its status as code
              */
             error: {
                 [key: string]: unknown;
             };
             /**
              * Type
-             * @description stable; urn:boundarymorph:problem: and a name
+             * @description the kind of problem, which is stable: urn:boundarymorph:problem: and a name
              */
             type: string;
         };
@@ -1446,42 +1477,42 @@ export interface components {
         RerankResult: {
             /**
              * Index
-             * @description of the document in the request, from 0
+             * @description position of the document in the request, from 0
              */
             index: number;
             /**
              * Relevance Score
-             * @description in [0, 1], the cross-encoder's or expected; log-odds with raw_scores
+             * @description the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores
              */
             relevance_score: number;
             /**
              * Document
-             * @description with return_documents; Infinity's and Voyage's is the bare text
+             * @description the document, with return_documents; for Infinity and Voyage the bare text
              */
             document?: {
                 [key: string]: unknown;
             } | string | null;
             /**
              * Group
-             * @description with 'distinct' by a field: its value, if the document has one
+             * @description with 'distinct' by a field: the field's value, if the document has it
              */
             group?: unknown;
-            /** @description of a document longer than the window: its best passage */
+            /** @description the best passage of a document that is longer than the window */
             passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Relevant Spans
-             * @description with relevant_spans: the most relevant parts of the document as it was read, best first
+             * @description with relevant_spans: the most relevant parts of the text that was read, best first
              */
             relevant_spans?: components["schemas"]["RelevantSpan"][] | null;
         };
         /**
          * ScorerInUse
-         * @description A scorer, and how far it is trusted.
+         * @description A scorer and the trust in its scores.
          */
         ScorerInUse: {
             /**
              * Model
-             * @description its full name; null while it is unknown
+             * @description the full name of its model; null while it is unknown
              */
             model: string | null;
             /**
@@ -1498,7 +1529,7 @@ export interface components {
         SelectResponse: {
             /**
              * Id
-             * @description of this answer
+             * @description the id of this answer
              */
             id: string;
             /**
@@ -1508,37 +1539,37 @@ export interface components {
             documents: components["schemas"]["SelectedDocument"][];
             /**
              * Pool Size
-             * @description N
+             * @description the number of candidates N
              */
             pool_size: number;
             /**
              * K
-             * @description null if 'max_tokens' or 'objective' was given
+             * @description the k in force; null if 'max_tokens' or 'objective' was given
              */
             k: number | null;
             /**
              * Max Tokens
-             * @description null if 'k' counts
+             * @description the limit in tokens; null if 'k' counts
              */
             max_tokens: number | null;
             /**
              * Min Relevance
-             * @description null if not given: then k documents are returned
+             * @description the least relevance; null, if not given, returns k documents
              */
             min_relevance: number | null;
             /**
              * Relevance
-             * @description what the relevance of documents is: what people are expected to find, or the score
+             * @description the kind of relevance: the judgement expected of people, or the score
              * @default scorer
              * @enum {string}
              */
             relevance?: "human" | "scorer";
             /**
              * Calibration
-             * @description when the calibration was made by which relevance is a probability, or 'shipped' for the map of the embedded scorer; null if none is in use
+             * @description the time when the calibration in use was made, or 'shipped' for the map of the embedded scorer; null if relevance is not calibrated
              */
             calibration?: string | null;
-            /** @description who was asked for scores */
+            /** @description the scorer in use */
             scorer?: components["schemas"]["ScorerInUse"] | null;
             /**
              * Policy
@@ -1548,7 +1579,7 @@ export interface components {
             policy?: string;
             /**
              * Method
-             * @description in force
+             * @description the method in force
              */
             method: string;
             /**
@@ -1557,7 +1588,7 @@ export interface components {
              * @enum {string}
              */
             vectors: "given" | "encoder" | "lexical" | "index" | "none";
-            /** @description what it cost */
+            /** @description the cost */
             usage: components["schemas"]["Usage"];
             /**
              * Status
@@ -1567,67 +1598,69 @@ export interface components {
             status: "complete" | "partial" | "retrieval_only";
             /**
              * Stop Reason
-             * @description why no more calls were made
+             * @description the reason why no more calls were made
              * @enum {string}
              */
             stop_reason: "budget" | "pool_exhausted" | "settled" | "found" | "nothing_to_decide" | "deadline" | "overloaded" | "encoder_unavailable" | "encoder_failed" | "retriever_unavailable" | "retriever_failed" | "scorer_unavailable" | "scorer_failed";
             /**
              * Expected Loss
-             * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: what the set's expected F1 lacks of 1
+             * @description share of the best set's relevance that the set is expected to miss; 0 if every document fits. With 'min_relevance', if k is not the limit: 1 minus the set's expected F1
              */
             expected_loss: number;
-            /** @description with 'min_relevance'; null if nothing can reach it */
+            /** @description with 'min_relevance': the expected recall of the set; null if no document can reach it */
             recall?: components["schemas"]["ExpectedRecall"] | null;
             /**
              * Answerable
-             * @description the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 without one; null if nothing can be said. With 'queries': of the query for which it is largest
+             * @description the probability that some candidate, scored or not, scores at least 'min_relevance', or 0.5 without one; null if nothing is known. With 'queries': the largest probability of a query
              */
             answerable?: number | null;
             /**
              * Next
-             * @description with 'objective': the most likely of the documents without a score, for somebody who reads them and sends 'known_scores'; empty once enough is found
+             * @description with 'objective': the documents without a score that are most likely to be relevant, for callers that read them and send 'known_scores'; empty once enough is found
              */
             next?: components["schemas"]["NextDocument"][] | null;
             /**
              * Timings Ms
-             * @description by stage, and in total
+             * @description milliseconds by stage, and in total
              */
             timings_ms: {
                 [key: string]: number;
             };
             /**
              * Warnings
-             * @description what a caller should know
+             * @description warnings for the caller
              */
             warnings: components["schemas"]["AnswerWarning"][];
             /**
              * Rounds
-             * @description with 'explain'
+             * @description all rounds, with 'explain'
              */
             rounds?: components["schemas"]["ExplainedRound"][] | null;
-            /** @description with 'explain': "pool" */
+            /** @description the candidates, with 'explain': "pool" */
             pool?: components["schemas"]["ExplainedPool"] | null;
         };
         /**
          * SelectedDocument
-         * @description A document of the set. Where relevance is the scorer's, `relevance` is the score of a scored document, and of
-         *     others the posterior mean. Where it is people's, other evidence counts, too; with a calibration it is the
-         *     probability that a person finds the document relevant.
+         * @description A document of the set.
+         *
+         *     Where relevance is 'scorer', `relevance` is the score of a scored document, and the posterior mean of another one.
+         *     Where it is 'human', other evidence counts, too. With a calibration, it is the probability that a person finds the
+         *     document relevant.
          */
         SelectedDocument: {
             /**
              * Id
-             * @description of the document in its index or pool
+             * @description the document's id in its index or pool
              */
             id: string;
             /**
              * Rank
-             * @description 1 is the most relevant of the set
+             * @description the rank in the set; 1 is the most relevant document
              */
             rank: number;
             /**
              * Relevance
-             * @description in [0, 1]
+             * @description the relevance, in [0, 1]
              */
             relevance: number;
             /**
@@ -1637,7 +1670,7 @@ export interface components {
             std: number;
             /**
              * Value
-             * @description with boosts: relevance times those of the document; it ranks the set
+             * @description with boosts: the relevance times the document's boosts; it ranks the set
              */
             value?: number | null;
             /**
@@ -1648,49 +1681,49 @@ export interface components {
             source: "cross_encoder" | "posterior";
             /**
              * Cross Encoder Score
-             * @description null if it was not scored
+             * @description the cross-encoder's score; null if it was not scored
              */
             cross_encoder_score: number | null;
             /**
              * Retrieval Rank
-             * @description 1 is the first of the pool
+             * @description the rank in the pool; 1 is the first document
              */
             retrieval_rank: number;
             /**
              * Retrieval Score
-             * @description of the first stage
+             * @description the score of the first stage
              */
             retrieval_score: number;
             /**
              * Query
-             * @description with 'queries': the place, from 0, of the one that it answers best
+             * @description with 'queries': the position, from 0, of the query it answers best
              */
             query?: number | null;
             /**
              * Relevances
-             * @description with 'queries': the relevance to each, null where a query's candidates lack the document
+             * @description with 'queries': the relevance to each query; null if the document is not among its candidates
              */
             relevances?: (number | null)[] | null;
             /**
              * Group
-             * @description with 'distinct' by a field: its value; null if the document has none
+             * @description with 'distinct' by a field: the field's value; null if it is missing
              */
             group?: unknown;
-            /** @description of a document longer than the scorer's window: its most relevant passage */
+            /** @description the most relevant passage of a document that is longer than the scorer's window */
             passage?: components["schemas"]["PassageOfDocument"] | null;
             /**
              * Text
-             * @description with 'return_documents'
+             * @description the document's text, with 'return_documents'
              */
             text?: string | null;
             /**
              * Title
-             * @description with 'return_documents'
+             * @description the document's title, with 'return_documents'
              */
             title?: string | null;
             /**
              * Metadata
-             * @description with 'return_documents'
+             * @description the document's metadata, with 'return_documents'
              */
             metadata?: {
                 [key: string]: unknown;
@@ -1708,22 +1741,22 @@ export interface components {
         StoredDocument: {
             /**
              * Id
-             * @description unique in the index
+             * @description the document's id, unique in the index
              */
             id: string;
             /**
              * Text
-             * @description as it was uploaded
+             * @description the text as it was uploaded
              */
             text: string;
             /**
              * Title
-             * @description null if it has none
+             * @description the title; null if the document has none
              */
             title: string | null;
             /**
              * Metadata
-             * @description as it was uploaded
+             * @description the metadata as it was uploaded
              */
             metadata: {
                 [key: string]: unknown;
@@ -1774,14 +1807,14 @@ export interface components {
             error: string;
             /**
              * Error Type
-             * @description as TEI has it
+             * @description the kind of error, in TEI's terms
              * @enum {string}
              */
             error_type: "Unhealthy" | "Backend" | "Overloaded" | "Validation" | "Tokenizer" | "Empty";
         };
         /**
          * TeiInfo
-         * @description What clients of TEI ask for before their first request.
+         * @description The model and its limits, which clients of TEI read before their first request.
          */
         TeiInfo: {
             /**
@@ -1811,12 +1844,12 @@ export interface components {
             };
             /**
              * Max Concurrent Requests
-             * @description that may run or wait
+             * @description most requests that may run or wait
              */
             max_concurrent_requests: number;
             /**
              * Max Input Length
-             * @description tokens of a query and a text together
+             * @description most tokens of a query and a text together
              */
             max_input_length: number;
             /**
@@ -1826,29 +1859,29 @@ export interface components {
             max_batch_tokens: number;
             /**
              * Max Batch Requests
-             * @description no limit of its own
+             * @description always null, as there is no such limit
              */
             max_batch_requests?: number | null;
             /**
              * Max Client Batch Size
-             * @description texts in one request
+             * @description most texts in one request
              */
             max_client_batch_size: number;
             /**
              * Auto Truncate
-             * @description texts that are too long are cut
+             * @description whether texts that are too long are cut
              * @default true
              */
             auto_truncate?: boolean;
             /**
              * Tokenization Workers
-             * @description one
+             * @description always 1
              * @default 1
              */
             tokenization_workers?: number;
             /**
              * Version
-             * @description of this service
+             * @description the version of this service
              * @default 0.1.0
              */
             version?: string;
@@ -1860,17 +1893,17 @@ export interface components {
         TeiRank: {
             /**
              * Index
-             * @description of the text in the request, from 0
+             * @description position of the text in the request, from 0
              */
             index: number;
             /**
              * Score
-             * @description in [0, 1], the cross-encoder's or expected; log-odds with raw_scores
+             * @description the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores
              */
             score: number;
             /**
              * Text
-             * @description with return_text
+             * @description the text, with return_text
              */
             text?: string | null;
         };
@@ -1881,28 +1914,28 @@ export interface components {
         TokenUsage: {
             /**
              * Prompt Tokens
-             * @description of queries and documents
+             * @description tokens of queries and documents
              */
             prompt_tokens: number;
             /**
              * Total Tokens
-             * @description the same
+             * @description the same number
              */
             total_tokens: number;
         };
         /**
          * Tokens
-         * @description Tokens read and written, estimated at four characters a token.
+         * @description Tokens that were read and written, estimated at four characters per token.
          */
         Tokens: {
             /**
              * Input Tokens
-             * @description that the cross-encoder read
+             * @description tokens that the cross-encoder read
              */
             input_tokens: number;
             /**
              * Output Tokens
-             * @description none
+             * @description always 0
              */
             output_tokens: number;
         };
@@ -1913,12 +1946,12 @@ export interface components {
         UnreadableIndex: {
             /**
              * Name
-             * @description as in the URLs of its routes
+             * @description the name of the index, as in the URLs of its routes
              */
             name: string;
             /**
              * Type
-             * @description of the problem that its routes answer with
+             * @description the type of the problem that its routes answer with
              */
             type: string;
             /**
@@ -1929,17 +1962,17 @@ export interface components {
         };
         /**
          * UploadProblem
-         * @description A skipped line of an upload, or position in its array, counted from 1, and the reason.
+         * @description A skipped line of an upload, or element of its array, and the reason.
          */
         UploadProblem: {
             /**
              * Line
-             * @description counted from 1
+             * @description number of the line or element, counted from 1
              */
             line: number;
             /**
              * Reason
-             * @description why it was skipped
+             * @description the reason why it was skipped
              */
             reason: string;
         };
@@ -1993,12 +2026,12 @@ export interface components {
         };
         /**
          * Usage
-         * @description What a selection used. Calls, cached and reused scores all count against the budget.
+         * @description The cost of a selection. Calls, cached scores and reused scores all count against the budget.
          */
         Usage: {
             /**
              * Budget
-             * @description B in force
+             * @description the budget B in force
              */
             budget: number;
             /**
@@ -2008,22 +2041,22 @@ export interface components {
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description chosen in a round, but answered by the cache or computed for another request at the same time
+             * @description pairs whose score came from the cache, or from another request at the same time
              */
             cached_scores: number;
             /**
              * Rounds
-             * @description in which the scores came
+             * @description rounds in which the scores came
              */
             rounds: number;
             /**
              * Trips
-             * @description calls of the scorer; a round without any had all its scores cached
+             * @description requests to the scorer; a round whose scores are all cached needs none
              */
             trips: number;
             /**
              * Reused Scores
-             * @description known from earlier requests; they replaced as many calls
+             * @description scores known from earlier requests, which replaced as many calls
              */
             reused_scores: number;
             /**
@@ -2033,12 +2066,12 @@ export interface components {
             truncated_documents: number;
             /**
              * Expected Gain
-             * @description by the number of further calls, what they are expected to bring as a share of the best set's relevance
+             * @description the relevance that further calls are expected to bring, as a share of the best set's, by the number of calls
              */
             expected_gain?: {
                 [key: string]: number;
             };
-            /** @description if a language model was asked for scores */
+            /** @description the tokens of a language model that scores */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
         };
         /**
@@ -2046,18 +2079,18 @@ export interface components {
          * @description The results, best first, also under the name that clients of Voyage read.
          */
         VoyageAnswer: {
-            /** @description estimated */
+            /** @description estimated tokens */
             usage: components["schemas"]["TokenUsage"];
-            /** @description how the ranking was made */
+            /** @description the cost and the circumstances of the ranking */
             boundarymorph: components["schemas"]["Diagnostics"];
             /**
              * Id
-             * @description of this answer
+             * @description the id of this answer
              */
             id: string;
             /**
              * Object
-             * @description rerank
+             * @description always rerank
              * @default rerank
              * @constant
              */
@@ -2069,35 +2102,35 @@ export interface components {
             model: string;
             /**
              * Created
-             * @description seconds since 1970
+             * @description time of the answer, in seconds since 1970
              */
             created: number;
             /**
              * Results
-             * @description best first; equal scores in the order of the request
+             * @description the results, best first; equal scores in the order of the request
              */
             results: components["schemas"]["RerankResult"][];
-            /** @description for clients of Cohere */
+            /** @description figures for clients of Cohere */
             meta: components["schemas"]["Meta"];
             /**
              * Data
-             * @description the results once more
+             * @description the same results
              */
             data: components["schemas"]["RerankResult"][];
         };
         /**
          * WeaviateAnswer
-         * @description The scores of all documents in the order of the request, by which the module reads them.
+         * @description The scores of all documents, in the order of the request.
          */
         WeaviateAnswer: {
             /**
              * Query
-             * @description as in the request
+             * @description the query of the request
              */
             query: string;
             /**
              * Scores
-             * @description one for each document
+             * @description a score for each document
              */
             scores: components["schemas"]["WeaviateScore"][];
         };
@@ -2108,12 +2141,12 @@ export interface components {
         WeaviateScore: {
             /**
              * Document
-             * @description its text
+             * @description the text of the document
              */
             document: string;
             /**
              * Score
-             * @description in [0, 1], the cross-encoder's or expected; 0 if min_relevance or distinct left it out
+             * @description the cross-encoder's score, or the expected score, in [0, 1]; 0 if min_relevance or distinct left the document out
              */
             score: number;
         };
@@ -2129,7 +2162,7 @@ export interface components {
             query: string;
             /**
              * Weight
-             * @description relevance to it counts times this
+             * @description factor of the relevance to this query
              * @default 1
              */
             weight?: number;
@@ -2153,19 +2186,19 @@ export interface components {
             })[];
             /**
              * Top N
-             * @description how many results to return; null and 0: all
+             * @description number of results to return; null and 0 return all
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2182,56 +2215,56 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
+             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description from the arrival of the request
+             * @description milliseconds from the arrival of the request
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @description if scores are missing: answer with an error, or with expected scores in their place
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description may name a policy; else ignored, as the service has one model
+             * @description the name of a policy; other names are ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -2243,13 +2276,13 @@ export interface components {
             top_k?: number | null;
             /**
              * Truncation
-             * @description false: texts that are too long for the model are an error; they are cut by default
+             * @description false: texts that are too long for the model are an error; by default they are cut
              * @default null
              */
             truncation?: boolean | null;
             /**
              * Return Documents
-             * @description return each document with its result
+             * @description whether to return each document with its result
              * @default null
              */
             return_documents?: boolean | null;
@@ -2261,31 +2294,31 @@ export interface components {
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description the most tokens to read of a document, at four characters a token
+             * @description the most tokens that are read of a document, at four characters per token
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description return log-odds instead of scores in [0, 1]
+             * @description whether to return log-odds instead of scores in [0, 1]
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's name for it: false is the same as raw_scores true
+             * @description vLLM's name: false is the same as raw_scores true
              * @default null
              */
             use_activation?: boolean | null;
         };
         /**
          * BoostRule
-         * @description A weight or a function, or both, which are then multiplied; with a 'filter' for the documents that match it.
+         * @description A weight, a function, or their product, for documents that match the filter if there is one.
          */
         BoostRule: {
             /**
              * Filter
-             * @description in the language of the request's 'filter'
+             * @description the documents that the rule is for, in the language of the request's 'filter'
              * @default null
              */
             filter?: {
@@ -2293,7 +2326,7 @@ export interface components {
             } | null;
             /**
              * Weight
-             * @description 1 changes nothing
+             * @description the factor; 1 changes nothing
              * @default null
              */
             weight?: number | null;
@@ -2337,19 +2370,19 @@ export interface components {
             })[];
             /**
              * Top N
-             * @description how many results to return; null and 0: all
+             * @description number of results to return; null and 0 return all
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2366,56 +2399,56 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
+             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description from the arrival of the request
+             * @description milliseconds from the arrival of the request
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @description if scores are missing: answer with an error, or with expected scores in their place
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description may name a policy; else ignored, as the service has one model
+             * @description the name of a policy; other names are ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -2427,13 +2460,13 @@ export interface components {
             top_k?: number | null;
             /**
              * Truncation
-             * @description false: texts that are too long for the model are an error; they are cut by default
+             * @description false: texts that are too long for the model are an error; by default they are cut
              * @default null
              */
             truncation?: boolean | null;
             /**
              * Return Documents
-             * @description return each document with its result
+             * @description whether to return each document with its result
              * @default null
              */
             return_documents?: boolean | null;
@@ -2445,31 +2478,31 @@ export interface components {
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description the most tokens to read of a document, at four characters a token
+             * @description the most tokens that are read of a document, at four characters per token
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description return log-odds instead of scores in [0, 1]
+             * @description whether to return log-odds instead of scores in [0, 1]
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's name for it: false is the same as raw_scores true
+             * @description vLLM's name: false is the same as raw_scores true
              * @default null
              */
             use_activation?: boolean | null;
             /**
-             * @description return the spans that the scorer finds relevant, if it names them; known scores have none
+             * @description the spans to return, if the scorer names relevant spans; known scores have no spans
              * @default null
              */
             relevant_spans?: components["schemas"]["WantedSpans"] | null;
         };
         /**
          * CreateIndex
-         * @description The configuration of an index: with vectors of the service's encoder, vectors of your own, or none.
+         * @description The configuration of an index: vectors of the service's encoder, your own vectors, or none.
          */
         CreateIndex: {
             /**
@@ -2505,12 +2538,12 @@ export interface components {
         };
         /**
          * DecayFunction
-         * @description 1 at the origin and up to 'offset' away from it; 'decay' at a distance of 'scale' beyond that.
+         * @description A boost of 1 up to 'offset' away from the origin, and of 'decay' at 'scale' beyond that.
          */
         DecayFunction: {
             /**
              * Field
-             * @description of the metadata: a number, or a date in ISO 8601 or in seconds since 1970
+             * @description a field of the metadata: a number, or a date in ISO 8601 or in seconds since 1970
              */
             field: string;
             /**
@@ -2538,18 +2571,18 @@ export interface components {
         };
         /**
          * DeleteDocuments
-         * @description The documents to delete: those with these ids, or those whose metadata match a filter.
+         * @description The documents to delete: by their ids, or by a filter on their metadata.
          */
         DeleteDocuments: {
             /**
              * Ids
-             * @description of the documents to delete; unknown ids are ignored
+             * @description ids of the documents to delete; unknown ids are ignored
              * @default null
              */
             ids?: (string | number)[] | null;
             /**
              * Filter
-             * @description as in a selection, but not one that matches everything
+             * @description a filter as in a selection; it must not match everything
              * @default null
              */
             filter?: {
@@ -2564,29 +2597,29 @@ export interface components {
         });
         /**
          * Describe
-         * @description What the documents of an index are, for people and language models who choose among indexes.
+         * @description A description of an index, for people and language models that choose an index.
          */
         Describe: {
             /**
              * Description
-             * @description in place of an earlier one; empty for none
+             * @description the description, which replaces an earlier one; empty to remove it
              */
             description: string;
         };
         /**
          * Distinct
-         * @description A limit on documents with the same value or text.
+         * @description A limit on the documents with the same value or text.
          */
         Distinct: {
             /**
              * By
-             * @description 'text': title and text; or a field of the metadata, dots lead into objects. A document without the field has nothing in common with any other
+             * @description 'text' for title and text, or a field of the metadata; dots lead into objects. A document without the field has nothing in common with any other
              * @default text
              */
             by?: string;
             /**
              * At Most
-             * @description documents with the same value
+             * @description the most documents with the same value
              * @default 1
              */
             at_most?: number;
@@ -2617,19 +2650,19 @@ export interface components {
             })[];
             /**
              * Top N
-             * @description how many results to return; null and 0: all
+             * @description number of results to return; null and 0 return all
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2646,56 +2679,56 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
+             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description from the arrival of the request
+             * @description milliseconds from the arrival of the request
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @description if scores are missing: answer with an error, or with expected scores in their place
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description may name a policy; else ignored, as the service has one model
+             * @description the name of a policy; other names are ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -2707,13 +2740,13 @@ export interface components {
             top_k?: number | null;
             /**
              * Truncation
-             * @description false: texts that are too long for the model are an error; they are cut by default
+             * @description false: texts that are too long for the model are an error; by default they are cut
              * @default null
              */
             truncation?: boolean | null;
             /**
              * Return Documents
-             * @description return each document with its result
+             * @description whether to return each document with its result
              * @default null
              */
             return_documents?: boolean | null;
@@ -2725,36 +2758,36 @@ export interface components {
             rank_fields?: string[] | null;
             /**
              * Max Tokens Per Doc
-             * @description the most tokens to read of a document, at four characters a token
+             * @description the most tokens that are read of a document, at four characters per token
              * @default null
              */
             max_tokens_per_doc?: number | null;
             /**
              * Raw Scores
-             * @description return log-odds instead of scores in [0, 1]
+             * @description whether to return log-odds instead of scores in [0, 1]
              * @default null
              */
             raw_scores?: boolean | null;
             /**
              * Use Activation
-             * @description vLLM's name for it: false is the same as raw_scores true
+             * @description vLLM's name: false is the same as raw_scores true
              * @default null
              */
             use_activation?: boolean | null;
         };
         /**
          * FactorFunction
-         * @description A number of the metadata, times 'factor', by a 'modifier'.
+         * @description A boost that follows a number of the metadata: its product with 'factor', changed by a 'modifier'.
          */
         FactorFunction: {
             /**
              * Field
-             * @description of the metadata
+             * @description a field of the metadata that holds a number
              */
             field: string;
             /**
              * Factor
-             * @description the number is multiplied by it first
+             * @description the number is multiplied by this first
              * @default 1
              */
             factor?: number;
@@ -2791,19 +2824,19 @@ export interface components {
             })[];
             /**
              * Top K
-             * @description how many results; null and 0: all
+             * @description number of results; null and 0 return all
              * @default null
              */
             top_k?: number | null;
             /**
              * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2820,62 +2853,62 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
+             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description from the arrival of the request
+             * @description milliseconds from the arrival of the request
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @description if scores are missing: answer with an error, or with expected scores in their place
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description may name a policy; else ignored, as the service has one model
+             * @description the name of a policy; other names are ignored, as the service has one model
              * @default null
              */
             model?: string | null;
             /**
              * Return Input
-             * @description return each document with its result
+             * @description whether to return each document with its result
              * @default false
              */
             return_input?: boolean;
@@ -2911,19 +2944,19 @@ export interface components {
             passages: components["schemas"]["NimText"][];
             /**
              * Top N
-             * @description how many results to return; null and 0: all
+             * @description number of results to return; null and 0 return all
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -2940,56 +2973,56 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
+             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Best Passages
-             * @description as 'passages' of the other formats
+             * @description the same as 'passages' of the other formats
              * @default null
              */
             best_passages?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description from the arrival of the request
+             * @description milliseconds from the arrival of the request
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @description if scores are missing: answer with an error, or with expected scores in their place
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Model
-             * @description may name a policy; else ignored, as the service has one model
+             * @description the name of a policy; other names are ignored, as the service has one model
              * @default null
              */
             model?: string | null;
@@ -3002,7 +3035,7 @@ export interface components {
         };
         /**
          * NimText
-         * @description A text in an object; images are not supported.
+         * @description A text in an object. Images are not supported.
          */
         NimText: {
             /**
@@ -3013,24 +3046,23 @@ export interface components {
         };
         /**
          * Objective
-         * @description Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
-         *     takes.
+         * @description Find the share `find` of all relevant documents with the probability `in`, by few calls.
          */
         Objective: {
             /**
              * Find
-             * @description of the documents that reach 'min_relevance', by default 0.5
+             * @description share to find of all documents that reach 'min_relevance', by default 0.5
              */
             find: number;
             /**
              * In
-             * @description how sure to be of it before stopping
+             * @description probability of that at which to stop
              * @default 0.9
              */
             in?: number;
             /**
              * Next
-             * @description documents to read next that the answer names at most
+             * @description most documents to read next that the answer names
              * @default 10
              */
             next?: number;
@@ -3042,17 +3074,17 @@ export interface components {
         PoolBody: {
             /**
              * Documents
-             * @description or just their texts; ranked by their scores, without scores as 'ranked' says
+             * @description documents, or just texts; ranked by their scores or, without scores, as 'ranked' says
              */
             documents: (components["schemas"]["PoolDocument"] | string)[];
             /**
-             * @description of all documents at once, in their order
+             * @description the vectors of all documents, in their order
              * @default null
              */
             embeddings?: components["schemas"]["VectorBlock"] | null;
             /**
              * Features
-             * @description your own signals by name, a number per document in their order, null for a missing one: the method 'trend' learns which of them the scores follow
+             * @description your own signals by name, with a number for each document, or null. The method 'trend' learns which signals the scores follow
              */
             features?: {
                 [key: string]: (number | null)[];
@@ -3071,36 +3103,36 @@ export interface components {
             id?: string | number | null;
             /**
              * Text
-             * @description what the models read, after the title
+             * @description the text that the models read, after the title
              */
             text: string;
             /**
              * Title
-             * @description read by the models before the text
+             * @description the title, which the models read before the text
              * @default null
              */
             title?: string | null;
             /**
              * Embedding
-             * @description made by the service if absent, see 'vectors'
+             * @description the vector; made by the service if absent, see 'vectors'
              * @default null
              */
             embedding?: number[] | null;
             /**
              * Score
-             * @description retrieval score: the pool is ranked by it if all have one
+             * @description retrieval score; the pool is ranked by it if all have one
              * @default null
              */
             score?: number | null;
             /**
              * Bm25
-             * @description lexical match with the query, if you have it: improves the set
+             * @description BM25 of the query, if you have it; it improves the set
              * @default null
              */
             bm25?: number | null;
             /**
              * Cross Encoder Score
-             * @description if you know it already, as in 'known_scores': evidence that costs no call
+             * @description the score, if you know it already, as in 'known_scores'; it costs no call
              * @default null
              */
             cross_encoder_score?: number | null;
@@ -3112,13 +3144,13 @@ export interface components {
             tokens?: number | null;
             /**
              * Weight
-             * @description a boost: its value is its relevance times this, and what 'boost' gives; 1 changes nothing
+             * @description a boost: the value is relevance times this weight and the result of 'boost'; 1 changes nothing
              * @default null
              */
             weight?: number | null;
             /**
              * Metadata
-             * @description returned with 'return_documents'
+             * @description the metadata, which is returned with 'return_documents'
              */
             metadata?: {
                 [key: string]: unknown;
@@ -3131,7 +3163,7 @@ export interface components {
         Problem: {
             /**
              * Type
-             * @description stable; urn:boundarymorph:problem: and a name
+             * @description the kind of problem, which is stable: urn:boundarymorph:problem: and a name
              */
             type: string;
             /**
@@ -3141,7 +3173,7 @@ export interface components {
             title: string;
             /**
              * Status
-             * @description of the HTTP response
+             * @description the status code of the HTTP response
              */
             status: number;
             /**
@@ -3157,7 +3189,7 @@ export interface components {
             instance?: string | null;
             /**
              * Errors
-             * @description the invalid fields of the body, and why
+             * @description the invalid fields of the body, and the reasons
              * @default null
              */
             errors?: {
@@ -3166,32 +3198,32 @@ export interface components {
         };
         /**
          * RoundEvent
-         * @description The state of a streamed selection before a round: what was spent, and the current set.
+         * @description The state of a streamed selection before a round: its cost so far, and the current set.
          */
         RoundEvent: {
             /**
              * Rounds
-             * @description made so far
+             * @description rounds made so far
              */
             rounds: number;
             /**
              * Cross Encoder Calls
-             * @description made so far
+             * @description calls made so far
              */
             cross_encoder_calls: number;
             /**
              * Cached Scores
-             * @description chosen, but answered by the cache or computed for another request
+             * @description pairs whose score came from the cache, or from another request
              */
             cached_scores: number;
             /**
              * Reused Scores
-             * @description known from earlier requests; they replace as many calls
+             * @description scores known from earlier requests, which replace as many calls
              */
             reused_scores: number;
             /**
              * Budget
-             * @description B in force
+             * @description the budget B in force
              */
             budget: number;
             /**
@@ -3201,7 +3233,7 @@ export interface components {
             expected_loss: number;
             /**
              * Expected Gain
-             * @description by the number of further calls, what they are expected to bring as a share of the best set's relevance
+             * @description the relevance that further calls are expected to bring, as a share of the best set's, by the number of calls
              */
             expected_gain?: {
                 [key: string]: number;
@@ -3213,18 +3245,18 @@ export interface components {
             ids: string[];
             /**
              * Answerable
-             * @description as in the answer, by the evidence so far
+             * @description as in the answer, given the scores so far
              * @default null
              */
             answerable?: number | null;
             /**
-             * @description so far, if a language model was asked for scores
+             * @description the tokens so far of a language model that scores
              * @default null
              */
             language_model?: components["schemas"]["LanguageModelUsage"] | null;
             /**
              * Calls
-             * @description of the last round, with 'explain'
+             * @description the calls of the last round, with 'explain'
              * @default null
              */
             calls?: components["schemas"]["ExplainedCall"][] | null;
@@ -3242,7 +3274,7 @@ export interface components {
             query?: string | null;
             /**
              * Queries
-             * @description or several, with one budget: the set has what answers any of them best. Strings, or objects with a weight
+             * @description several queries with one budget, in place of 'query': the set has the documents that answer any of them best. Strings, or objects with a weight
              * @default null
              */
             queries?: (components["schemas"]["AskedQuery"] | string)[] | null;
@@ -3253,42 +3285,42 @@ export interface components {
              */
             index?: string | null;
             /**
-             * @description or take these: an object, or just the list of documents
+             * @description or take these candidates: an object, or just a list of documents
              * @default null
              */
             pool?: components["schemas"]["PoolBody"] | (components["schemas"]["PoolDocument"] | string)[] | null;
             /**
              * Budget
-             * @description B: cross-encoder calls at most; "auto" stops when the set is expected to lose little by it
+             * @description B: the most cross-encoder calls; "auto" stops when more calls are expected to gain little
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * K
-             * @description documents to return
+             * @description number of documents to return
              * @default null
              */
             k?: number | null;
             /**
              * Max Tokens
-             * @description return documents up to this many tokens, instead of k; without 'min_relevance' none that is expected to have less than 1 % of the best one's relevance (the setting 'negligible')
+             * @description return documents up to this many tokens, instead of k. Without 'min_relevance', documents with less than 1 % of the best one's expected relevance (the setting 'negligible') are left out
              * @default null
              */
             max_tokens?: number | null;
             /**
              * Min Relevance
-             * @description return only documents that are more likely than not to reach this relevance, at most k documents or max_tokens, and possibly none; calls go to the documents for which that is in doubt
+             * @description return only documents that are more likely than not to reach this relevance: at most k documents or max_tokens, and perhaps none. Calls go to the documents for which that is in doubt
              * @default null
              */
             min_relevance?: number | null;
             /**
-             * @description find nearly all relevant documents, and stop when that is likely enough: the most likely documents are scored first, and those that reach 'min_relevance' are returned; 'budget' is an upper bound, "auto" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'
+             * @description find nearly all relevant documents, and stop when that is likely enough. The most likely documents are scored first, and the documents that reach 'min_relevance' are returned. 'budget' is an upper bound, "auto" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'
              * @default null
              */
             objective?: components["schemas"]["Objective"] | null;
             /**
              * Known Scores
-             * @description by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no
+             * @description scores by id that you know already; they cost no call. 1 and 0 are a yes and a no
              * @default null
              */
             known_scores?: {
@@ -3296,24 +3328,24 @@ export interface components {
             } | null;
             /**
              * Relevance
-             * @description what the set is chosen by: 'human', the default, is what people are expected to find, by the scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the score alone, known or expected
+             * @description the kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, the vectors and the words together. 'scorer' is the score alone, known or expected, and the method 'boundarymorph' always uses it
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Calibration
-             * @description false: relevance is not turned into the probability that a person agrees, by the calibration of the index or, for pools, the service, or by the map of the embedded scorer
+             * @description false: relevance is not converted to the probability that a person agrees. By default it is, by the calibration of the index or, for pools, the service, or by the map of the embedded scorer
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; others refuse it
+             * @description an explanation of relevance for a scorer that takes an instruction; other scorers refuse it
              * @default null
              */
             instruction?: string | null;
             /**
-             * @description true: no two documents with the same text. The name of a field of the metadata: one document for each of its values. An object: as many as it says
+             * @description true: no two documents with the same text. The name of a field of the metadata: one document for each of its values. An object sets the number of documents
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
@@ -3325,7 +3357,7 @@ export interface components {
             diversity?: number;
             /**
              * Boost
-             * @description rules by which relevance is multiplied: the set, its order and the calls go by the product, the value; 'min_relevance' goes by relevance. Each factor, and the product of all, is held from 0.001 to 1,000
+             * @description rules that multiply relevance. The product, the value, decides about the set, its order and the calls; 'min_relevance' applies to relevance. Each factor, and their product, stay between 0.001 and 1,000
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
@@ -3337,13 +3369,13 @@ export interface components {
             method?: ("trend" | "boundarymorph") | null;
             /**
              * Depth
-             * @description N: candidates taken from the index
+             * @description N: number of candidates from the index
              * @default null
              */
             depth?: number | null;
             /**
              * Exclude Ids
-             * @description documents that are not returned and not scored, such as documents that were seen before; their known scores still help to find others
+             * @description ids of documents that are neither returned nor scored, such as documents that were seen before. Their known scores still help to find others
              * @default null
              */
             exclude_ids?: (string | number)[] | null;
@@ -3357,7 +3389,7 @@ export interface components {
             } | null;
             /**
              * Hybrid
-             * @description rank candidates by vectors and by words together
+             * @description whether to rank candidates by vectors and words together
              * @default false
              */
             hybrid?: boolean;
@@ -3370,43 +3402,43 @@ export interface components {
             spend?: "order" | "set";
             /**
              * Rounds
-             * @description requests to the scorer at most, of equal size; a near deadline may make them smaller and more. Up to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as calls, each call is chosen knowing all earlier scores. 'auto', the default, is 3 for a fixed budget. A selection that stops by itself, and one by the score alone, has more, which grow: 5 for 10 calls and 11 for 50. If the budget covers the pool, nothing is chosen, and there is one
+             * @description the most requests to the scorer, of equal size; a near deadline may lead to more, smaller ones. With up to 3, the first request has the head of the list and the best by words. With as many as calls, each call is chosen with all earlier scores known. 'auto', the default, is 3 for a fixed budget. A selection that stops by itself, or that goes by the score alone, has more rounds, which grow: 5 for 10 calls and 11 for 50. If the budget covers the pool, there is one
              * @default null
              */
             rounds?: number | "auto" | null;
             /**
              * Query Embedding
-             * @description used instead of encoding the query
+             * @description the query's vector, in place of the encoder's
              * @default null
              */
             query_embedding?: (number[] | components["schemas"]["VectorBlock"]) | null;
             /**
              * Ranked
-             * @description the pool is in retrieval order, best first. Without this and without scores it is ranked by BM25 or, if it has embeddings, by the inner products with the query
+             * @description whether the pool is in retrieval order, best first. Else a pool without scores is ranked by BM25 or, if it has embeddings, by the inner products with the query
              * @default false
              */
             ranked?: boolean;
             /**
              * Vectors
-             * @description for a pool without embeddings: make them from its words, without an encoder, or with the encoder
+             * @description how to make the vectors of a pool without embeddings: from its words, or with the encoder
              * @default null
              */
             vectors?: ("lexical" | "encoder") | null;
             /**
              * Passages
-             * @description true, the default for a pool without embeddings: a document that is longer than the scorer's window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut
+             * @description whether a document that is longer than the scorer's window becomes passages, of which the best counts; true by default for a pool without embeddings. Calls are spent on passages. false: it is cut
              * @default null
              */
             passages?: boolean | null;
             /**
              * Return Documents
-             * @description return text, title and metadata too. By default documents of an index have them, unless they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused
+             * @description whether documents have text, title and metadata. By default documents of an index do, unless they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused
              * @default null
              */
             return_documents?: boolean | null;
             /**
              * Explain
-             * @description return every round: what was scored, its rival, and the score; with 'pool' also the set before each round, and the belief about each candidate before the first call and at the end
+             * @description whether to return every round: each scored document, its rival, and its score. 'pool' adds the set before each round, and the belief about each candidate before the first call and at the end
              * @default false
              */
             explain?: boolean | "pool";
@@ -3418,7 +3450,7 @@ export interface components {
             explain_depth?: number | null;
             /**
              * Deadline Ms
-             * @description from the arrival; the answer is the set as it is then
+             * @description milliseconds from the arrival; the answer is the set as it is then
              * @default null
              */
             deadline_ms?: number | null;
@@ -3472,19 +3504,19 @@ export interface components {
             texts: string[];
             /**
              * Top N
-             * @description how many results to return; null and 0: all
+             * @description number of results to return; null and 0 return all
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3501,62 +3533,62 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
+             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description from the arrival of the request
+             * @description milliseconds from the arrival of the request
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @description if scores are missing: answer with an error, or with expected scores in their place
              * @default error
              * @enum {string}
              */
             on_failure?: "error" | "degrade";
             /**
              * Raw Scores
-             * @description return log-odds instead of scores in [0, 1]
+             * @description whether to return log-odds instead of scores in [0, 1]
              * @default false
              */
             raw_scores?: boolean;
             /**
              * Return Text
-             * @description return each text with its score
+             * @description whether to return each text with its score
              * @default false
              */
             return_text?: boolean;
@@ -3568,7 +3600,7 @@ export interface components {
             truncate?: boolean | null;
             /**
              * Truncation Direction
-             * @description the end of a text is cut; with Left, texts that are too long for the model are an error
+             * @description Right cuts the end of a text; with Left, texts that are too long are an error
              * @default Right
              * @enum {string}
              */
@@ -3576,7 +3608,7 @@ export interface components {
         };
         /**
          * UploadProgress
-         * @description The progress of an upload after its last batch, all of which is on disk.
+         * @description The progress of an upload up to its last batch, which is on disk.
          */
         UploadProgress: {
             /**
@@ -3650,12 +3682,12 @@ export interface components {
         };
         /**
          * VectorBlock
-         * @description Vectors as one base64 string of little-endian numbers in C order, as 10,000 x 1,024 is impractical in JSON.
+         * @description Vectors as one base64 string of little-endian numbers in C order, which is shorter than JSON numbers.
          */
         VectorBlock: {
             /**
              * Data
-             * @description base64 of the bytes
+             * @description the bytes in base64
              */
             data: string;
             /**
@@ -3673,7 +3705,7 @@ export interface components {
         };
         /**
          * WantedSpans
-         * @description Which spans a result has, as far as the scorer names any.
+         * @description The spans that a result has, if the scorer names spans.
          */
         WantedSpans: {
             /**
@@ -3713,19 +3745,19 @@ export interface components {
             documents: string[];
             /**
              * Top N
-             * @description how many results to return; null and 0: all
+             * @description number of results to return; null and 0 return all
              * @default null
              */
             top_n?: number | null;
             /**
              * Budget
-             * @description B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default
+             * @description B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget
              * @default null
              */
             budget?: number | "auto" | null;
             /**
              * Rounds
-             * @description with a budget: requests to the scorer at most; with 1 the first documents of the list, and the best by words, are scored, and the scores of all others are expected ones
+             * @description with a budget: the most requests to the scorer. With 1, the first documents of the list and the best by words are scored, and all other scores are expected ones
              * @default null
              */
             rounds?: number | "auto" | null;
@@ -3742,49 +3774,49 @@ export interface components {
              */
             min_relevance?: number | null;
             /**
-             * @description true: no two results with the same text. The name of a field of the documents, which are then objects: the best result for each of its values. An object: as many as it says
+             * @description true: no two results with the same text. The name of a field of documents that are objects: the best result for each of its values. An object sets the number of results
              * @default null
              */
             distinct?: boolean | string | components["schemas"]["Distinct"] | null;
             /**
              * Relevance
-             * @description what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', what people are expected to find, which is the default with one, as in POST /select
+             * @description the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the default with a budget, for the judgement expected of people, as in POST /select
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
             /**
              * Boost
-             * @description rules by which relevance is multiplied, as in POST /select, by the fields of documents that are objects; scores are then the products, and may exceed 1
+             * @description rules that multiply relevance, as in POST /select, by the fields of documents that are objects. Scores are then the products, and may exceed 1
              * @default null
              */
             boost?: components["schemas"]["BoostRule"][] | null;
             /**
              * Calibration
-             * @description whether scores are probabilities by the service's calibration of pools, if it has one
+             * @description whether the service's calibration of pools, if it has one, makes scores probabilities
              * @default null
              */
             calibration?: boolean | null;
             /**
              * Passages
-             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. The calls, by default as many as there are documents, are spent on passages
+             * @description whether documents longer than the model's window become passages, of which the best counts and is returned; true by default where such documents are not an error. Calls, by default one for each document, are spent on passages
              * @default null
              */
             passages?: boolean | null;
             /**
              * Instruction
-             * @description what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so
+             * @description an explanation of relevance for a scorer that takes an instruction; for others, a warning says that it had no effect
              * @default null
              */
             instruction?: string | null;
             /**
              * Deadline Ms
-             * @description from the arrival of the request
+             * @description milliseconds from the arrival of the request
              * @default null
              */
             deadline_ms?: number | null;
             /**
              * On Failure
-             * @description if not all scores can be had: answer with an error, or with expected scores for the rest
+             * @description if scores are missing: answer with an error, or with expected scores in their place
              * @default error
              * @enum {string}
              */
@@ -6222,9 +6254,9 @@ export interface operations {
     list_documents_indexes__name__documents_get: {
         parameters: {
             query?: {
-                /** @description the id after which the page begins */
+                /** @description the page begins after this id */
                 after?: string;
-                /** @description documents in a page */
+                /** @description the most documents of the page */
                 limit?: number;
             };
             header?: never;

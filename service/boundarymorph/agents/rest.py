@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from boundarymorph.agents.notes import ShownNotes
 from boundarymorph.api.visit import VISIT, Visit
 from boundarymorph.errors import PROBLEM_TYPE
 from boundarymorph.settings import AgentSettings
@@ -64,11 +65,15 @@ class Service:
         http: A client that sends the credentials of the caller.
         url: The public URL of the service, for links to documents.
         settings: The settings of the tools.
+        caller: The name of the caller.
+        shown: The notes that callers have been shown.
     """
 
     http: httpx2.AsyncClient
     url: str
     settings: AgentSettings
+    caller: str = ""
+    shown: ShownNotes = field(default_factory=ShownNotes)
 
     async def get(self, path: str) -> Any:
         """Return the JSON at a path. Raises ToolError."""
@@ -102,7 +107,14 @@ class Service:
             await asyncio.sleep(START_PAUSE)
 
 
-def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSettings, caller: str = "") -> Service:
+def within(
+    app: ASGIApp,
+    url: str,
+    headers: Mapping[str, str],
+    settings: AgentSettings,
+    caller: str = "",
+    shown: ShownNotes | None = None,
+) -> Service:
     """Return a `Service` that calls the application in this process.
 
     Args:
@@ -111,6 +123,7 @@ def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSe
         headers: The headers with the credentials of the caller.
         settings: The settings of the tools.
         caller: The name of the caller that the service works for.
+        shown: The notes that callers have been shown; None if there were none.
     """
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,7 +131,7 @@ def within(app: ASGIApp, url: str, headers: Mapping[str, str], settings: AgentSe
 
     transport = httpx2.ASGITransport(inside, raise_app_exceptions=False)
     http = httpx2.AsyncClient(transport=transport, base_url="http://service", headers=headers, trust_env=False)
-    return Service(http, url, settings)
+    return Service(http, url, settings, caller, shown or ShownNotes())
 
 
 def path_of(index: str, *below: str) -> str:

@@ -46,7 +46,8 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
     if (authorization := request.headers.get("authorization")) is not None:
         headers["authorization"] = authorization
     url, on_behalf_of = settings.public_url or str(request.base_url), visit_of(request).caller
-    service = tools.within(request.app, url, headers, settings.agents, on_behalf_of)
+    shown = request.app.state.shown_notes
+    service = tools.within(request.app, url, headers, settings.agents, on_behalf_of, shown)
     answer: Response = tools.Exchange(service, body)
     return answer
 

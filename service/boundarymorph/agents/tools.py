@@ -165,7 +165,8 @@ async def select_documents(
     selection = await service.select({**asked, **more})
     found, usage, answerable = selection["documents"], selection["usage"], selection["answerable"]
     documents = fit_documents((_selected(service, index, each) for each in found), service.settings.answer_tokens)
-    notes = [beginning(warning["message"], NOTE) for warning in selection["warnings"]]
+    warnings = [each for each in selection["warnings"] if service.shown.is_due(service.caller, index, each["slug"])]
+    notes = [beginning(warning["message"], NOTE) for warning in warnings]
     if answerable is not None and answerable < LIKELY:
         notes.append(UNANSWERED)
     if (filter and not found) or any(warning["slug"] == "field-not-found" for warning in selection["warnings"]):

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers within their limits, and clients that disconnect."""
+"""Read and send bodies within their limits, and notice clients that disconnect."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ Model = TypeVar("Model", bound=BaseModel)
 async def read(request: Request, access: Access, most: int | None = None) -> bytes:
     """Return the whole body, which counts towards limits.bytes_in_flight until the request ends.
 
-    most: bytes, if fewer than limits.body_bytes. Raises BodyTooLarge or Overloaded, at once if the declared length
-    exceeds a limit, else without reading further; BodyTooSlow if it does not arrive in time.
+    Args:
+        request: The request.
+        access: The limits of the process.
+        most: The most bytes, if fewer than limits.body_bytes.
+
+    Raises:
+        BodyTooLarge: If the body has too many bytes: before reading if it declares its length, else while reading.
+        Overloaded: If other requests hold too many bytes.
+        BodyTooSlow: If the body does not arrive in time.
     """
     limit, seconds = access.settings.limits.body_bytes, access.settings.body_seconds
     limit = limit if most is None else min(limit, most)
@@ -54,15 +61,23 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
 
 
 async def parsed(request: Request, access: Access, model: type[Model], *, default: bytes = b"") -> Model:
-    """Return the body as a model. default: in place of an empty body. Raises as `read` and `decoded` do, and pydantic's
-    ValidationError."""
+    """Return the body as a model, or `default` as a model if the body is empty.
+
+    Raises:
+        BoundaryMorphError: As `read` and `decoded` do.
+        ValidationError: If the body does not fit the model.
+    """
     body = (await read(request, access)).strip() or default
     return await off_loop(request, access, body, lambda: model.model_validate(decoded(body, access.settings.limits)))
 
 
 def decoded(body: bytes, limits: Limits) -> Any:
-    """Return the value of a JSON body. Raises InvalidInput if it is not JSON, and LimitExceeded for a list that is
-    longer than any list of a request may be."""
+    """Return the value of a JSON body.
+
+    Raises:
+        InvalidInput: If the body is not JSON.
+        LimitExceeded: If a list is longer than any list of a request may be.
+    """
     value = reading.parse(body)
     most = max(limits.dimension, limits.pool)
     for name, count in _lists(value):
@@ -71,12 +86,16 @@ def decoded(body: bytes, limits: Limits) -> Any:
 
 
 async def off_loop(request: Request, access: Access, body: bytes, parse: Callable[[], Result]) -> Result:
-    """Return `parse()`, called in a thread if the body is large. Raises what `parse` does, and Overloaded."""
+    """Return `parse()`, called in a thread if the body is large.
+
+    Raises:
+        Overloaded: If the threads have too much work. Errors of `parse` pass through.
+    """
     return parse() if len(body) < LARGE else await access.work.parsing.run(parse, caller=visit_of(request).caller)
 
 
 def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
-    """Yield name and length of each list in an object, and in the objects in it."""
+    """Yield the name and length of each list in an object and in the objects within it."""
     for name, member in value.items() if isinstance(value, dict) else ():
         if isinstance(member, list):
             yield within + name, len(member)
@@ -85,9 +104,15 @@ def _lists(value: Any, within: str = "") -> Iterator[tuple[str, int]]:
 
 
 async def chunks(request: Request, access: Access, received: asyncio.Event | None = None) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, for uploads of any size. received: set when all has arrived.
+    """Yield the body as it arrives, for uploads of any size.
 
-    Raises BodyTooSlow if nothing arrives for too long.
+    Args:
+        request: The request.
+        access: The limits of the process.
+        received: An event to set when the whole body has arrived.
+
+    Raises:
+        BodyTooSlow: If nothing arrives for too long.
     """
     seconds, size, stream = access.settings.body_pause_seconds, 0, request.stream()
     while True:
@@ -105,8 +130,17 @@ async def chunks(request: Request, access: Access, received: asyncio.Event | Non
 
 
 def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes]:
-    """Return the chunks of the body as they arrive. held: bytes that are kept in memory at a time; these, or the
-    declared length if it is less, count towards limits.bytes_in_flight until the request ends. Raises Overloaded."""
+    """Return the chunks of the body as they arrive.
+
+    Args:
+        request: The request.
+        access: The limits of the process.
+        held: The bytes that the caller keeps in memory at a time. They, or the declared length if it is less, count
+            towards limits.bytes_in_flight until the request ends.
+
+    Raises:
+        Overloaded: If other requests hold too many bytes.
+    """
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
     take = visit_of(request).charging(access)
@@ -115,10 +149,10 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
 
 
 def spooling(request: Request, access: Access) -> Callable[[int], None]:
-    """Return what counts the bytes of an upload that are kept in a temporary file, until the request ends.
+    """Return a function that counts the bytes that an upload keeps in a temporary file.
 
-    They count towards limits.bytes_in_flight, as /tmp is often in memory, and one upload may have half of a caller's
-    share. It raises BodyTooLarge beyond that, and Overloaded if others have too many.
+    They count towards limits.bytes_in_flight until the request ends, as /tmp is often in memory. One upload may have
+    half of a caller's share: beyond it the function raises BodyTooLarge, and Overloaded if others have too many bytes.
     """
     take = visit_of(request).charging(access)
     most, kept = access.bytes_in_flight.most_alone // 2, 0
@@ -139,8 +173,18 @@ def spooling(request: Request, access: Access) -> Callable[[int], None]:
 async def while_connected(
     request: Request, work: Coroutine[Any, Any, Result], received: asyncio.Event | None = None
 ) -> Result:
-    """Return the result of the work. If the client disconnects, cancel it once, await its end, and raise
-    ClientDisconnect. Call this after the body has been read, or with what `chunks` sets, if the work reads it."""
+    """Return the result of the work, or cancel the work if the client disconnects.
+
+    The work is cancelled once, and its end is awaited.
+
+    Args:
+        request: The request, whose body has been read unless the work reads it.
+        work: The work.
+        received: If the work reads the body, the event that `chunks` sets.
+
+    Raises:
+        ClientDisconnect: If the client disconnects before the work is done.
+    """
 
     async def disconnected() -> None:
         if received is not None:
@@ -158,8 +202,11 @@ async def while_connected(
 
 
 class Streamed(StreamingResponse):
-    """Sends its body as long as the client is connected, by a task that is then cancelled once and awaited to its end.
-    Starlette's class cancels such a task at every turn of the event loop."""
+    """A response that sends its body as long as the client is connected.
+
+    If the client disconnects, the task that sends is cancelled once, and its end is awaited. Starlette's class cancels
+    such a task at every turn of the event loop.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientDisconnect):
@@ -168,7 +215,7 @@ class Streamed(StreamingResponse):
 
 async def hang_up(receive: Receive) -> None:
     """Close the connection to a client without sending the rest of its answer."""
-    # ASGI has no message for this, and an application that returns early leaves the connection open until it is read.
+    # ASGI has no message for this. If an application just returns, the connection stays open until it is read.
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     if transport is not None:
         transport.abort()
@@ -184,11 +231,14 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body is over this service's limit of {limit:,} bytes")
 
 
-LARGE_ANSWER = 2**17  # bytes from which an answer is counted, and sent in pieces
+LARGE_ANSWER = 2**17  # bytes of a piece of a large answer
 
 
 async def sent(message: Message, send: Send) -> None:
-    """Send a message of an answer: its body in pieces, each when the one before it has left for the client."""
+    """Send a message of an answer, with a large body in pieces.
+
+    Each piece is sent when the client has taken the one before it.
+    """
     body = message.get("body", b"")
     for begin in range(0, len(body), LARGE_ANSWER) or (0,):
         piece = body[begin : begin + LARGE_ANSWER]

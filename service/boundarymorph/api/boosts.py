@@ -17,9 +17,9 @@ SHAPES: tuple[Shape, ...] = ("gauss", "exp", "linear")
 
 
 class DecayFunction(Message):
-    """1 at the origin and up to 'offset' away from it; 'decay' at a distance of 'scale' beyond that."""
+    """A boost of 1 up to 'offset' away from the origin, and of 'decay' at 'scale' beyond that."""
 
-    field: str = Field(description="of the metadata: a number, or a date in ISO 8601 or in seconds since 1970")
+    field: str = Field(description="a field of the metadata: a number, or a date in ISO 8601 or in seconds since 1970")
     origin: Finite | str = Field(description='a number, a date in ISO 8601, or "now"')
     scale: Finite | str = Field(description='above 0; for dates a duration such as "30d", in ms, s, m, h or d')
     offset: Finite | str = Field(0, description="0 or more; for dates a duration")
@@ -28,7 +28,7 @@ class DecayFunction(Message):
     @model_validator(mode="before")
     @classmethod
     def _of_elasticsearch(cls, value: object) -> object:
-        """Its name in place of 'field': {"day": {"origin": "now", "scale": "30d"}}."""
+        """Take the form of Elasticsearch, too: {"day": {"origin": "now", "scale": "30d"}}."""
         if isinstance(value, dict) and len(value) == 1:
             ((name, inner),) = value.items()
             return {"field": name, **inner} if isinstance(inner, dict) else value
@@ -36,19 +36,21 @@ class DecayFunction(Message):
 
 
 class FactorFunction(Message):
-    """A number of the metadata, times 'factor', by a 'modifier'."""
+    """A boost that follows a number of the metadata: its product with 'factor', changed by a 'modifier'."""
 
-    field: str = Field(description="of the metadata")
-    factor: Finite = Field(1, gt=0, description="the number is multiplied by it first")
+    field: str = Field(description="a field of the metadata that holds a number")
+    factor: Finite = Field(1, gt=0, description="the number is multiplied by this first")
     modifier: Modifier = Field("none", description="the base of log, log1p and log2p is 10; the others use e")
     missing: Finite | None = Field(None, description="in place of a missing number; without it the boost is then 1")
 
 
 class BoostRule(Message):
-    """A weight or a function, or both, which are then multiplied; with a 'filter' for the documents that match it."""
+    """A weight, a function, or their product, for documents that match the filter if there is one."""
 
-    filter: dict[str, Any] | None = Field(None, description="in the language of the request's 'filter'")
-    weight: Weight | None = Field(None, description="1 changes nothing")
+    filter: dict[str, Any] | None = Field(
+        None, description="the documents that the rule is for, in the language of the request's 'filter'"
+    )
+    weight: Weight | None = Field(None, description="the factor; 1 changes nothing")
     gauss: DecayFunction | None = Field(None, description="falls as a normal distribution does")
     exp: DecayFunction | None = Field(None, description="falls fastest at the origin")
     linear: DecayFunction | None = Field(None, description="falls steadily")
@@ -65,7 +67,16 @@ class BoostRule(Message):
 
 
 def rules_of(given: Sequence[BoostRule], now: float) -> list[Rule]:
-    """Return the rules of a request. now: in seconds since 1970. Raises InvalidInput or LimitExceeded."""
+    """Return the rules of a request.
+
+    Args:
+        given: The rules as sent.
+        now: The present time in seconds since 1970.
+
+    Raises:
+        InvalidInput: If a rule is malformed.
+        LimitExceeded: If a filter is too large.
+    """
     rules = []
     for number, one in enumerate(given):
         place = f"boost.{number}"

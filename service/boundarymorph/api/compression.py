@@ -1,4 +1,4 @@
-"""Compression of answers, for clients that accept gzip."""
+"""Compress answers for clients that accept gzip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from boundarymorph.api.bodies import LARGE
 from boundarymorph.api.middleware import Middleware
 from boundarymorph.api.visit import visit_of
 
-LEAST = 2**11  # bytes of an answer that is worth it
+LEAST = 2**11  # bytes of the smallest answer that is worth compressing
 LEVEL = 1  # level 6 takes five times as long for lists of numbers, and saves another fifth
 GZIP_FORMAT = 31  # for zlib: the largest window, with the header of gzip
 PAGES = ("image/svg", "text/css", "text/html", "text/javascript")
@@ -22,10 +22,10 @@ _ACCEPTED = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 
 
 class Compressed(Middleware):
-    """ASGI middleware that compresses answers of text.
+    """ASGI middleware that compresses text.
 
-    An answer is compressed if it is part of a page, if its length is known to be at least LEAST, or if its route says
-    that it is `compressible`. Each part of a stream is flushed, so that it can be read when it arrives.
+    An answer is compressed if it is part of a page, if it declares a length of at least LEAST, or if its route sets
+    `Visit.compressible`. Each part of a stream is flushed, so that the client can read it when it arrives.
     """
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +56,7 @@ def _is_compressible(scope: Scope, headers: MutableHeaders) -> bool:
 
 
 async def _packed(packer: zlib._Compress, message: Message) -> bytes:
-    """Return the body of a message as it is sent, large ones by a thread."""
+    """Return the compressed body of a message; a thread compresses a large one."""
     body = message.get("body", b"")
     flush = zlib.Z_SYNC_FLUSH if message.get("more_body") else zlib.Z_FINISH
 

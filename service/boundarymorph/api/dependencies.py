@@ -1,4 +1,4 @@
-"""What routes depend on: the process and its parts, the caller, and the media type that the caller prefers.
+"""Give routes their dependencies: the process and its parts, the caller, and the preferred media type.
 
 Dependencies are coroutines because FastAPI calls plain functions in threads, which takes time and loses the order of
 arrival.
@@ -25,14 +25,14 @@ JSON = "application/json"
 
 
 def prefers(request: Request, kind: str) -> bool:
-    """Whether the Accept header gives this media type a higher quality than JSON, which is sent otherwise."""
+    """Return whether the Accept header gives this media type a higher quality than JSON."""
     accept = ",".join(request.headers.getlist("accept")).lower()
     qualities = dict(map(_quality, accept.split(",")))
     return _of(kind, qualities) > _of(JSON, qualities)
 
 
 def _quality(part: str) -> tuple[str, float]:
-    """Return the media range of one part of the header, and its quality."""
+    """Return the media range of a part of the header, and its quality."""
     media_range, *parameters = (piece.strip() for piece in part.split(";"))
     for parameter in parameters:
         name, _, value = parameter.partition("=")
@@ -50,7 +50,7 @@ def _of(kind: str, qualities: dict[str, float]) -> float:
     return next((qualities[one] for one in ranges if one in qualities), 0.0)
 
 
-BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # for the description alone
+BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # only for OpenAPI
 
 
 async def access(request: Request) -> Access:
@@ -64,9 +64,10 @@ async def service(request: Request) -> Lifecycle:
 
 
 def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
-    """Return a dependency that checks for a key of this scope and its rate limit, and gives the caller's name.
+    """Return a dependency that requires a key with this scope, and gives the caller's name.
 
-    If the path of the route has the `name` of an index, the key must be for that index.
+    It checks the caller's rate limits, too. If the path of the route has the `name` of an index, the key must be for
+    that index.
     """
 
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
@@ -83,8 +84,14 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
 
 
 async def count(request: Request, access: Access, caller: Caller) -> None:
-    """Count a request in the caller's rate limits and among those in progress, unless it is part of one that was
-    counted. Raises RateLimited and Overloaded."""
+    """Count a request in the caller's rate limits and among the requests in progress.
+
+    A request that is part of another one is not counted again.
+
+    Raises:
+        RateLimited: If the caller has reached a limit.
+        Overloaded: If too many requests are in progress.
+    """
     visit = visit_of(request)
     if not visit.counted:
         visit.decision = await access.rates.take(caller.name)
@@ -93,21 +100,27 @@ async def count(request: Request, access: Access, caller: Caller) -> None:
 
 
 def identify(request: Request, access: Access) -> Caller:
-    """Return who sends a request, for the access log too, and note on whose behalf its work is done: a key or, if there
-    are none, the address that the request comes from; behind gateways, what they tell. Raises Unauthenticated."""
+    """Return the caller of a request, and note in its visit on whose behalf the work is done.
+
+    That is the name of the key or, if the service has no keys, the address of the client. Behind gateways, it is the
+    caller that the gateway names.
+
+    Raises:
+        Unauthenticated: If the key is missing or unknown.
+    """
     caller, visit = access.keys.caller(request.headers.get("authorization")), visit_of(request)
     visit.name = caller.name
     if caller.keys:
         visit.caller = caller.name
     elif request.client is not None:  # within the process, a tool has the address of its own caller
         visit.caller = _network(request.client.host)
-    if access.behind_gateways and (told := request.headers.get(ON_BEHALF_OF)):
-        visit.caller = f"{caller.name}/{told}"
+    if access.behind_gateways and (behalf := request.headers.get(ON_BEHALF_OF)):
+        visit.caller = f"{caller.name}/{behalf}"
     return caller
 
 
 def _network(host: str) -> str:
-    """Return an address; of IPv6 the first half, since one machine has all of the second."""
+    """Return an address, or the first half of an IPv6 address, as one machine has all of the second."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -116,7 +129,7 @@ def _network(host: str) -> str:
 
 
 def _refuse_unknown_parameters(request: Request) -> None:
-    """Raises InvalidInput for an unknown query parameter."""
+    """Raise InvalidInput for an unknown query parameter."""
     route = request.scope["route"]
     known = {field.alias for field in route.dependant.query_params}
     if getattr(route, "takes_any_parameter", False):
@@ -129,7 +142,7 @@ def _refuse_unknown_parameters(request: Request) -> None:
 
 
 def permitted(request: Request) -> Caller:
-    """Return the caller of a request that `allowed` has admitted, which knows the indexes that it may use."""
+    """Return the caller of a request that `allowed` has admitted."""
     found = visit_of(request).permitted
     assert found is not None, "the route has no dependency on `allowed`"
     return found
@@ -141,12 +154,12 @@ async def behalf(request: Request) -> str:
 
 
 async def ready(request: Request) -> Parts:
-    """Return the parts of the process, which have answered a probe."""
+    """Return the parts of the process after they have answered a first probe."""
     return (await service(request)).require()
 
 
 async def built(request: Request) -> Parts:
-    """Return the parts of the process, for what needs no model, and no other process."""
+    """Return the parts of the process for work that needs neither a model nor another process."""
     return (await service(request)).require(probed=False)
 
 

@@ -1,4 +1,4 @@
-"""The routes of indexes in a gateway, which forwards them to its retriever."""
+"""Forward the routes of indexes from a gateway to its retriever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REQUEST_HEADERS = ("accept", "content-length", "content-type", "traceparent", "t
 ANSWER_HEADERS = ("content-encoding", "content-length", "content-type", "retry-after")
 _PARAMETER = re.compile(r"{(\w+)[^}]*}")  # of the path of a route
 log = logging.getLogger(__name__)
-MOST_LISTED = 2**26  # bytes of a list of indexes
+MOST_LISTED = 2**26  # most bytes of a list of indexes
 
 
 async def _remote(parts: Annotated[Any, Depends(built)]) -> RemoteRetriever:
@@ -42,7 +42,7 @@ RemoteOf = Annotated[RemoteRetriever, Depends(_remote)]
 
 
 class _Passed(bodies.Streamed):
-    """Streams the retriever's response, and closes it however the streaming ends. If it breaks off, so does ours."""
+    """A response that streams the retriever's, closes it at the end, and breaks off if it does."""
 
     def __init__(self, answer: PeerResponse) -> None:
         super().__init__(answer.chunks(), answer.status_code, _of(answer.headers, ANSWER_HEADERS))
@@ -59,7 +59,7 @@ class _Passed(bodies.Streamed):
 
 
 async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
-    """Answer as the retriever does. Uploads and responses are streamed, never held in memory as a whole."""
+    """Answer as the retriever does, streaming both bodies."""
     return _Passed(await _answer(request, access, retriever))
 
 
@@ -84,7 +84,7 @@ async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Resp
 
 
 async def _answer(request: Request, access: Access, retriever: RemoteRetriever) -> PeerResponse:
-    """Forward a request, to the path of its checked index and document, written anew."""
+    """Forward a request to a path that is rebuilt from the checked index and document."""
     target = _PARAMETER.sub(lambda found: segment(request.path_params[found[1]]), request.scope["route"].path)
     if request.scope["query_string"]:
         target += f"?{request.scope['query_string'].decode('ascii')}"
@@ -107,7 +107,7 @@ HANDLERS: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _forwarded(route: APIRoute) -> APIRoute:
-    """Return a route that looks like this one, in paths, parameters and description, and is answered elsewhere."""
+    """Return a route with the path, parameters and description of this one that is forwarded."""
     handler, found = HANDLERS.get(route.endpoint, _forward), copy(route)
     found.app = APIRoute(route.path, handler, methods=route.methods, dependencies=route.dependencies).app
     found.responses = {**openapi.problems(502), **route.responses}

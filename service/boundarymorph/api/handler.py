@@ -1,4 +1,4 @@
-"""How every request for a selection is answered, in any wire format: read, admitted, selected, and put into words."""
+"""Answer requests for selections in any wire format: read, admit, select, and write the answer."""
 
 from __future__ import annotations
 
@@ -49,8 +49,14 @@ async def answered(
 ) -> Response:
     """Return the answer to a request. If the caller disconnects, the work ends.
 
-    prepare: reads the value of the body, given the time of the request's arrival.
-    Raises what `bodies.read`, `bodies.decoded`, `prepare` and the selector do.
+    Args:
+        request: The request.
+        access: The limits of the process.
+        selector: The selector of the process.
+        prepare: Reads the value of the body, given the time of the request's arrival.
+
+    Raises:
+        BoundaryMorphError: As `bodies.read`, `bodies.decoded`, `prepare` and the selector do.
     """
     watch, arrival = Stopwatch(), time.monotonic()
     with watch.stage("receive"):
@@ -79,14 +85,22 @@ async def _begun(
     turn: AbstractAsyncContextManager[None],
     held: AsyncExitStack,
 ) -> Progress | SelectionResult:
-    """Return the first step, whose errors can still set the status of the response. Keeps the turn."""
+    """Wait for a turn, and return the first step, whose errors can still set the status.
+
+    `held` keeps the turn.
+    """
     with watch.stage("wait"):
         await held.enter_async_context(turn)
     return await anext(steps)
 
 
 async def made(access: Access, prepared: Prepared, result: SelectionResult) -> tuple[bytes, dict[str, str]]:
-    """Return the answer, made in a thread if it is large. Raises LimitExceeded, and Overloaded."""
+    """Return the body and headers of the answer, made in a thread if it is large.
+
+    Raises:
+        LimitExceeded: If the answer has too many bytes.
+        Overloaded: If the threads have too much work.
+    """
     make, context = partial(prepared.answer, result), prepared.task.context
     content, headers = (
         await access.work.parsing.run(make, caller=context.caller) if prepared.is_large(result) else make()
@@ -96,7 +110,7 @@ async def made(access: Access, prepared: Prepared, result: SelectionResult) -> t
 
 
 class _Events(bodies.Streamed):
-    """Sends events, and releases resources at the latest when all have been sent or the client has disconnected."""
+    """A response that sends events, and releases resources at its end or when the client disconnects."""
 
     def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack) -> None:
         super().__init__(events, media_type=EVENTS)
@@ -115,7 +129,7 @@ async def _events(
     steps: AsyncIterator[Progress | SelectionResult],
     held: AsyncExitStack,
 ) -> AsyncIterator[bytes]:
-    """Yield the events `round` and finally, after releasing all resources, `selection` or `problem`."""
+    """Yield `round` events, and finally `selection` or `problem`, after releasing all resources."""
     assert prepared.event is not None
     try:
         while isinstance(step, Progress):

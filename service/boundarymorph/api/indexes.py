@@ -1,4 +1,4 @@
-"""The routes of indexes and their documents."""
+"""Define the routes of indexes and their documents."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ from boundarymorph.telemetry import metrics
 
 
 class _IndexName(StringConvertor):
-    """The name of an index: one segment of the path, in which a slash of the name, STORE/TABLE, is encoded."""
+    """The name of an index as one segment of a path; the slash in STORE/TABLE is encoded."""
 
     def convert(self, value: str) -> str:
         return value.replace(ENCODED_SLASH, "/")
 
 
 class _AnyText(PathConvertor):
-    """The rest of a path, line ends included: Starlette's `path` ends there, and would find another document."""
+    """The rest of a path with its line ends, at which Starlette's `path` stops."""
 
     regex = "(?s:.*)"
 
@@ -76,19 +76,19 @@ register_url_convertor("index", _IndexName())
 
 router = APIRouter(prefix="/indexes", tags=["indexes"])
 READ, WRITE, ADMIN = ([Depends(allowed(scope))] for scope in (Scope.SELECT, Scope.WRITE, Scope.ADMIN))
-MOST_LISTED = 1_000  # documents in a page
+MOST_LISTED = 1_000  # most documents in a page
 SAMPLE, FIELDS, EXAMPLES = 1_000, 64, 5  # documents, their fields, and values of each, in the statistics of an index
-EXAMPLE_BYTES = 200  # of a value that is shown
+EXAMPLE_BYTES = 200  # most bytes of a value that is shown
 PROGRESS_SECONDS, PROGRESS_SHARE = 1.0, 0.01
 REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadReport) or `problem` (Problem)"
 
 
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
 async def list_indexes(request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexList:
-    """List the indexes that the key may use, by name, and those of them that cannot be read."""
+    """List the indexes that the key may use, and the indexes that cannot be read."""
     sees = permitted(request).sees
     listed = await access.work.read.run(indexes.catalog.list, sees, caller=behalf)
-    found = [index for index in listed if sees(index.name)]  # not a store that is away, if the key is not for it
+    found = [index for index in listed if sees(index.name)]  # the key may not name a store that does not answer
     return IndexList(
         indexes=[index for index in found if isinstance(index, IndexDescription)],
         unreadable=[
@@ -109,7 +109,10 @@ async def list_indexes(request: Request, access: AccessOf, behalf: BehalfOf, ind
 async def create_index(
     name: str, request: Request, response: Response, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf
 ) -> IndexDescription:
-    """Idempotent: 201 if the index is new, 200 if it exists with the same configuration, 409 with another."""
+    """Create the index, or confirm that it exists with this configuration.
+
+    The status is 201 if the index is new, 200 if it exists, and 409 if it exists with another configuration.
+    """
     wanted = await bodies.parsed(request, access, CreateIndex, default=b"{}")
     if wanted.dimension is not None and wanted.dimension > access.settings.limits.dimension:
         raise LimitExceeded(f"dimension: this service takes up to {access.settings.limits.dimension:,}")
@@ -129,7 +132,7 @@ async def create_index(
 
 @router.get("/{name:index}", dependencies=READ, summary="Describe an index", responses=openapi.problems(404, 422, 503))
 async def describe_index(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexDescription:
-    """Return its number of documents, dimension, encoder, and more."""
+    """Return the index's number of documents, dimension, encoder, and more."""
     return await access.work.read.run(indexes.catalog.describe, name, caller=behalf)
 
 
@@ -142,7 +145,7 @@ async def describe_index(name: str, access: AccessOf, behalf: BehalfOf, indexes:
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
 async def describe_documents(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
-    """Keep a description of its documents, for people and language models who choose among indexes."""
+    """Store a description of the documents, for people and language models that choose an index."""
     given = await bodies.parsed(request, access, Describe)
     description = given.description.strip() or None
     await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description), caller=behalf)
@@ -169,7 +172,7 @@ async def read_artifacts(name: str, access: AccessOf, behalf: BehalfOf, indexes:
     responses=openapi.problems(404, 413, 422, 503, 507),
 )
 async def change_artifacts(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
-    """Replace those that the body names; null removes one."""
+    """Replace the artifacts that the body names; null removes one."""
     given = await bodies.parsed(request, access, IndexArtifacts)
     changes = given.model_dump(exclude_unset=True)
     if given.calibration is not None:
@@ -205,10 +208,12 @@ async def upsert_documents(
     indexes: BuiltOf,
     strict: Annotated[bool, Query(description="write nothing if any document is invalid")] = False,
 ) -> UploadReport | Response:
-    """Takes NDJSON of any length, streamed, or a JSON array. A document has `id`, `text` and optionally `title`,
-    `metadata` and `embedding`. It replaces a document with the same id; an unchanged one costs nothing. Invalid lines
-    are skipped and listed. With `Accept: application/x-ndjson`, the answer has lines with the progress, and finally the
-    report."""
+    """Add the documents of a streamed NDJSON body of any length, or of a JSON array.
+
+    A document has `id`, `text` and optionally `title`, `metadata` and `embedding`. It replaces a document with the same
+    id; an unchanged document costs nothing. Invalid lines are skipped and listed. With `Accept: application/x-ndjson`,
+    the answer has lines with the progress, and finally the report.
+    """
     run = access.work.write.of(behalf)
     index = await run(indexes.catalog.get, name, behalf)
     entries = await _entries(request, index.info.dimension, access, run)
@@ -234,7 +239,7 @@ async def upsert_documents(
 async def delete_documents(
     name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf
 ) -> DeleteReport:
-    """Searches that begin after the answer do not find the documents."""
+    """Delete documents, which searches that begin after the answer do not find."""
     wanted = await bodies.parsed(request, access, DeleteDocuments)
     filter = None if wanted.filter is None else Filter(wanted.filter)
     if filter is not None:
@@ -259,11 +264,13 @@ async def list_documents(
     access: AccessOf,
     behalf: BehalfOf,
     indexes: BuiltOf,
-    after: Annotated[str, Query(description="the id after which the page begins")] = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="documents in a page")] = 100,
+    after: Annotated[str, Query(description="the page begins after this id")] = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="the most documents of the page")] = 100,
 ) -> Response:
-    """Return a page of documents in the order of their ids, with fewer than `limit` if they are large. Between two
-    pages others may write."""
+    """Return a page of documents in the order of their ids.
+
+    A page of large documents has fewer than `limit`. Others may write between two pages.
+    """
     most = min(access.settings.limits.body_bytes, STOP)
     page = await access.work.read.run(_page, indexes.catalog, name, behalf, after, limit, most, caller=behalf)
     return Response(page, media_type="application/json")
@@ -276,8 +283,10 @@ async def list_documents(
     responses=openapi.problems(404, 422, 503),
 )
 async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexStatistics:
-    """Return its description, with the lengths and the metadata of a sample of its documents: of fewer if they are
-    large."""
+    """Return the description of the index, and the lengths and metadata of a sample of its documents.
+
+    The sample of an index with large documents is smaller.
+    """
     return await access.work.read.run(_statistics, indexes.catalog, name, behalf, caller=behalf)
 
 
@@ -289,7 +298,7 @@ async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: Bui
     responses=openapi.problems(404, 422, 503),
 )
 async def read_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> Response:
-    """Return its text, title and metadata."""
+    """Return the document's text, title and metadata."""
     found = await access.work.read.run(_one, indexes.catalog, name, behalf, id, caller=behalf)
     return Response(found, media_type="application/json")
 
@@ -301,7 +310,10 @@ async def read_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, 
     responses=openapi.problems(404, 422, 503),
 )
 async def delete_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> DeleteReport:
-    """404 if it does not exist. For ids like `..`, which clients resolve as paths, use the deletion by a list."""
+    """Delete the document, or answer with 404 if it does not exist.
+
+    For ids such as `..`, which clients resolve as paths, delete by a list of ids.
+    """
     if not await access.work.write.run(lambda: indexes.catalog.get(name, behalf).delete([id]), caller=behalf):
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
     return DeleteReport(deleted=1)
@@ -347,14 +359,14 @@ def _field(values: Sequence[Any]) -> FieldStatistics:
 
 
 class _WhileUploading(StreamingResponse):
-    """Sends lines while the body is still being read; the base class would consume the body itself."""
+    """A response that sends lines while the body is still read; the base class would read the body itself."""
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         await self.stream_response(send)
 
 
 async def _measured(reports: AsyncIterator[IngestReport]) -> AsyncGenerator[IngestReport, None]:
-    """Pass the reports on, and count what was written in the metrics, even if the rest fails or the client leaves."""
+    """Pass reports on, and count the written documents, even if the rest of the upload fails."""
     report = IngestReport()
     try:
         async for report in reports:
@@ -367,8 +379,10 @@ async def _measured(reports: AsyncIterator[IngestReport]) -> AsyncGenerator[Inge
 async def _lines(
     request: Request, report: IngestReport, reports: AsyncGenerator[IngestReport, None]
 ) -> AsyncIterator[bytes]:
-    """Yield `progress` once a second, less often in a long upload, as some clients read only after sending; finally
-    `report` or `problem`."""
+    """Yield lines `progress`, and finally `report` or `problem`.
+
+    Progress comes once a second, and less often in a long upload, as some clients read only after sending.
+    """
     begun = reported = time.monotonic()
     try:
         async with aclosing(reports):

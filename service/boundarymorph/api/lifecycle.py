@@ -1,4 +1,4 @@
-"""The parts of a process, whether they answer, and the process from its start to its end."""
+"""Build the parts of a process, probe them, and follow the process from its start to its end."""
 
 from __future__ import annotations
 
@@ -35,20 +35,32 @@ if TYPE_CHECKING:  # a gateway loads neither FAISS nor ONNX
     from boundarymorph.retrieval.interfaces import Catalog
     from boundarymorph.retrieval.remote import RemoteRetriever
 
-PROBE_SECONDS = 5.0  # that a part has to answer a probe
-RETRY_SECONDS = 1.0  # between probes while a part does not answer
-# What another process, or the disk, may still become ready for.
+PROBE_SECONDS = 5.0  # time in which a part must answer a probe
+RETRY_SECONDS = 1.0  # pause between probes while a part does not answer
+# Errors that end when another process, or the disk, becomes ready.
 NOT_YET = (ScorerUnavailable, EncoderUnavailable, RetrieverUnavailable, StorageUnavailable, Overloaded)
-LONGEST_PAUSE = 30.0  # seconds, the longest `Retry-After`
-ABSENT: Any = None  # in place of a part that a role does not have
+LONGEST_PAUSE = 30.0  # seconds of the longest `Retry-After`
+ABSENT: Any = None  # stands for a part that a role does not have
 Probe = Callable[[float], Awaitable[object]]  # a small call of a part; takes its deadline on `time.monotonic()`
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a process. A role has those that its routes use: indexes with their encoder and retriever, or the
-    client of a retriever elsewhere, or a scorer alone. probes: of the running process, by the name of their part."""
+    """The parts of a process.
+
+    A role has the parts that its routes use: indexes with their encoder and retriever, or the client of a retriever
+    elsewhere, or a scorer alone.
+
+    Attributes:
+        catalog: The indexes.
+        encoder: The encoder of queries and documents.
+        retriever: The retriever, here or elsewhere.
+        scorer: The scorer.
+        selector: The selector.
+        caches: The caches of scores and vectors.
+        probes: Small calls that show whether a part answers, by the part's name.
+    """
 
     catalog: Catalog = ABSENT
     encoder: Encoder = ABSENT
@@ -59,7 +71,7 @@ class Parts:
     probes: Mapping[str, Probe] = field(default_factory=dict, kw_only=True)
 
     async def check(self) -> None:
-        """Warm up and try every part once. Raises the error of a part that does not work."""
+        """Warm up and try every part once. Errors of a part that does not work pass through."""
         if self.catalog is not ABSENT:
             await self.encoder.check()
             probe = self.probes.get("indexes")
@@ -80,11 +92,11 @@ class Parts:
         await self.caches.close()
 
 
-Build = Callable[[Settings, Callable[[], None]], Parts]  # the second argument is called when the part breaks for good
+Build = Callable[[Settings, Callable[[], None]], Parts]  # parts call the second argument when they break for good
 
 
 class Readiness:
-    """The state of each part after its last probe. All parts start as answering."""
+    """The state of each part after its last probe."""
 
     def __init__(
         self,
@@ -94,7 +106,14 @@ class Readiness:
         timeout: float,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """interval: seconds between probes while all parts answer; timeout: seconds that each may take."""
+        """Start with all parts as answering.
+
+        Args:
+            probes: The probes by the names of their parts.
+            interval: Seconds between probes while all parts answer.
+            timeout: Most seconds of a probe.
+            now: The clock.
+        """
         self._probes = probes
         self._interval, self._timeout = interval, timeout
         self._now = now
@@ -104,12 +123,12 @@ class Readiness:
 
     @property
     def missing(self) -> str | None:
-        """The parts that do not answer and why; None if all do."""
+        """The parts that do not answer, with the reasons; None if all answer."""
         away = [f"{name}: {part.detail}" for name, part in self.parts.items() if part.status != "ok"]
         return "; ".join(away) or None
 
     async def follow(self) -> None:
-        """Probe until cancelled, one round of probes after another."""
+        """Probe all parts again and again, until cancelled."""
         while self._probes:
             await asyncio.sleep(self._interval if self.missing is None else min(RETRY_SECONDS, self._interval))
             await self.ask()
@@ -144,9 +163,16 @@ class Readiness:
 class Lifecycle:
     """The lifecycle of a process.
 
-    built: its parts, once they are built; ready: they have answered a first probe, and nothing has broken for good
-    since; readiness: the state of the parts from then on; waiting: what the process waits for, as shown to callers;
-    trouble: the same for operators; failure: why waiting is useless; draining: it has been told to stop.
+    Attributes:
+        settings: The settings of the process.
+        on_failure: A function that is called when the process fails for good.
+        built: Its parts; None until they are built.
+        ready: Whether the parts have answered a first probe, and nothing has broken for good since.
+        draining: Whether the process finishes running requests, and stops then.
+        waiting: The reason why the process is not ready, as callers see it.
+        trouble: The same for operators.
+        failure: The reason why the process will not become ready again.
+        readiness: The state of the parts; None until the process is ready.
     """
 
     def __init__(self, settings: Settings, on_failure: Callable[[], None] = lambda: None) -> None:
@@ -160,7 +186,7 @@ class Lifecycle:
         self._begun = time.monotonic()
 
     async def load(self, build: Build) -> None:
-        """Build the parts, whose models load meanwhile. Call `on_failure` after an error."""
+        """Build the parts and load their models. Call `on_failure` after an error."""
         try:
             self.built = await asyncio.to_thread(
                 build, self.settings, partial(self._fail, "the device is lost; start a new process")
@@ -169,15 +195,17 @@ class Lifecycle:
             self._fail_at_start(error)
 
     async def live(self) -> None:
-        """Warm up, become ready, and from then on keep probing the parts. Wait for other processes; call `on_failure`
-        after any other error."""
+        """Warm up, become ready, and keep probing the parts.
+
+        Wait for other processes that are not ready yet. Call `on_failure` after any other error.
+        """
         if self.built is None:
             return
         try:
             await self._check(self.built)
         except Exception as error:
             return self._fail_at_start(error)
-        # Objects of the start live on; without this, the collector would traverse them while parsing a large pool.
+        # Objects made at the start stay alive. Unless frozen, the collector would traverse them during requests.
         gc.collect()
         gc.freeze()
         self.ready = True
@@ -187,7 +215,7 @@ class Lifecycle:
         await self.readiness.follow()
 
     def health(self) -> Ready:
-        """Return whether the process can serve, with every detail."""
+        """Return whether the process can serve, with all details."""
         parts = {} if self.readiness is None else self.readiness.parts
         if self.failure is not None:
             return Ready(status="failed", detail=self.failure, parts=parts)
@@ -207,12 +235,18 @@ class Lifecycle:
         return ScorerInUse(model=selector.model, trust=selector.trust)
 
     def require(self, *, probed: bool = True) -> Parts:
-        """Return the parts. Raises NotReady until they have answered a first probe, or, if not `probed`, until they are
-        built, and after a failure."""
+        """Return the parts.
+
+        Args:
+            probed: Whether they must have answered a first probe; else they must only be built.
+
+        Raises:
+            NotReady: Until then, and after a failure.
+        """
         if self.failure is not None:
             raise NotReady("the service could not start, or failed; its log says why")
         if self.built is None or (probed and not self.ready):
-            # As long as it has taken so far: nobody knows how long a model takes, or when another process comes.
+            # The time to wait is unknown, so take the time that has passed since the start.
             seconds = math.ceil(min(max(time.monotonic() - self._begun, 1.0), LONGEST_PAUSE))
             again = "in a second" if seconds == 1 else f"in {seconds} seconds"
             raise NotReady(f"{self.waiting}; try again {again}", retry_after=seconds)

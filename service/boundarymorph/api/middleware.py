@@ -1,4 +1,4 @@
-"""Middleware around every route: ids, logs, hosts, large answers and unexpected errors; and what paths may hold."""
+"""Wrap every route in middleware for paths, ids, logs, hosts, large answers and unexpected errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("boundarymorph.access_log")
 
 
 class Middleware(ABC):
-    """ASGI middleware around HTTP requests; anything else passes."""
+    """The base of ASGI middleware for HTTP requests; other messages pass unchanged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -48,15 +48,16 @@ class Middleware(ABC):
 
     @abstractmethod
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, most of all by the application."""
+        """Answer a request, in most cases by the application."""
 
 
 class Paths(Middleware):
-    """ASGI middleware that leaves the encoded slash in the name of an index, STORE/TABLE, as it is, so that the name
-    stays one segment of the path: servers decode paths before they are matched. It answers a path with a slash at its
-    end as the path without, if only that has a route.
+    """ASGI middleware that corrects paths before they are matched.
 
-    The latter not for DELETE: some clients resolve /indexes/a/documents/.. to /indexes/a/ and would delete the index.
+    Servers decode paths. This class keeps the encoded slash in the name of an index, STORE/TABLE, so that the name
+    stays one segment. A path that ends with a slash is answered like the path without it if only the latter has a
+    route. DELETE is an exception: some clients resolve /indexes/a/documents/.. to /indexes/a/ and would delete the
+    index.
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
@@ -81,10 +82,12 @@ class Paths(Middleware):
 
 
 class Observed(Middleware):
-    """ASGI middleware that identifies, times and logs requests. A request's id is the caller's own if that is a plain
-    word; it is in every log line and in the response, which also has Server-Timing and the caller's rate limits. The
-    time to the end of the response is measured by route and status. The log gets method, path, status and the key's
-    name, never a query or a text."""
+    """ASGI middleware that identifies, times and logs requests.
+
+    A request's id is the caller's own if that is a plain word. Every log line has it, and so has the response, with
+    Server-Timing and the caller's rate limits. Metrics count the time to the end of the response by route and status.
+    The log has method, path, status and the key's name, but never a query or a text.
+    """
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(tracing.REQUEST_ID, "")
@@ -105,7 +108,7 @@ class Observed(Middleware):
                 for name, value in SECURITY.items():
                     headers.setdefault(name, value)
                 if headers.get("content-type", "").startswith(STREAMS):
-                    headers["X-Accel-Buffering"] = "no"  # nginx passes each line on as it comes
+                    headers["X-Accel-Buffering"] = "no"  # lets nginx pass each line on at once
             await send(message)
 
         try:
@@ -120,7 +123,7 @@ class Observed(Middleware):
 
 
 class FromAllowed(Middleware):
-    """ASGI middleware that refuses requests to other hosts, from pages of other sites, and in other content types."""
+    """ASGI middleware that refuses other hosts, pages of other sites, and other content types."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         super().__init__(app)
@@ -137,8 +140,11 @@ class FromAllowed(Middleware):
 
 
 class InPieces(Middleware):
-    """ASGI middleware that closes `until_end` of a visit when its request has been answered, and sends large answers
-    in pieces, no faster than they are read. Until then they count towards limits.bytes_in_flight."""
+    """ASGI middleware that sends large answers in pieces, and closes `Visit.until_end` at the end.
+
+    It sends a large answer no faster than the client reads it. Until then the answer counts towards
+    limits.bytes_in_flight.
+    """
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         access: Access = scope["app"].state.access
@@ -189,8 +195,10 @@ class HeadAsGet(Middleware):
 
 
 class Unexpected(Middleware):
-    """The innermost ASGI middleware: logs an unexpected exception with its request's id and answers with a problem, or
-    raises it again if a response has begun."""
+    """The innermost ASGI middleware, which logs unexpected exceptions and answers with a problem.
+
+    It raises the exception again if a response has begun.
+    """
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -210,7 +218,7 @@ class Unexpected(Middleware):
 
 
 def _rate_limits(decision: Decision | None) -> dict[str, str]:
-    """Return the headers that tell a caller's rate limits."""
+    """Return the headers with a caller's rate limits."""
     if decision is None or not decision.limits:
         return {}
     limits = decision.limits
@@ -244,6 +252,6 @@ def _tell(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path as sent, percent-encoded and in printable ASCII, so that none can forge a log line."""
+    """Return the path as sent, in printable ASCII, so that no path can forge a log line."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     return _UNPRINTABLE.sub(lambda found: b"%%%02X" % ord(found[0]), raw).decode("ascii")

@@ -1,4 +1,4 @@
-"""The OpenAPI document, with the bodies that routes parse themselves, made once for all who ask."""
+"""Make the OpenAPI document, with the bodies that routes parse themselves."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SELECT: dict[str, Any] = {
 
 
 class Kept:
-    """Bytes that are made in a thread, once for all who wait for them, and kept for some seconds."""
+    """Bytes that a thread makes once for all waiting callers, and that are kept for some seconds."""
 
     def __init__(self, make: Callable[[], bytes], seconds: float = math.inf) -> None:
         self._make, self._seconds = make, seconds
@@ -95,12 +95,12 @@ class Kept:
         self._making = asyncio.Lock()
 
     async def get(self) -> bytes:
-        """Return the bytes. Raises what making them does."""
+        """Return the bytes. Errors of the function that makes them pass through."""
         if time.monotonic() < self._until:
             return self._made
         async with self._making:
             begun = time.monotonic()
-            if begun >= self._until:  # else somebody else has made them meanwhile
+            if begun >= self._until:  # else another caller has made them meanwhile
                 self._made = await asyncio.to_thread(self._make)
                 self._until = begun + self._seconds
             return self._made
@@ -116,12 +116,12 @@ REFUSAL_HEADERS = {
     503: _SECONDS,
 }
 REFERENCE = "#/components/schemas/{model}"
-BODIES: list[type[BaseModel]] = []  # what routes read themselves
+BODIES: list[type[BaseModel]] = []  # models of the bodies that routes parse themselves
 STREAMED = (RoundEvent, UploadProgress)
 
 
 def body(*models: type[BaseModel], required: bool = True, examples: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that reads a JSON body of this model, or of one of several."""
+    """Return the `openapi_extra` of a route that reads a JSON body of one of these models."""
     BODIES.extend(models)
     references = [_reference(model) for model in models]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
@@ -130,7 +130,7 @@ def body(*models: type[BaseModel], required: bool = True, examples: dict[str, An
 
 
 def upload(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that takes documents of this model as NDJSON or as a JSON array."""
+    """Return the `openapi_extra` of a route that takes documents as NDJSON or as a JSON array."""
     BODIES.append(model)
     array = {"type": "array", "items": _reference(model)}
     content = {NDJSON: {"schema": {"type": "string"}}, "application/json": {"schema": array}}
@@ -138,7 +138,7 @@ def upload(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def streamed(described: str, kind: str = NDJSON) -> dict[str, Any]:
-    """Return a body, or the response of a route, that is a stream of lines or events of this description."""
+    """Return the description of a body or response that is a stream of lines or events."""
     return {"content": {kind: {"schema": {"type": "string", "description": described}}}}
 
 
@@ -151,10 +151,10 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 class DescribedApp(FastAPI):
-    """An application that describes itself, with these models among its components.
+    """An application whose OpenAPI document has the models of bodies that routes parse themselves.
 
     Attributes:
-        public_url: Of the service; if it is not known, paths go from where the description is, behind any prefix.
+        public_url: The URL of the service. If it is None, paths are relative to the document, behind any prefix.
     """
 
     public_url: str | None = None
@@ -187,7 +187,7 @@ class DescribedApp(FastAPI):
                 for operation in path.values():
                     _complete(operation, with_keys)
                 answers = path.get("put", {}).get("responses", {})
-                if "200" in answers:  # it creates an index that does not exist
+                if "200" in answers:  # PUT creates an index that does not exist
                     answers.setdefault("201", answers["200"] | {"description": "Created"})
             if not with_keys:
                 components.pop("securitySchemes", None)
@@ -206,8 +206,7 @@ def install(app: FastAPI) -> None:
 
 
 def _complete(operation: dict[str, Any], with_keys: bool) -> None:
-    """Add to an operation what all of its kind have in common: names of indexes, and the errors for keys, if there are
-    any, and for bodies."""
+    """Add the parts that operations have in common: names of indexes, and errors for keys and bodies."""
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             described = "name of the index" if parameter["name"] == "name" else "id of the document"

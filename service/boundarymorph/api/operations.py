@@ -1,4 +1,4 @@
-"""The routes for health and metrics."""
+"""Define the routes for health and metrics."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ router = APIRouter(tags=["operations"])
 
 @router.get("/livez", summary="Is the process alive?")
 async def livez() -> Health:
-    """Answers as soon as the process listens."""
+    """Answer as soon as the process listens."""
     return Health(status="ok")
 
 
 @router.get("/health", include_in_schema=False)
 @router.get("/readyz", summary="Can it serve?", responses={503: {"model": Ready, "description": "Not now"}})
 async def readyz(request: Request, service: ServiceOf, access: AccessOf, response: Response) -> Ready:
-    """200 once the models are loaded, while each part behind the process answers its probes, and until the process
-    begins to stop. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
+    """Return whether the process can serve: with 200 if it can, else with 503.
+
+    It can from the time when its models are loaded until it begins to stop, while each part behind it answers its
+    probes. A gateway whose scorer is unavailable is not ready, but still answers requests with what it has.
 
     No key is needed. Details, which name hosts and paths, are shown only to keys of scope `admin` or, if there are no
-    keys, to callers on the same machine."""
+    keys, to callers on the same machine.
+    """
     ready = service.health()
     if ready.status != "ok":
         response.status_code = 503
@@ -52,7 +55,7 @@ def _may_read_details(request: Request, access: Access) -> bool:
 
 
 def _has(scope: Scope, request: Request, access: Access) -> bool:
-    """Whether the request has a key of this scope, or the service no keys."""
+    """Return whether the request has a key of this scope, or the service has no keys."""
     try:
         access.keys.caller(request.headers.get("authorization")).within(scope)
     except (Unauthenticated, Forbidden):
@@ -62,13 +65,16 @@ def _has(scope: Scope, request: Request, access: Access) -> bool:
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def prometheus(request: Request, access: AccessOf) -> Response:
-    """Prometheus's text format. No key is needed. The names of keys are shown only to keys of scope `metrics` or
-    `admin`; for others, what was counted by key is added up."""
+    """Return the metrics in Prometheus's text format.
+
+    No key is needed. The names of keys are shown only to keys of scope `metrics` or `admin`; for others, the counts of
+    all keys are added up.
+    """
     named = any(_has(scope, request, access) for scope in (Scope.METRICS, Scope.ADMIN))
     kept: Mapping[bool, Kept] = request.app.state.exposition
     return Response(await kept[named].get(), media_type=CONTENT_TYPE_LATEST)
 
 
 def install(app: FastAPI, seconds: float) -> None:
-    """Let an application render its metrics at most once per `seconds`."""
+    """Let an application render its metrics at most once per this many seconds."""
     app.state.exposition = {named: Kept(partial(metrics.exposition, named=named), seconds) for named in (True, False)}

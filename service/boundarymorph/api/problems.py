@@ -1,4 +1,4 @@
-"""The only place that turns errors into HTTP responses: RFC 9457 problem details with stable types."""
+"""Turn errors into HTTP responses: RFC 9457 problem details with stable types."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from boundarymorph.api.visit import Refusal, visit_of
 
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAILS = 20
-TAGS = ("numbers", "block")  # with which pydantic distinguishes the forms of a vector
-MAX_CHARACTERS = 1_000  # of a message, which may quote the caller's input
-LONGEST, KEPT = 100, 1_000  # characters of a path that is compared; comparisons
+TAGS = ("numbers", "block")  # the names by which pydantic distinguishes the forms of a vector
+MAX_CHARACTERS = 1_000  # most characters of a message, which may quote the caller's input
+LONGEST, KEPT = 100, 1_000  # characters of a path that are compared; comparisons that are kept
 _POLICY = re.compile("^/p/[^/]+(?=/)")
 log = logging.getLogger(__name__)
 
@@ -69,13 +69,13 @@ STATUS: dict[type[errors.BoundaryMorphError], HTTPStatus] = {
 
 
 def install(app: FastAPI) -> None:
-    """Turn every expected exception of a route into a problem response."""
+    """Let an application answer every expected exception of a route with a problem."""
     for kind in (errors.BoundaryMorphError, ValidationError, RequestValidationError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, refused)
 
 
 async def refused(request: Request, error: Exception) -> JSONResponse:
-    """Return the response for an error. Logs unexpected errors."""
+    """Return the response for an error, and log an unexpected one."""
     match error:
         case errors.BoundaryMorphError():
             return _typed(request, error)
@@ -92,7 +92,7 @@ async def refused(request: Request, error: Exception) -> JSONResponse:
 
 
 def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
-    """Return one of our errors as problem details."""
+    """Return the problem details of an error, and log it if operators must see it."""
     _log(error)
     return _problem(request, _status(error), error.slug, error.public)
 
@@ -112,8 +112,7 @@ def respond(
     where: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """Return a problem response, or that of another wire format: the one that the request was found to have, or that of
-    its route."""
+    """Return a problem response, in the wire format of the body or of the route if that has its own."""
     problem = _problem(request, status, slug, detail, where)
     of_route: Refusal | None = getattr(request.scope.get("route"), "refusal", None)
     refusal = visit_of(request).refusal or of_route
@@ -167,7 +166,7 @@ def _log(error: errors.BoundaryMorphError) -> None:
 
 
 def _invalid(request: Request, details: Sequence[ErrorDetails], model: str) -> JSONResponse:
-    """Return the response for the mistakes in a body. model: the name of the whole."""
+    """Return the response for the mistakes in a body; `model` is the name of the body's model."""
     where = [
         {
             "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
@@ -214,7 +213,7 @@ def _methods(request: Request) -> list[str]:
 
 
 def _nearest(request: Request) -> APIRoute | None:
-    """Return the route whose path is most like the one of a request, if any is."""
+    """Return the route whose path is most like the request's, or None if no path is similar."""
     routes = [route for route in request.app.router.routes if isinstance(route, APIRoute) and route.include_in_schema]
     known = {route.path_format: route for route in reversed(routes)}
     found = _alike(request.scope["path"][:LONGEST], tuple(reversed(known)))

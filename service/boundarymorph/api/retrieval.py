@@ -1,4 +1,4 @@
-"""The retriever's own routes, for gateways and commands."""
+"""Define the retriever's own routes, for gateways and commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Search, size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
 
-FEW_NUMBERS = 2**17  # in the vectors of a pool that is encoded at once, in less than a millisecond
+FEW_NUMBERS = 2**17  # numbers in the vectors of a pool that is written in less than a millisecond
 Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(tags=["retrieval"])
 
@@ -30,44 +30,54 @@ router = APIRouter(tags=["retrieval"])
 class Retrieve(Message):
     """A request for the `depth` documents of an index that are nearest to a query."""
 
-    index: str = Field(description="its name")
-    query: str = Field(description="in plain words")
-    depth: Annotated[int, Field(ge=1)] = Field(description="documents, all if there are fewer")
+    index: str = Field(description="the name of the index")
+    query: str = Field(description="the query, in plain words")
+    depth: Annotated[int, Field(ge=1)] = Field(description="how many documents; all if there are fewer")
     query_embedding: Array[float] | None = Field(None, description="used instead of encoding the query")
     filter: dict[str, Any] | None = Field(None, description="only documents whose metadata match it")
     hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
     documents: int = Field(
-        0, ge=0, description="how many of those likely to be read come with the pool, as far as they are not long"
+        0, ge=0, description="how many documents that are likely to be read come with the pool, without long ones"
     )
-    directions: bool = Field(False, description="whether the vectors' main directions are enough")
-    query_precision: Literal["float32", "float64"] = Field("float64", description="in which the query is normalised")
+    directions: bool = Field(False, description="whether the main directions of the vectors suffice")
+    query_precision: Literal["float32", "float64"] = Field(
+        "float64", description="the precision in which the query is normalised"
+    )
 
 
 class Ids(Message):
     """Documents of an index."""
 
-    index: str = Field(description="its name")
-    ids: Array[str] = Field(description="of documents that there may be")
+    index: str = Field(description="the name of the index")
+    ids: Array[str] = Field(description="the ids of documents, which need not exist")
     texts: bool = Field(True, description="whether documents are read with text and title; else these may be empty")
 
 
 class Query(Message):
     """A query to encode."""
 
-    query: str = Field(description="in plain words")
+    query: str = Field(description="the query, in plain words")
 
 
 class Texts(Message):
     """Documents to encode, each with its title."""
 
-    texts: Array[str] = Field(description="any number of them")
+    texts: Array[str] = Field(description="the title and text of each document")
 
 
 def _post(
     path: str, summary: str, model: type[Message], *statuses: int, scope: Scope = Scope.SELECT, media_type: str = JSON
 ) -> Callable[[Route], Route]:
-    """Return the decorator of a route for keys of this scope, with this request model, this response type, and these
-    additional errors."""
+    """Return the decorator of a route.
+
+    Args:
+        path: The path.
+        summary: The route in a few words.
+        model: The model of the body.
+        statuses: The status codes of errors beside those of every route.
+        scope: The scope that a key needs.
+        media_type: The type of the response.
+    """
     schema = {"type": "string", "format": "binary"} if media_type != JSON else {"type": "object"}
     good = {"description": "Successful Response", "content": {media_type: {"schema": schema}}}
     return router.post(
@@ -111,8 +121,10 @@ async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: 
 
 @_post("/documents", "Read documents", Ids, 404)
 async def documents(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
-    """Return text, title and metadata of the existing documents, in the order of the ids: the first of them, if they
-    are large."""
+    """Return the text, title and metadata of existing documents, in the order of the ids.
+
+    If they are large, only the first of them are returned.
+    """
     wanted = await _ids(request, access)
     read = parts.retriever.documents(wanted.index, wanted.ids, texts=wanted.texts, caller=caller)
     found = await bodies.while_connected(request, read)
@@ -123,7 +135,10 @@ async def documents(request: Request, access: AccessOf, caller: BehalfOf, parts:
 
 @_post("/characters", "Measure documents", Ids, 404)
 async def characters(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
-    """Return the length of title and text together, in the order of the ids; null for missing documents."""
+    """Return the lengths of title and text together, in the order of the ids.
+
+    The length of a missing document is null.
+    """
     wanted = await _ids(request, access)
     found = await bodies.while_connected(request, parts.retriever.characters(wanted.index, wanted.ids, caller=caller))
     counts = [found.get(id) for id in wanted.ids]
@@ -132,7 +147,7 @@ async def characters(request: Request, access: AccessOf, caller: BehalfOf, parts
 
 @_post("/embed/query", "Encode a query", Query, media_type=frame.EMBEDDINGS_TYPE)
 async def embed_query(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
-    """Return one float32 unit vector in the safetensors format, and the name of its encoder."""
+    """Return a float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Query)
     check_bound("query", len(wanted.query), limits.query_characters, "characters")
@@ -143,7 +158,10 @@ async def embed_query(request: Request, access: AccessOf, caller: BehalfOf, part
 
 @_post("/embed/documents", "Encode documents", Texts, media_type=frame.EMBEDDINGS_TYPE)
 async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
-    """Return float32 unit vectors, in the order of the texts, in the safetensors format, and their encoder's name."""
+    """Return float32 unit vectors in the safetensors format, and the name of their encoder.
+
+    They are in the order of the texts.
+    """
     limits = access.settings.limits
     wanted = await bodies.parsed(request, access, Texts)
     check_bound("texts", len(wanted.texts), limits.pool, "texts")

@@ -1,4 +1,4 @@
-"""The wire format of the native routes, except that of `POST /select`, which is in `select_schemas`."""
+"""Define the wire format of the native routes, except `POST /select` (see `select_schemas`)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ Element = TypeVar("Element")
 
 
 QueryText = Annotated[str, Field(min_length=1, pattern=r"\S"), AfterValidator(readable)]
-"""What somebody wants to know."""
+"""A query in plain words."""
 Array = Annotated[list[Element], Field(fail_fast=True)]
-"""A list of a request, checked up to its first mistake: errors take more memory than the body that has them."""
-MOST_FIELDS = 100  # of a request's object: more than any has
+"""A list in a request, which is checked up to its first mistake, as many errors would take much memory."""
+MOST_FIELDS = 100  # most fields of an object in a request, more than any object has
 NO_ENCODER = "none"
 
 
 class Message(BaseModel):
-    """The base of request bodies. Unknown fields are refused by name, so that a misspelt option does not silently
-    become a default; so are values of another type, such as "5" or true for a number."""
+    """The base of request bodies.
+
+    Unknown fields are refused by name, so that a misspelt option does not silently become a default. Values of another
+    type are refused, too, such as "5" or true for a number.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -57,7 +60,7 @@ class LanguageModelUsage(BaseModel):
     """The tokens of a language model that grades, for one request."""
 
     input_tokens: int = Field(description="tokens read, as counted by the model's server")
-    output_tokens: int = Field(description="written")
+    output_tokens: int = Field(description="tokens written")
 
 
 class RelevantSpan(BaseModel):
@@ -65,13 +68,13 @@ class RelevantSpan(BaseModel):
 
     model_config = ConfigDict(from_attributes=True)
 
-    start: int = Field(description="its first character, counted from 0")
-    end: int = Field(description="the place after its last character")
+    start: int = Field(description="the position of its first character, counted from 0")
+    end: int = Field(description="the position after its last character")
     score: float = Field(description="its relevance in [0, 1]")
 
 
 class CreateIndex(Message):
-    """The configuration of an index: with vectors of the service's encoder, vectors of your own, or none."""
+    """The configuration of an index: vectors of the service's encoder, your own vectors, or none."""
 
     encoder: str | None = Field(
         None,
@@ -107,37 +110,39 @@ class CreateIndex(Message):
 
 
 class Describe(Message):
-    """What the documents of an index are, for people and language models who choose among indexes."""
+    """A description of an index, for people and language models that choose an index."""
 
-    description: str = Field(max_length=2_000, description="in place of an earlier one; empty for none")
+    description: str = Field(
+        max_length=2_000, description="the description, which replaces an earlier one; empty to remove it"
+    )
 
 
 class IndexArtifacts(Message):
-    """Data that belong to an index and are not documents."""
+    """Data of an index beside its documents."""
 
     description: str | None = Field(
-        None, max_length=2_000, description="what its documents are, for people and language models who choose an index"
+        None, max_length=2_000, description="a description, for people and language models that choose an index"
     )
     distinct: str | None = Field(
         None, description="selections have one document for each value of this field, unless a request says otherwise"
     )
     calibration: dict[str, Any] | None = Field(
-        None, description="by which relevance is a probability, as `boundarymorph calibrate` makes it"
+        None, description="the map from relevance to a probability, as `boundarymorph calibrate` makes it"
     )
 
 
 class UnreadableIndex(BaseModel):
     """An index that exists and cannot be read."""
 
-    name: str = Field(description="as in the URLs of its routes")
-    type: str = Field(description="of the problem that its routes answer with")
+    name: str = Field(description="the name of the index, as in the URLs of its routes")
+    type: str = Field(description="the type of the problem that its routes answer with")
     detail: str = Field(description="the problem")
 
 
 class IndexList(BaseModel):
-    """The indexes by name."""
+    """All indexes that the key may use."""
 
-    indexes: list[IndexDescription] = Field(description="by name")
+    indexes: list[IndexDescription] = Field(description="the indexes in the order of their names")
     unreadable: list[UnreadableIndex] = Field(
         default=[], description="indexes that exist and cannot be read now; no other index is missing"
     )
@@ -146,41 +151,41 @@ class IndexList(BaseModel):
 class StoredDocument(BaseModel):
     """A document in an index."""
 
-    id: str = Field(description="unique in the index")
-    text: str = Field(description="as it was uploaded")
-    title: str | None = Field(description="null if it has none")
-    metadata: dict[str, Any] = Field(description="as it was uploaded")
+    id: str = Field(description="the document's id, unique in the index")
+    text: str = Field(description="the text as it was uploaded")
+    title: str | None = Field(description="the title; null if the document has none")
+    metadata: dict[str, Any] = Field(description="the metadata as it was uploaded")
 
 
 class DocumentPage(BaseModel):
     """Documents of an index in the order of their ids."""
 
-    documents: list[StoredDocument] = Field(description="of this page")
+    documents: list[StoredDocument] = Field(description="the documents of this page")
     next: str | None = Field(description="the 'after' of the next page; null for the last one")
 
 
 class FieldStatistics(BaseModel):
-    """A field of the metadata, as far as a sample tells."""
+    """A field of the metadata in a sample of documents."""
 
-    documents: int = Field(description="of the sample that have it")
-    values: int = Field(description="different ones in the sample")
-    examples: list[Any] = Field(description="of its values, at most five")
+    documents: int = Field(description="number of documents in the sample that have the field")
+    values: int = Field(description="number of different values in the sample")
+    examples: list[Any] = Field(description="at most five of its values")
 
 
 class IndexStatistics(IndexDescription):
-    """An index, and what some of its documents look like."""
+    """An index, and statistics of a sample of its documents."""
 
-    sampled: int = Field(description="documents looked at: the first by id, in a store any")
-    characters_mean: float = Field(description="of title and text in the sample; 0 if it is empty")
-    characters_most: int = Field(description="the same of the longest one")
-    fields: dict[str, FieldStatistics] = Field(description="of the metadata in the sample, the most frequent ones")
+    sampled: int = Field(description="number of documents in the sample: the first by id; in a store, any documents")
+    characters_mean: float = Field(description="mean length of title and text in the sample; 0 if it is empty")
+    characters_most: int = Field(description="length of the longest title and text in the sample")
+    fields: dict[str, FieldStatistics] = Field(description="the most frequent fields of the metadata in the sample")
 
 
 class UploadProblem(BaseModel):
-    """A skipped line of an upload, or position in its array, counted from 1, and the reason."""
+    """A skipped line of an upload, or element of its array, and the reason."""
 
-    line: int = Field(description="counted from 1")
-    reason: str = Field(description="why it was skipped")
+    line: int = Field(description="number of the line or element, counted from 1")
+    reason: str = Field(description="the reason why it was skipped")
 
 
 class UploadReport(BaseModel):
@@ -199,7 +204,7 @@ class UploadReport(BaseModel):
 
 
 class UploadProgress(BaseModel):
-    """The progress of an upload after its last batch, all of which is on disk."""
+    """The progress of an upload up to its last batch, which is on disk."""
 
     documents: int = Field(description="documents processed, with any outcome")
     added: int = Field(description="new documents")
@@ -210,7 +215,7 @@ class UploadProgress(BaseModel):
 
 
 class DeleteDocuments(Message):
-    """The documents to delete: those with these ids, or those whose metadata match a filter."""
+    """The documents to delete: by their ids, or by a filter on their metadata."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -224,8 +229,8 @@ class DeleteDocuments(Message):
         }
     )
 
-    ids: Array[Id] | None = Field(None, description="of the documents to delete; unknown ids are ignored")
-    filter: dict[str, Any] | None = Field(None, description="as in a selection, but not one that matches everything")
+    ids: Array[Id] | None = Field(None, description="ids of the documents to delete; unknown ids are ignored")
+    filter: dict[str, Any] | None = Field(None, description="a filter as in a selection; it must not match everything")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -244,8 +249,10 @@ class ScoreRequest(Message):
     """Texts to score against one query."""
 
     query: QueryText = Field(description="the query that the texts are scored against")
-    texts: Array[str] = Field(description="to be scored")
-    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from now; late texts are not scored")
+    texts: Array[str] = Field(description="the texts to score")
+    deadline_ms: float | None = Field(
+        None, gt=0, le=86_400_000, description="milliseconds from now; late texts are not scored"
+    )
     truncate: bool = Field(True, description="cut texts that are too long for the model; false refuses them")
     instruction: str | None = Field(
         None, min_length=1, description="what counts as relevant, for a model that takes an instruction"
@@ -255,20 +262,22 @@ class ScoreRequest(Message):
 class ScoreResponse(BaseModel):
     """The scores of all texts of a request."""
 
-    model: str = Field(description="with revision, precision, length and prompt")
-    scores: list[float] = Field(description="in [0, 1], in the order of the texts")
-    truncated: int = Field(description="texts that were cut to fit the model")
+    model: str = Field(description="name of the model, with revision, precision, length and prompt")
+    scores: list[float] = Field(description="scores in [0, 1], in the order of the texts")
+    truncated: int = Field(description="number of texts that were cut to fit the model")
 
 
 class ScorerInfo(BaseModel):
     """A cross-encoder and its limits."""
 
-    model: str = Field(description="with revision, precision, length and prompt")
-    backend: str = Field(description="what runs it")
-    max_length: int = Field(description="tokens of a query and a text together")
-    max_texts: int = Field(description="in one call")
-    batch_tokens: int = Field(description="now per batch; fewer than configured after one did not fit the device")
-    queue_tokens: int = Field(description="that may wait; requests beyond are refused")
+    model: str = Field(description="name of the model, with revision, precision, length and prompt")
+    backend: str = Field(description="the software that runs it")
+    max_length: int = Field(description="most tokens of a query and a text together")
+    max_texts: int = Field(description="most texts in one call")
+    batch_tokens: int = Field(
+        description="tokens per batch; fewer than configured after a batch did not fit the device"
+    )
+    queue_tokens: int = Field(description="tokens that may wait; requests beyond are refused")
     instructed: bool = Field(False, description="whether it takes an instruction with a request")
 
 
@@ -276,56 +285,58 @@ class Health(BaseModel):
     """The state of the process."""
 
     status: str = Field(description="ok, starting, unready, draining or failed")
-    detail: str | None = Field(None, description="why it is not ok")
+    detail: str | None = Field(None, description="the reason why it is not ok")
 
 
 class PartHealth(BaseModel):
     """The state of a part of the process."""
 
     status: Literal["ok", "away"] = Field(description="whether it answered its last probe")
-    since: datetime = Field(description="since when")
-    detail: str | None = Field(None, description="why it does not answer, for callers that may read it")
+    since: datetime = Field(description="time since which it has this status")
+    detail: str | None = Field(None, description="the reason why it does not answer, for callers that may read it")
 
 
 class ScorerInUse(BaseModel):
-    """A scorer, and how far it is trusted."""
+    """A scorer and the trust in its scores."""
 
-    model: str | None = Field(description="its full name; null while it is unknown")
+    model: str | None = Field(description="the full name of its model; null while it is unknown")
     trust: Trust = Field(
         description="how far its scores are trusted beside similarity and words; docs/models.md says what it changes"
     )
 
 
 class Ready(Health):
-    """Whether the process can serve, and which of its parts do not answer. Services that charge per request are not
-    probed and not listed."""
+    """Whether the process can serve, and which of its parts do not answer.
 
-    parts: dict[str, PartHealth] = Field(default_factory=dict, description="by name, the parts that the process needs")
-    scorer: ScorerInUse | None = Field(None, description="for callers that may read details")
+    Services that charge per request are not probed and not listed.
+    """
+
+    parts: dict[str, PartHealth] = Field(default_factory=dict, description="the parts that the process needs, by name")
+    scorer: ScorerInUse | None = Field(None, description="the scorer in use, for callers that may read details")
 
 
 class Problem(BaseModel):
     """RFC 9457 problem details; `type` is stable, `detail` says what to do."""
 
-    type: str = Field(description="stable; urn:boundarymorph:problem: and a name")
+    type: str = Field(description="the kind of problem, which is stable: urn:boundarymorph:problem: and a name")
     title: str = Field(description="the type in words")
-    status: int = Field(description="of the HTTP response")
+    status: int = Field(description="the status code of the HTTP response")
     detail: str = Field(description="the problem, and what to do about it")
     instance: str | None = Field(None, description="the path of the request")
-    errors: list[dict[str, str]] | None = Field(None, description="the invalid fields of the body, and why")
+    errors: list[dict[str, str]] | None = Field(None, description="the invalid fields of the body, and the reasons")
 
 
 class Distinct(Message):
-    """A limit on documents with the same value or text."""
+    """A limit on the documents with the same value or text."""
 
     by: str = Field(
         "text",
         min_length=1,
         max_length=1_024,
-        description="'text': title and text; or a field of the metadata, dots lead into objects. A document without "
+        description="'text' for title and text, or a field of the metadata; dots lead into objects. A document without "
         "the field has nothing in common with any other",
     )
-    at_most: int = Field(1, ge=1, description="documents with the same value")
+    at_most: int = Field(1, ge=1, description="the most documents with the same value")
     k_counts: Literal["documents", "groups"] = Field(
         "documents",
         description="'groups': return k groups, ranked by their best document, each with its best 'at_most' documents",

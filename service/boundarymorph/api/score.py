@@ -1,4 +1,4 @@
-"""The scorer's own routes: POST /score and GET /info."""
+"""Define the scorer's own routes: POST /score and GET /info."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT)
     responses=openapi.problems(413, 422, 429, 502, 503, 504),
 )
 async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Response:
-    """Scores all texts or none. A request that cannot be done in time gets 429 with Retry-After before any work. If the
-    caller disconnects, its texts leave the queue."""
+    """Score all texts or none.
+
+    A request that cannot be done in time gets 429 with Retry-After before any work. If the caller disconnects, its
+    texts leave the queue.
+    """
     arrival = time.monotonic()
     wanted, limits = await bodies.parsed(request, access, ScoreRequest), access.settings.limits
     check_bound("query", len(wanted.query), limits.query_characters, "characters")
@@ -53,7 +56,7 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
 
 @router.get("/info", summary="Which model, and what it takes", responses=openapi.problems(503))
 async def info(access: AccessOf, scorer: ScorerOf) -> ScorerInfo:
-    """Scorers with the same model name give the same scores."""
+    """Describe the scorer. Scorers with the same model name give the same scores."""
     model = scorer.model
     return ScorerInfo(
         model=model.name,

@@ -1,4 +1,4 @@
-"""The route POST /select."""
+"""Define the route POST /select."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from boundarymorph.selector.task import SelectionTask
 
 router = APIRouter(tags=["selection"])
 STREAMED = "events `round` (RoundEvent), and finally `selection` (SelectResponse) or `problem` (Problem)"
-FEW = 100  # documents or calls in an answer that is made at once
+FEW = 100  # documents or calls of an answer that is short enough for the event loop
 
 
 @router.post("/p/{policy}/select", response_model=SelectResponse, include_in_schema=False)
@@ -37,18 +37,25 @@ FEW = 100  # documents or calls in an answer that is made at once
     },
 )
 async def select(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Response:
-    """Takes candidates from an index or from the request. Returns the set, most relevant first, each document with its
-    score or with the one expected from its scored neighbours. If the caller disconnects, the work ends. With
-    `Accept: text/event-stream`, sends an event before each round, and finally the set."""
+    """Take candidates from an index or from the request, and return the set, most relevant first.
+
+    Each document has its score, or the score that is expected from its scored neighbours. If the caller disconnects,
+    the work ends. With `Accept: text/event-stream`, the answer has an event before each round, and finally the set.
+    """
     return await handler.answered(request, access, parts.selector, partial(_prepared, request, access, service, parts))
 
 
 def _prepared(
     request: Request, access: Access, service: Lifecycle, parts: Parts, data: Any, arrival: float
 ) -> Prepared:
-    """Read a request, and check that its caller may make it. data: the body.
+    """Read a request, whose body is `data`, and check that its caller may make it.
 
-    Raises as `task_of` does, and pydantic's ValidationError, UnknownPolicy, UnknownIndex and NotReady.
+    Raises:
+        ValidationError: If the body does not fit the model.
+        BoundaryMorphError: As `task_of` does.
+        UnknownPolicy: If the path names an unknown policy.
+        UnknownIndex: If the caller may not use the index.
+        NotReady: If the request needs a model, and the process is not ready.
     """
     key, visit = permitted(request), visit_of(request)
     policy = access.policies.of(key.name, request.path_params.get("policy"))
@@ -66,7 +73,7 @@ def _prepared(
         room=visit.room(access),
     )
     if task.spending.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
-        service.require()  # else it needs no model
+        service.require()  # other requests need no model
     if wanted.index is not None:
         key.require(wanted.index)
     explain = bool(wanted.explain)
@@ -81,7 +88,7 @@ def _prepared(
 
 
 def _is_large(task: SelectionTask, result: SelectionResult) -> bool:
-    """Whether making the answer would keep others waiting."""
+    """Return whether making the answer would keep other requests waiting."""
     return (
         task.report.return_documents
         or task.report.explain_pool

@@ -1,4 +1,4 @@
-"""The response to a request, made of the result of its selection."""
+"""Make the response to a request from the result of its selection."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from boundarymorph.selection import Observation, Outlook, Pool, Selection
 from boundarymorph.selector.result import Progress, SelectionResult
 from boundarymorph.selector.task import SelectionTask
 
-DECIMALS = 5  # of the numbers about a whole pool
+DECIMALS = 5  # decimals of the numbers about a whole pool
 
 
 def response_of(result: SelectionResult, *, explain: bool = False, policy: str = DEFAULT_POLICY) -> SelectResponse:
-    """Convert the result of a selection to the response. policy: the name of the one in force."""
+    """Convert the result of a selection to the response; `policy` is the name of the policy in force."""
     task = result.task
     return SelectResponse(
         id=uuid4().hex,
@@ -91,7 +91,7 @@ def event_of(progress: Progress, *, explain: bool = False) -> RoundEvent:
 
 
 def usage_of(tokens: TokenCounts | None) -> LanguageModelUsage | None:
-    """Return the tokens of a language model; None if none was asked."""
+    """Return the tokens of a language model, or None if no language model was asked."""
     return None if tokens is None else LanguageModelUsage(input_tokens=tokens.read, output_tokens=tokens.written)
 
 
@@ -146,7 +146,7 @@ def _documents(result: SelectionResult, task: SelectionTask) -> list[SelectedDoc
 
 
 def passage_of(passage: Passage | None) -> PassageOfDocument | None:
-    """Return a passage as answers have it."""
+    """Convert a passage to the wire format."""
     return None if passage is None else PassageOfDocument.model_validate(passage, from_attributes=True)
 
 
@@ -176,7 +176,7 @@ def _rounds(result: SelectionResult) -> list[ExplainedRound]:
 
 
 def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None = None) -> list[ExplainedCall]:
-    """asked: of which of several queries each call was."""
+    """Convert the calls of a selection. `asked` has the position of each call's query, if there are several."""
     queries: Sequence[int | None] = asked or [None] * len(history)
     return [
         ExplainedCall(

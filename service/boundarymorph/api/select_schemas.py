@@ -1,4 +1,4 @@
-"""The wire format of requests to `POST /select`."""
+"""Define the wire format of requests to `POST /select`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from boundarymorph.settings.sections import Calls, RelevanceKind
 
 
 class VectorBlock(Message):
-    """Vectors as one base64 string of little-endian numbers in C order, as 10,000 x 1,024 is impractical in JSON."""
+    """Vectors as one base64 string of little-endian numbers in C order, which is shorter than JSON numbers."""
 
-    data: str = Field(description="base64 of the bytes")
+    data: str = Field(description="the bytes in base64")
     shape: Array[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
     dtype: Literal["float16", "float32"] = Field("float16", description="type of the numbers in 'data'")
 
@@ -62,7 +62,7 @@ Rounds = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_aut
 
 
 def _rounded(value: Any) -> Any:
-    """Return a number that rounding moved out of [0, 1] at its edge, such as a cosine in float32; else the value."""
+    """Return a value, clipped to [0, 1] if rounding moved it out, as it does with a cosine in float32."""
     near = isinstance(value, float) and -TOLERANCE <= value <= 1.0 + TOLERANCE
     return min(max(value, 0.0), 1.0) if near else value
 
@@ -74,25 +74,28 @@ class PoolDocument(Message):
     """One candidate. The default id is its position; an integer id becomes a string."""
 
     id: Id | None = Field(None, description="unique in the pool; the position, from 0, if absent")
-    text: str = Field(description="what the models read, after the title")
-    title: str | None = Field(None, description="read by the models before the text")
-    embedding: Array[float] | None = Field(None, description="made by the service if absent, see 'vectors'")
-    score: float | None = Field(None, description="retrieval score: the pool is ranked by it if all have one")
-    bm25: float | None = Field(None, ge=0, description="lexical match with the query, if you have it: improves the set")
+    text: str = Field(description="the text that the models read, after the title")
+    title: str | None = Field(None, description="the title, which the models read before the text")
+    embedding: Array[float] | None = Field(None, description="the vector; made by the service if absent, see 'vectors'")
+    score: float | None = Field(None, description="retrieval score; the pool is ranked by it if all have one")
+    bm25: float | None = Field(None, ge=0, description="BM25 of the query, if you have it; it improves the set")
     cross_encoder_score: KnownScore | None = Field(
-        None, description="if you know it already, as in 'known_scores': evidence that costs no call"
+        None, description="the score, if you know it already, as in 'known_scores'; it costs no call"
     )
     tokens: int | None = Field(
         None, ge=1, le=1_000_000_000, description="length for 'max_tokens'; estimated from the text if absent"
     )
     weight: Weight | None = Field(
-        None, description="a boost: its value is its relevance times this, and what 'boost' gives; 1 changes nothing"
+        None,
+        description="a boost: the value is relevance times this weight and the result of 'boost'; 1 changes nothing",
     )
-    metadata: dict[str, Any] = Field(default_factory=dict, description="returned with 'return_documents'")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="the metadata, which is returned with 'return_documents'"
+    )
 
 
 def _as_document(value: object) -> object:
-    """A text alone becomes a document, and an `_id`, as in BEIR, the id of one that has none."""
+    """Convert a text to a document, and read `_id` as in BEIR."""
     if isinstance(value, dict) and "_id" in value:
         value = {"id": value["_id"]} | {name: found for name, found in value.items() if name != "_id"}
     return {"text": value} if isinstance(value, str) else value
@@ -105,14 +108,15 @@ class PoolBody(Message):
     """The candidates of one request."""
 
     documents: Array[Candidate] = Field(
-        min_length=1, description="or just their texts; ranked by their scores, without scores as 'ranked' says"
+        min_length=1,
+        description="documents, or just texts; ranked by their scores or, without scores, as 'ranked' says",
     )
-    embeddings: VectorBlock | None = Field(None, description="of all documents at once, in their order")
+    embeddings: VectorBlock | None = Field(None, description="the vectors of all documents, in their order")
     features: dict[Annotated[str, Field(min_length=1, max_length=64)], Array[float | None]] = Field(
         default_factory=dict,
         fail_fast=True,
-        description="your own signals by name, a number per document in their order, null for a missing one: the "
-        "method 'trend' learns which of them the scores follow",
+        description="your own signals by name, with a number for each document, or null. The method 'trend' learns "
+        "which signals the scores follow",
     )
 
 
@@ -127,16 +131,17 @@ class AskedQuery(Message):
     """One of several queries of a request."""
 
     query: QueryText = Field(description="one information need, in plain words")
-    weight: float = Field(1, gt=0, le=1, description="relevance to it counts times this")
+    weight: float = Field(1, gt=0, le=1, description="factor of the relevance to this query")
 
 
 class Objective(Message):
-    """Find the share `find` of all that reaches 'min_relevance', with the probability `in`, by as few calls as that
-    takes."""
+    """Find the share `find` of all relevant documents with the probability `in`, by few calls."""
 
-    find: float = Field(gt=0, le=1, description="of the documents that reach 'min_relevance', by default 0.5")
-    within: float = Field(0.9, gt=0, lt=1, alias="in", description="how sure to be of it before stopping")
-    next: int = Field(10, ge=1, description="documents to read next that the answer names at most")
+    find: float = Field(
+        gt=0, le=1, description="share to find of all documents that reach 'min_relevance', by default 0.5"
+    )
+    within: float = Field(0.9, gt=0, lt=1, alias="in", description="probability of that at which to stop")
+    next: int = Field(10, ge=1, description="most documents to read next that the answer names")
 
 
 def _as_query(value: object) -> object:
@@ -144,16 +149,21 @@ def _as_query(value: object) -> object:
 
 
 Queries = Array[Annotated[AskedQuery, BeforeValidator(_as_query, json_schema_input_type=AskedQuery | str)]]
-EITHER: tuple[dict[str, JsonValue], ...] = (  # a request has exactly one of each pair; the types are those of JSON
+EITHER: tuple[
+    dict[str, JsonValue], ...
+] = (  # a request has exactly one field of each pair; the types have JSON's names
     {"query": "string", "queries": "array"},
     {"index": "string", "pool": ["object", "array"]},
 )
 
 
 class Rule(NamedTuple):
-    """A request with `field` has none of `excluded`: fields, or one value of a field.
+    """Fields that do not go together.
 
-    message: for a request that breaks the rule; {} is what it should leave out.
+    Attributes:
+        field: A field of the request.
+        excluded: The fields that a request with `field` may not have, or may not have with this value.
+        message: The error for a request that breaks the rule; {} stands for the excluded field.
     """
 
     field: str
@@ -223,60 +233,60 @@ class SelectRequest(Message):
     queries: Queries | None = Field(
         None,
         min_length=1,
-        description="or several, with one budget: the set has what answers any of them best. Strings, or objects with "
-        "a weight",
+        description="several queries with one budget, in place of 'query': the set has the documents that answer any "
+        "of them best. Strings, or objects with a weight",
     )
     index: str | None = Field(None, description="take the candidates from this index")
-    pool: Pool | None = Field(None, description="or take these: an object, or just the list of documents")
+    pool: Pool | None = Field(None, description="or take these candidates: an object, or just a list of documents")
     budget: Budget | None = Field(
         None,
         validation_alias=AliasChoices("budget", "B"),
-        description='B: cross-encoder calls at most; "auto" stops when the set is expected to lose little by it',
+        description='B: the most cross-encoder calls; "auto" stops when more calls are expected to gain little',
     )
-    k: int | None = Field(None, ge=1, description="documents to return")
+    k: int | None = Field(None, ge=1, description="number of documents to return")
     max_tokens: int | None = Field(
         None,
         ge=1,
         le=1_000_000_000,
-        description="return documents up to this many tokens, instead of k; without 'min_relevance' none that is "
-        "expected to have less than 1 % of the best one's relevance (the setting 'negligible')",
+        description="return documents up to this many tokens, instead of k. Without 'min_relevance', documents with "
+        "less than 1 % of the best one's expected relevance (the setting 'negligible') are left out",
     )
     min_relevance: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="return only documents that are more likely than not to reach this relevance, at most k documents "
-        "or max_tokens, and possibly none; calls go to the documents for which that is in doubt",
+        description="return only documents that are more likely than not to reach this relevance: at most k documents "
+        "or max_tokens, and perhaps none. Calls go to the documents for which that is in doubt",
     )
     objective: Objective | None = Field(
         None,
-        description="find nearly all relevant documents, and stop when that is likely enough: the most likely "
-        "documents are scored first, and those that reach 'min_relevance' are returned; 'budget' is an upper bound, "
-        "\"auto\" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'",
+        description="find nearly all relevant documents, and stop when that is likely enough. The most likely "
+        "documents are scored first, and the documents that reach 'min_relevance' are returned. 'budget' is an upper "
+        "bound, \"auto\" by default; with a 'budget' of 0 you judge documents yourself, by 'known_scores'",
     )
     known_scores: dict[Id, KnownScore] | None = Field(
-        None, description="by id, if you know them already: evidence that costs no call; 1 and 0 for a yes and a no"
+        None, description="scores by id that you know already; they cost no call. 1 and 0 are a yes and a no"
     )
     relevance: RelevanceKind | None = Field(
         None,
-        description="what the set is chosen by: 'human', the default, is what people are expected to find, by the "
-        "scorer, the vectors and the words together; 'scorer', and always with the method 'boundarymorph', is the "
-        "score alone, known or expected",
+        description="the kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, "
+        "the vectors and the words together. 'scorer' is the score alone, known or expected, and the method "
+        "'boundarymorph' always uses it",
     )
     calibration: bool | None = Field(
         None,
-        description="false: relevance is not turned into the probability that a person agrees, by the calibration of "
-        "the index or, for pools, the service, or by the map of the embedded scorer",
+        description="false: relevance is not converted to the probability that a person agrees. By default it is, by "
+        "the calibration of the index or, for pools, the service, or by the map of the embedded scorer",
     )
     instruction: str | None = Field(
         None,
         min_length=1,
-        description="what counts as relevant, in words, for a scorer that takes an instruction; others refuse it",
+        description="an explanation of relevance for a scorer that takes an instruction; other scorers refuse it",
     )
     distinct: DistinctBy = Field(
         None,
         description="true: no two documents with the same text. The name of a field of the metadata: one document for "
-        "each of its values. An object: as many as it says",
+        "each of its values. An object sets the number of documents",
     )
     diversity: float = Field(
         0, ge=0, le=1, description="weight of diversity against relevance: 0 chooses by relevance alone"
@@ -285,8 +295,8 @@ class SelectRequest(Message):
         None,
         min_length=1,
         max_length=MAX_RULES,
-        description="rules by which relevance is multiplied: the set, its order and the calls go by the product, the "
-        "value; 'min_relevance' goes by relevance. Each factor, and the product of all, is held from 0.001 to 1,000",
+        description="rules that multiply relevance. The product, the value, decides about the set, its order and the "
+        "calls; 'min_relevance' applies to relevance. Each factor, and their product, stay between 0.001 and 1,000",
     )
     method: Method | None = Field(
         None,
@@ -294,17 +304,17 @@ class SelectRequest(Message):
         "which makes the paper's calls one by one only with as many rounds as calls and reuse false",
     )
     depth: int | None = Field(
-        None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: candidates taken from the index"
+        None, ge=1, validation_alias=AliasChoices("depth", "N"), description="N: number of candidates from the index"
     )
     exclude_ids: Array[Id] | None = Field(
         None,
-        description="documents that are not returned and not scored, such as documents that were seen before; their "
-        "known scores still help to find others",
+        description="ids of documents that are neither returned nor scored, such as documents that were seen before. "
+        "Their known scores still help to find others",
     )
     filter: dict[str, Any] | None = Field(
         None, description="only documents of the index whose metadata match it; docs/api.md describes the language"
     )
-    hybrid: bool = Field(False, description="rank candidates by vectors and by words together")
+    hybrid: bool = Field(False, description="whether to rank candidates by vectors and words together")
     spend: Literal["order", "set"] = Field(
         "order",
         description="if every document fits, so that no call can change the set: 'order' spends the calls on the order "
@@ -312,42 +322,43 @@ class SelectRequest(Message):
     )
     rounds: Rounds | None = Field(
         None,
-        description="requests to the scorer at most, of equal size; a near deadline may make them smaller and more. Up "
-        "to 3, the first takes the head of the list and the best by words, and the others are chosen; with as many as "
-        "calls, each call is chosen knowing all earlier scores. 'auto', the default, is 3 for a fixed budget. A "
-        "selection that stops by itself, and one by the score alone, has more, which grow: 5 for 10 calls and 11 for "
-        "50. If the budget covers the pool, nothing is chosen, and there is one",
+        description="the most requests to the scorer, of equal size; a near deadline may lead to more, smaller ones. "
+        "With up to 3, the first request has the head of the list and the best by words. With as many as calls, each "
+        "call is chosen with all earlier scores known. 'auto', the default, is 3 for a fixed budget. A selection that "
+        "stops by itself, or that goes by the score alone, has more rounds, which grow: 5 for 10 calls and 11 for 50. "
+        "If the budget covers the pool, there is one",
     )
-    query_embedding: Vector | None = Field(None, description="used instead of encoding the query")
+    query_embedding: Vector | None = Field(None, description="the query's vector, in place of the encoder's")
     ranked: bool = Field(
         False,
-        description="the pool is in retrieval order, best first. Without this and without scores it is ranked by BM25 "
+        description="whether the pool is in retrieval order, best first. Else a pool without scores is ranked by BM25 "
         "or, if it has embeddings, by the inner products with the query",
     )
     vectors: Literal["lexical", "encoder"] | None = Field(
         None,
-        description="for a pool without embeddings: make them from its words, without an encoder, or with the encoder",
+        description="how to make the vectors of a pool without embeddings: from its words, or with the encoder",
     )
     passages: bool | None = Field(
         None,
-        description="true, the default for a pool without embeddings: a document that is longer than the scorer's "
-        "window becomes passages, of which the best counts. Calls are spent on passages. false: it is cut",
+        description="whether a document that is longer than the scorer's window becomes passages, of which the best "
+        "counts; true by default for a pool without embeddings. Calls are spent on passages. false: it is cut",
     )
     return_documents: bool | None = Field(
         None,
-        description="return text, title and metadata too. By default documents of an index have them, unless they take "
-        "more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused",
+        description="whether documents have text, title and metadata. By default documents of an index do, unless they "
+        "take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is "
+        "refused",
     )
     explain: bool | Literal["pool"] = Field(
         False,
-        description="return every round: what was scored, its rival, and the score; with 'pool' also the set before "
-        "each round, and the belief about each candidate before the first call and at the end",
+        description="whether to return every round: each scored document, its rival, and its score. 'pool' adds the "
+        "set before each round, and the belief about each candidate before the first call and at the end",
     )
     explain_depth: int | None = Field(
         None, ge=1, description="with 'explain': \"pool\": the belief about this many leading candidates only"
     )
     deadline_ms: float | None = Field(
-        None, gt=0, le=86_400_000, description="from the arrival; the answer is the set as it is then"
+        None, gt=0, le=86_400_000, description="milliseconds from the arrival; the answer is the set as it is then"
     )
     reuse: bool = Field(
         True,
@@ -395,7 +406,7 @@ class SelectRequest(Message):
 
     @property
     def calibrated(self) -> bool:
-        """Whether a calibration may apply; with an objective, 'min_relevance' is on the scale of the answers."""
+        """Whether a calibration may apply; an objective compares scores with 'min_relevance' directly."""
         return self.calibration is not False and self.objective is None
 
     @property

@@ -1,4 +1,4 @@
-"""The task of a request."""
+"""Make the task of a request."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from boundarymorph.selector.task import (
     Context,
     Relevance,
     Report,
+    Rounds,
     SelectionTask,
     Spending,
     Target,
@@ -42,10 +43,14 @@ from boundarymorph.selector.task import (
 from boundarymorph.settings import Limits, Settings
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
-FEW_CALLS = 50  # up to which the main directions of vectors are enough
-READ_AHEAD = 200  # documents that come with a pool; most of those that are asked for are among them
-USUAL_WINDOW = 512  # tokens, of a scorer that does not say how many it reads, when passages are asked for
-ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}  # by on_failure
+FEW_CALLS = 50  # most calls for which the main directions of vectors suffice
+READ_AHEAD = 200  # documents that come with a pool; most documents that are read later are among them
+USUAL_WINDOW = 512  # tokens, assumed for a scorer with an unknown window if the request asks for passages
+ACCEPTED: dict[str | None, Accepted] = {
+    "error": "complete",
+    None: "scored",
+    "degrade": "anything",
+}  # by the value of on_failure
 
 
 def task_of(
@@ -59,19 +64,22 @@ def task_of(
     tenant: str = "",
     room: Room = FREE,
 ) -> SelectionTask:
-    """Fill in defaults and check limits.
+    """Return the task of a request, with defaults filled in and limits checked.
 
     Args:
-        request: Of a caller.
-        settings: They have the defaults and the limits.
-        arrival: Of the request, on `time.monotonic()`.
-        calibration: Of pools; an index brings its own calibration with its candidates.
+        request: The request.
+        settings: The defaults and limits.
+        arrival: The time of the request's arrival, on `time.monotonic()`.
+        calibration: The calibration of pools; an index brings its own with its candidates.
         window: The tokens that the scorer reads, or None if it does not say.
-        caller: On whose behalf the work is done; "" is the service itself.
-        tenant: Whose known scores are used.
-        room: Where the bytes of the work are counted.
+        caller: The caller on whose behalf the work is done; "" is the service itself.
+        tenant: The tenant whose known scores are used.
+        room: The room in which the bytes of the work are counted.
 
-    Raises LimitExceeded, InvalidEmbeddings or InvalidInput.
+    Raises:
+        LimitExceeded: If a value is beyond a limit.
+        InvalidEmbeddings: If vectors are malformed.
+        InvalidInput: If other values are malformed, or do not go together.
     """
     limits, method = settings.limits, request.method or settings.method
     searches = request.objective is not None and request.objective.find is not None
@@ -106,7 +114,7 @@ def context_of(
     tenant: str,
     room: Room,
 ) -> Context:
-    """Return the context of a request with these fields; the other arguments are those of `task_of`."""
+    """Return the context of a request with these fields; see `task_of` for the other arguments."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
     deadline = Deadline.of_request(arrival, min(seconds, settings.limits.deadline_seconds))
     return Context(caller, tenant, deadline, ACCEPTED[on_failure], room)
@@ -135,7 +143,12 @@ def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
 
 
 def boosts_of(rules: Sequence[BoostRule] | None, documents: Sequence[PoolDocument] = ()) -> Boosts | None:
-    """Return what relevance is multiplied by, at the present time. Raises InvalidInput or LimitExceeded."""
+    """Return the boosts of a request, at the present time.
+
+    Raises:
+        InvalidInput: If a rule is malformed.
+        LimitExceeded: If a filter is too large.
+    """
     weights = {
         str(place) if given.id is None else given.id: given.weight
         for place, given in enumerate(documents)
@@ -150,15 +163,21 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
         budget_of(request, settings),
         explicit=request.budget is not None,
         goal=request.spend,
-        rounds=settings.rounds if request.rounds is None else request.rounds,
+        rounds=rounds_of(request.rounds, settings),
         settle=settings.auto_settle if request.budget == "auto" and objective is None else None,
-        reuse=request.reuse and not (objective and request.budget == 0),  # else the caller's answers are all
+        reuse=request.reuse and not (objective and request.budget == 0),  # then only the caller's scores count
         known=_known(request),
     )
     check_bound("known_scores", len(spending.known), limits.known_scores, "known scores")
     check_bound("budget", spending.budget, limits.budget, "calls")
-    check_bound("rounds", 1 if spending.rounds == "auto" else spending.rounds, limits.rounds, "rounds")
     return spending
+
+
+def rounds_of(given: Rounds | None, settings: Settings) -> Rounds:
+    """Return the most requests to the scorer, from a request or the settings. Raises LimitExceeded."""
+    rounds = settings.rounds if given is None else given
+    check_bound("rounds", 1 if rounds == "auto" else rounds, settings.limits.rounds, "rounds")
+    return rounds
 
 
 def _report(request: SelectRequest, limits: Limits) -> Report:
@@ -181,8 +200,17 @@ def instruction_of(given: str | None, limits: Limits) -> str | None:
 
 
 def is_human(relevance: str | None, method: str, settings: Settings, *, searches: bool = False) -> bool:
-    """Return whether relevance is to be what people find. searches: whether all that is relevant is to be found. Raises
-    InvalidInput for a method that only knows scores."""
+    """Return whether relevance is the judgement expected of people, instead of the score.
+
+    Args:
+        relevance: The field of the request.
+        method: The method in force.
+        settings: The defaults.
+        searches: Whether the request has an objective to find all relevant documents.
+
+    Raises:
+        InvalidInput: If the request asks for it, but its method or objective only knows scores.
+    """
     knows = method == methods.DEFAULT and not searches
     if relevance == "human" and not knows:
         other = f"the method {methods.DEFAULT!r}" if not searches else "no 'objective'"
@@ -202,7 +230,17 @@ def _known(request: SelectRequest) -> dict[str, float]:
 
 
 def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Grouping | None:
-    """Return how documents are grouped. k: documents or groups to return. Raises LimitExceeded or InvalidInput."""
+    """Return the limit on the documents of a group, or None.
+
+    Args:
+        distinct: The field of the request.
+        k: The number of documents or groups to return.
+        settings: The limits.
+
+    Raises:
+        LimitExceeded: If a group may have too many documents.
+        InvalidInput: If the path of a field is malformed.
+    """
     if distinct is None:
         return None
     counts_groups = distinct.k_counts == "groups"
@@ -224,13 +262,13 @@ def budget_of(request: SelectRequest, settings: Settings) -> int:
 
 
 def source_of(request: SelectRequest, query: str, settings: Settings, window: int | None = None) -> Source:
-    """Return where the candidates of one query come from. Raises LimitExceeded, InvalidEmbeddings or InvalidInput."""
+    """Return the source of the candidates of one query. Raises as `task_of` does."""
     limits = settings.limits
     vector = _query_embedding(request.query_embedding, limits)
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
         check_bound("depth", depth, limits.pool, "candidates")
-        depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # in place of those
+        depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # replaces the excluded documents
         budget = budget_of(request, settings)
         few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
         distant = bool(settings.retriever.url or settings.stores)

@@ -1,4 +1,4 @@
-"""The state that middleware, dependencies and routes share about a request until it is answered."""
+"""Share the state of a request between middleware, dependencies and routes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Refusal = Callable[[Problem], tuple[int, Any]]  # returns status and body in ano
 
 @dataclass(slots=True)
 class Visit:
-    """What middleware, dependencies and routes tell each other about one request.
+    """The state of one request, until it is answered.
 
     Attributes:
         counted: Whether it is part of another request, which has been counted.
-        caller: On whose behalf it is answered; what it takes counts towards the share of this caller.
-        until_end: Closed when the request has been answered.
-        name: The name of its key, once identified, for the access log.
-        permitted: Its caller, once admitted, with the keys that permit it.
+        caller: The caller on whose behalf it is answered, and whose share its bytes and work count towards.
+        until_end: A stack of resources that is closed when the request has been answered.
+        name: The name of its key, for the access log; None until it is identified.
+        permitted: The caller with the keys that permit the request; None until it is admitted.
         decision: The state of the caller's rate limits.
-        refusal: What makes an error of the wire format that the body was found to have.
+        refusal: The function that writes errors in the wire format of the body, once that is known.
         compressible: Whether its streamed answer is worth compressing.
     """
 
@@ -42,8 +42,10 @@ class Visit:
     compressible: bool = False
 
     def charging(self, access: Access) -> Callable[[int], None]:
-        """Return what charges bytes of bodies, texts, answers and selections to the caller until the request ends. It
-        raises Overloaded or LimitExceeded."""
+        """Return a function that charges bytes to the caller until the request ends.
+
+        The bytes are those of bodies, texts, answers and selections. The function raises Overloaded or LimitExceeded.
+        """
         return self.until_end.enter_context(access.bytes_in_flight.reserve(self.caller))
 
     def room(self, access: Access) -> Room:

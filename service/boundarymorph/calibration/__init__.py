@@ -1,1 +1,1 @@
-"""The probability that a person agrees, learned from a few judgements."""
+"""Learn the probability that a person agrees from a few judgements."""

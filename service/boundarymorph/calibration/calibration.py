@@ -1,4 +1,4 @@
-"""Calibrations: increasing maps from relevance to the probability that a person agrees."""
+"""Define calibrations: maps from relevance to the probability that a person agrees."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from boundarymorph.calibration.trust import CHOICES, Choice
 from boundarymorph.errors import InvalidConfiguration, InvalidInput
 
 VERSION = 2
-RelevanceKind = Literal["human", "scorer"]  # what people are expected to find, or the score alone
+RelevanceKind = Literal["human", "scorer"]  # the relevance that people are expected to find, or the score alone
 
 
 def log_odds(values: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
-    """Return the log-odds of values in [0, 1], which are first moved to between `clip` and 1 - `clip`."""
+    """Return the log-odds of values in [0, 1], clipped to `clip` and 1 - `clip`."""
     held = np.clip(values, clip, 1.0 - clip)
     return np.log(held) - np.log1p(-held)
 
@@ -31,10 +31,12 @@ def sigmoid(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class ProbabilityMap:
-    """The probability is the sigmoid of `slope` times the log-odds of relevance, plus `intercept`.
+    """An increasing map from relevance to a probability.
+
+    The probability is the sigmoid of `slope` times the log-odds of relevance, plus `intercept`.
 
     Attributes:
-        slope: Above 0.
+        slope: A number above 0.
         intercept: Any finite number.
         clip: Relevance within this distance of 0 or 1 counts as being at this distance; above 0, below 1/2.
     """
@@ -60,16 +62,18 @@ class ProbabilityMap:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What `boundarymorph calibrate` learns from judgements, for one scorer and one encoder.
+    """A calibration that `boundarymorph calibrate` learned, for one scorer and one encoder.
 
     Attributes:
-        scorer, encoder: Names of the models; the encoder is "words" where the vectors were made from words, and None if
-            it is not known.
+        scorer: The name of the scorer.
+        encoder: The name of the encoder; "words" where the vectors were made from words, and None if unknown.
         maps: A map for each kind of relevance where it predicts judgements better than relevance itself.
-        queries, judgments: How many it was learned from.
-        created: UTC, ISO 8601. Answers name the calibration by it.
+        queries: The number of judged queries.
+        judgments: The number of judgements.
+        created: The time, UTC in ISO 8601. Answers name the calibration by it.
         report: The measurements on queries that were left out.
-        trust: How far to trust the scorer, or "none" to make no calls. None keeps the declared trust.
+        trust: The trust in the scorer, or "none" to make no calls. None keeps the declared trust.
+        version: The version of the format.
     """
 
     scorer: str
@@ -82,8 +86,13 @@ class Calibration:
     trust: Choice | None = None
     version: int = VERSION
 
-    def stale(self, scorer: str | None, encoder: str | None) -> str | None:
-        """Return why it does not apply to these models, whose names are None if not known; None if it applies."""
+    def staleness(self, scorer: str | None, encoder: str | None) -> str | None:
+        """Return why it does not apply to these models; None if it applies.
+
+        Args:
+            scorer: The name of the scorer; None if unknown.
+            encoder: The name of the encoder; None if unknown.
+        """
         for kind, own, present in (("scorer", self.scorer, scorer), ("encoder", self.encoder, encoder)):
             if present is not None and own is not None and own != present:
                 return f"it was learned with the {kind} {own!r}, and {present!r} is in use; calibrate again"
@@ -94,7 +103,11 @@ class Calibration:
 
     @classmethod
     def of_file(cls, path: Path) -> Calibration:
-        """Return the calibration of the setting `calibration`. Raises InvalidConfiguration."""
+        """Read the calibration of the setting `calibration`.
+
+        Raises:
+            InvalidConfiguration: If the file cannot be read or is not a calibration.
+        """
         try:
             return cls.of_json(orjson.loads(path.read_bytes()))
         except (OSError, orjson.JSONDecodeError, InvalidInput) as error:
@@ -102,12 +115,16 @@ class Calibration:
 
     @classmethod
     def of_json(cls, values: Any) -> Calibration:
-        """Read a calibration from JSON. Raises InvalidInput, which names the mistake."""
+        """Read a calibration from JSON.
+
+        Raises:
+            InvalidInput: If it is malformed; the message names the mistake.
+        """
         try:
             if values["version"] != VERSION:
                 raise ValueError(f"its version is {values['version']!r}, and this release reads {VERSION}")
             maps = {kind: _checked(ProbabilityMap(**one)) for kind, one in values["maps"].items()}
-            if "people" in maps:  # its name in earlier releases
+            if "people" in maps:  # the name of "human" in earlier releases
                 maps["human"] = maps.pop("people")
             if unknown := maps.keys() - {"human", "scorer"}:
                 raise ValueError(f"it has a map for {min(unknown)!r}")

@@ -1,4 +1,4 @@
-"""Judgements: in what people write, of a query, and which documents are worth a person's time."""
+"""Parse queries and judgements, and choose the documents that are worth a person's time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ Judgments = Mapping[str, Mapping[str, float]]  # grades by the query's text and 
 
 
 def queries_of(records: Iterable[Record]) -> dict[str, str]:
-    """Texts of queries by id; a query without id is its own.
+    """Return the texts of queries by id; a query without an id is its own id.
 
     Queries are objects with `query` or `text`, and `_id` or `id`, as in BEIR; lines ID<tab>TEXT, below a header or not;
-    or texts. Raises InvalidInput for what has no text, and for lines with more tabs, as it is not clear which part is
-    the query.
+    or texts.
+
+    Raises:
+        InvalidInput: For a query without a text, and for a line with more than one tab, which is ambiguous.
     """
     found = {}
     for place, number, value in records:
@@ -42,11 +44,17 @@ def queries_of(records: Iterable[Record]) -> dict[str, str]:
 
 
 def judgments_of(records: Iterable[Record], queries: Mapping[str, str] | None = None) -> Judgments:
-    """Grades from objects with `query`, `document` and `grade`, or from TREC qrels: query, 0, document, grade, below a
-    header or not.
+    """Return the grades by query and document.
 
-    Objects whose grade is null were not judged. queries: texts by id; a query that is not among them is its own text,
-    but in qrels. The last judgement of a pair counts. Raises InvalidInput, naming the line.
+    Judgements are objects with `query`, `document` and `grade`, or TREC qrels: query, 0, document, grade, below a
+    header or not. Objects whose grade is null were not judged. The last judgement of a pair counts.
+
+    Args:
+        records: The judgements.
+        queries: Texts by id. A query that is missing is its own text, except in qrels.
+
+    Raises:
+        InvalidInput: If a judgement is malformed; the message names its line.
     """
     texts = queries or {}
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -79,15 +87,21 @@ def number_of(text: str) -> float | None:
         return None
 
 
-PAIRS = 40  # of a query
+PAIRS = 40  # pairs of a query to judge
 RANDOM = 4  # one pair in this many is random
 
 
 def worth_judging(by_scorer: NDArray[np.intp], size: int, seed: int, *, count: int = PAIRS) -> NDArray[np.intp]:
-    """Positions of at most `count` documents of a pool of this size, ascending: for three quarters the best by the
-    scorer and the first by the retriever, as many of each, and for a quarter any of the rest, at random.
+    """Return ascending positions of at most `count` documents of a pool that are worth judging.
 
-    by_scorer: positions, best first.
+    Three quarters are the best by the scorer and the first by the retriever, equally many of each. The last quarter is
+    drawn at random from the rest.
+
+    Args:
+        by_scorer: Positions, best first by the scorer.
+        size: The size of the pool.
+        seed: The seed of the random choice.
+        count: The most documents.
     """
     most = min(count, size)
     wanted = most - most // RANDOM

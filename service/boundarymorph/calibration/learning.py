@@ -1,4 +1,4 @@
-"""Learning a calibration from judgements, and measuring it on queries that were left out."""
+"""Learn a calibration from judgements, and measure it on queries that were left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap, RelevanceKind, log_odds, sigmoid
-from boundarymorph.calibration.trust import Choice, MeasuredTrust, Ordered, pairs_in_order
+from boundarymorph.calibration.trust import Choice, MeasuredTrust, OrderShares, pairs_in_order
 from boundarymorph.errors import InvalidInput
 from boundarymorph.reading import counted
 from boundarymorph.selection.pool import Trust
@@ -24,12 +24,13 @@ REPORTED_AT = (5, 10, 50)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedQuery:
-    """n judged documents of one query, in retrieval order.
+    """The n judged documents of one query, in retrieval order.
 
     Attributes:
-        scores: (n,) The scorer's scores, in [0, 1].
-        relevance: (n,) What people are expected to find, in [0, 1], under each trust in these scores, or without them.
-        grades: (n,) From 0; between 0 and 1, how likely the document is relevant.
+        scores: (n,) the scorer's scores, in [0, 1].
+        relevance: (n,) the relevance that people are expected to find, in [0, 1], by the trust in these scores; "none"
+            is without them.
+        grades: (n,) grades from 0; between 0 and 1, the probability that the document is relevant.
     """
 
     scores: NDArray[np.float64]
@@ -41,20 +42,23 @@ class JudgedQuery:
 
     @property
     def targets(self) -> NDArray[np.float64]:
-        """(n,) In [0, 1], whether each document is relevant."""
+        """(n,) whether each document is relevant, in [0, 1]."""
         return np.minimum(self.grades, 1.0)
 
     def ncg(self, key: NDArray[np.float64], k: int) -> float:
-        """Return the gain of the k documents with the largest keys over the best that k of them can have."""
+        """Return the gain of the k documents with the largest keys, over the best possible gain."""
         best = np.sort(self.targets)[::-1][:k].sum()
         return float(self.targets[np.argsort(-key, kind="stable")[:k]].sum() / best)
 
-    def ordered(self) -> Ordered | None:
-        """Return how well each order separates relevant documents from others. None if there are not both."""
+    def order_shares(self) -> OrderShares | None:
+        """Return how well each order separates relevant documents from others.
+
+        None means that the query lacks one of the two.
+        """
         relevant = self.grades > 0
         if relevant.all() or not relevant.any():
             return None
-        return Ordered(
+        return OrderShares(
             pairs_in_order(-np.arange(len(self), dtype=np.float64), relevant),
             pairs_in_order(self.scores, relevant),
             {choice: pairs_in_order(values, relevant) for choice, values in self.relevance.items()},
@@ -64,19 +68,23 @@ class JudgedQuery:
 def learn(
     queries: Sequence[JudgedQuery], *, scorer: str, encoder: str | None, declared: Trust = "normal", created: str = ""
 ) -> Calibration:
-    """Learn how far to trust a scorer, and a map for each kind of relevance where it helps on queries left out.
+    """Learn the trust in a scorer, and a map for each kind of relevance where it helps.
+
+    A map helps if it predicts queries better that were left out.
 
     Args:
         queries: The judged queries.
-        scorer, encoder, created: As in `Calibration`.
+        scorer: The name of the scorer.
+        encoder: The name of the encoder, as in `Calibration`.
         declared: The trust in the scorer before.
+        created: The time, as in `Calibration`.
 
     Raises:
-        InvalidInput: There are too few judgements.
+        InvalidInput: If there are too few judgements.
     """
     queries = [query for query in queries if len(query)]
     _check(queries)
-    trust = MeasuredTrust.of([one for query in queries if (one := query.ordered()) is not None], declared)
+    trust = MeasuredTrust.of([one for query in queries if (one := query.order_shares()) is not None], declared)
     chosen: Choice = trust.chosen or declared
     measured = {
         "human": _Measured.of([query.relevance[chosen] for query in queries], queries),
@@ -95,7 +103,15 @@ def learn(
 
 
 def fit(values: NDArray[np.float64], targets: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the slope, 0 or more, and the intercept of a logistic regression of (n,) targets in [0, 1] on log-odds."""
+    """Fit a logistic regression of targets on log-odds, and return its slope and intercept.
+
+    Args:
+        values: (n,) log-odds.
+        targets: (n,) targets in [0, 1].
+
+    Returns:
+        The slope, 0 or more, and the intercept.
+    """
     from scipy.optimize import minimize
 
     def objective(free: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -110,21 +126,23 @@ def fit(values: NDArray[np.float64], targets: NDArray[np.float64]) -> tuple[floa
 
 
 def log_loss(predicted: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (n,) losses of predicted log-odds, in nats. targets: (n,) in [0, 1]."""
+    """Return the (n,) losses of predicted log-odds, in nats, for (n,) targets in [0, 1]."""
     losses: NDArray[np.float64] = np.logaddexp(0.0, predicted) - targets * predicted
     return losses
 
 
 def clip_of(values: NDArray[np.float64]) -> float:
-    """Return half the smallest distance of a value from 0 or 1, between 1e-7 and 1/4, so that the levels of a coarse
-    scorer are about evenly spaced in log-odds."""
+    """Return half the smallest distance of a value from 0 or 1, between 1e-7 and 1/4.
+
+    With it the levels of a coarse scorer are about evenly spaced in log-odds.
+    """
     distances = np.minimum(values, 1.0 - values)
     seen = distances[distances > 0]
     return float(np.clip(seen.min() / 2 if seen.size else 0.25, 1e-7, 0.25))
 
 
 def reliability(predicted: NDArray[np.float64], targets: NDArray[np.float64]) -> list[tuple[int, float, float]]:
-    """Return (documents, mean prediction, mean target) for each tenth of [0, 1] that has predictions."""
+    """Return documents, mean prediction and mean target for each tenth of [0, 1] in use."""
     tenth = np.minimum((predicted * BINS).astype(int), BINS - 1)
     return [
         (int(np.count_nonzero(here)), float(predicted[here].mean()), float(targets[here].mean()))
@@ -141,13 +159,14 @@ def calibration_error(predicted: NDArray[np.float64], targets: NDArray[np.float6
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A map that was fitted to all queries, and predictions for each query by a map that was fitted to the others.
+    """A map fitted to all queries, and predictions for each query by a map fitted to the others.
 
     Attributes:
         learned: The map of all queries; its slope may be 0.
-        before, after: (n,) Relevance, and the probabilities, of all judged documents.
-        targets: (n,) What they are.
-        losses: (q, 2) The mean log loss of each query before and after.
+        before: (n,) relevance of all judged documents.
+        after: (n,) probabilities of all judged documents.
+        targets: (n,) whether they are relevant.
+        losses: (q, 2) the mean log loss of each query before and after.
     """
 
     learned: ProbabilityMap
@@ -158,7 +177,7 @@ class _Measured:
 
     @classmethod
     def of(cls, relevance: Sequence[NDArray[np.float64]], queries: Sequence[JudgedQuery]) -> _Measured:
-        """relevance: (n,) of each query."""
+        """Fit the maps to the (n,) relevance of each query."""
         clip = clip_of(np.concatenate(relevance))
         values, targets = [log_odds(one, clip) for one in relevance], [query.targets for query in queries]
 
@@ -182,7 +201,7 @@ class _Measured:
 
     @property
     def helps(self) -> bool:
-        """Whether the map increases, and predicts the queries that were left out better than relevance itself."""
+        """Whether the map increases, and predicts queries better that were left out."""
         before, after = self.losses.mean(axis=0)
         return bool(self.learned.slope > 0 and after < before)
 
@@ -199,8 +218,10 @@ class _Measured:
 
 
 def _ncg(queries: Sequence[JudgedQuery], k: int, chosen: Choice) -> dict[str, float] | None:
-    """Return the mean nCG@k of judged documents by three orders; None where no query has more than k judged documents,
-    some of them relevant."""
+    """Return the mean nCG@k of judged documents by three orders.
+
+    None means that no query has more than k judged documents, some of them relevant.
+    """
     seen = [query for query in queries if len(query) > k and query.targets.any()]
     if not seen:
         return None

@@ -1,4 +1,4 @@
-"""Measuring from judgements how far to trust a scorer, or whether to make no calls."""
+"""Measure from judgements how far to trust a scorer, or whether to make no calls."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ from boundarymorph.selection.pool import Trust
 
 Choice = Literal["none", Trust]  # none: make no calls
 CHOICES: tuple[Choice, ...] = ("none", *get_args(Trust))
-FEWEST = 5  # queries with relevant and other documents
-RESAMPLES, INTERVAL, SEED = 2_000, (2.5, 97.5), 0  # of the bootstrap; percentiles
+FEWEST = 5  # queries that have relevant and other documents
+RESAMPLES, INTERVAL, SEED = 2_000, (2.5, 97.5), 0  # of the bootstrap; the interval is in percentiles
 
 
 def pairs_in_order(key: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:
-    """Return the share of pairs of a relevant and another document whose keys, (n,), are in the right order. Equal keys
-    count half. This is the area under the ROC curve."""
+    """Return the share of pairs of a relevant and another document that the keys order rightly.
+
+    Equal keys count half. This is the area under the ROC curve.
+
+    Args:
+        key: (n,) keys.
+        relevant: (n,) mask of the relevant documents.
+    """
     above, below = key[relevant][:, None], key[~relevant][None]
     return float(((above > below) + 0.5 * (above == below)).mean())
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class OrderShares:
     """The shares of pairs in order of one query, by each order.
 
     Attributes:
-        retriever, scorer: By the retriever's order, and by the score alone.
-        choices: By relevance under each choice.
+        retriever: The share by the retriever's order.
+        scorer: The share by the score alone.
+        choices: The shares by relevance under each choice.
     """
 
     retriever: float
@@ -41,15 +48,15 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTrust:
-    """What judgements say about a scorer.
+    """The evidence of judgements about a scorer.
 
     Attributes:
         chosen: The choice to use. None keeps the declared trust.
-        queries: How many have relevant and other documents.
+        queries: The number of queries that have relevant and other documents.
         pairs: The mean share of pairs in order, in percent, by the retriever, the scorer and each choice.
         behind: Points by which the scorer orders fewer pairs than the retriever, and their 95 % interval.
         gain: Points by which the choice orders more pairs than the declared trust, on queries that were left out.
-        needed: How many more queries would decide, if nothing was chosen.
+        needed: The number of further queries that would decide, if nothing was chosen.
     """
 
     chosen: Choice | None
@@ -60,8 +67,11 @@ class MeasuredTrust:
     needed: int | None
 
     @classmethod
-    def of(cls, queries: Sequence[Ordered], declared: Trust) -> MeasuredTrust:
-        """Choose what orders more pairs than `declared` by more than a standard error, and also on queries left out."""
+    def of(cls, queries: Sequence[OrderShares], declared: Trust) -> MeasuredTrust:
+        """Choose the trust that orders more pairs than `declared`.
+
+        The gain must exceed a standard error, and hold on queries that were left out.
+        """
         if len(queries) < FEWEST:
             return cls(None, len(queries), {}, (0.0, 0.0, 0.0), (0.0, 0.0, 0.0), FEWEST - len(queries))
         shares = 100 * np.array([[query.choices[choice] for choice in CHOICES] for query in queries])
@@ -82,7 +92,7 @@ class MeasuredTrust:
         return asdict(self)
 
     def advice(self, declared: Trust) -> str:
-        """Say what was found, and what changes."""
+        """Say what was measured, and what changes."""
         if self.queries < FEWEST:
             return (
                 f"{counted(self.queries, 'query has', 'queries have')} relevant and other documents: judge "
@@ -103,7 +113,10 @@ class MeasuredTrust:
 
 
 def _chosen(shares: NDArray[np.float64], declared: int) -> int:
-    """Return the column of (q, 4) shares with the largest gain over the declared one, less a standard error."""
+    """Return the column of (q, 4) shares with the largest gain over the declared one.
+
+    The gain is counted less a standard error.
+    """
     gains = shares - shares[:, [declared]]
     errors = gains.std(axis=0, ddof=1) / np.sqrt(len(gains))
     sure = gains.mean(axis=0) - errors
@@ -112,7 +125,10 @@ def _chosen(shares: NDArray[np.float64], declared: int) -> int:
 
 
 def _needed(shares: NDArray[np.float64], declared: int) -> int | None:
-    """Return how many more queries would make the best gain as large as its standard error. None if nothing gains."""
+    """Return how many more queries would make the best gain as large as its standard error.
+
+    None means that nothing gains.
+    """
     gains = shares - shares[:, [declared]]
     best = int(np.argmax(gains.mean(axis=0)))
     mean, deviation = gains[:, best].mean(), gains[:, best].std(ddof=1)

@@ -24,7 +24,7 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.settings import Settings
 
 if TYPE_CHECKING:
-    from boundarymorph.selector.judging import Judged
+    from boundarymorph.selector.judging import JudgedPool
 
 Requests = Mapping[str, Mapping[str, Any]]  # requests of `POST /select`, by query
 BARE = {"calibration": False, "distinct": None, "return_documents": False}  # fields of these requests
@@ -175,14 +175,14 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
     from boundarymorph.selector.judging import Judging
     from boundarymorph.selector.scores import WORDS
 
-    judged: dict[str, Judged] = {}
+    judged: dict[str, JudgedPool] = {}
     async with parts(settings) as built:
         judging = Judging(built.selector, built.retriever, built.scorer)
         for query, request in requests.items():
             if query in given:
                 wanted, window = SelectRequest.model_validate(request), built.scorer.max_length
                 task = task_of(wanted, settings, time.monotonic(), window=window)
-                judged[query] = await judging.judged(task, given[query])
+                judged[query] = await judging.score_judged(task, given[query])
         scorer = getattr(built.scorer, "identity", None) or built.scorer.name
         encoder = built.selector.encoder()
         named = {"lexical": WORDS, "index": encoder, "encoder": encoder}

@@ -13,7 +13,7 @@ from boundarymorph.inference.concurrency import check_awaited
 from boundarymorph.reading import has_content
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.words import PoolWords
-from boundarymorph.selection import Distinct, Limit, Selection
+from boundarymorph.selection import GroupLimit, Limit, Selection
 
 BYTES_PER_TOKEN = 4  # bytes of UTF-8 per token, about, with the tokenizers of current models
 MARGIN = 0.75  # share of the window that a passage fills, because a text may have more tokens than estimated
@@ -78,12 +78,12 @@ class Passages:
         passage = self.by_id.get(candidate)
         return candidate if passage is None else passage.document.id
 
-    def limited(self, limit: Limit, ids: Sequence[str]) -> Limit:
+    def restrict(self, limit: Limit, ids: Sequence[str]) -> Limit:
         """Return a limit by which at most one passage of each document counts.
 
         `ids` are the ids of all candidates.
         """
-        return Distinct(limit, self._parents(ids)) if self.by_id else limit
+        return GroupLimit(limit, self._parents(ids)) if self.by_id else limit
 
     def best(self, selection: Selection, ids: Sequence[str]) -> Selection:
         """Return the selection with only the first passage of each document."""

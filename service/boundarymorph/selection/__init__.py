@@ -1,48 +1,48 @@
-"""The mathematics of BoundaryMORPH: numpy only, without I/O, clock or settings."""
+"""Implement the mathematics of BoundaryMORPH, with numpy and without I/O, clock or settings."""
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.bookkeeping import BaseSession, ExhaustiveSession, Observation, Selection, StopReason
-from boundarymorph.selection.boost import Boosted
-from boundarymorph.selection.boundary import Best, Boundary, Find, Ordered, Threshold
+from boundarymorph.selection.boost import BoostedBoundary
+from boundarymorph.selection.boundary import BestBoundary, Boundary, OrderBoundary, SearchBoundary, ThresholdBoundary
 from boundarymorph.selection.capacity import Capacity, DocumentCapacity, Limit, TokenCapacity, capacity_of
-from boundarymorph.selection.diversity import Diverse
-from boundarymorph.selection.groups import Distinct
+from boundarymorph.selection.diversity import DiverseFinish
+from boundarymorph.selection.groups import GroupLimit
 from boundarymorph.selection.methods import Config, SelectionConfig, TrendConfig
 from boundarymorph.selection.outlook import Outlook, Recall
 from boundarymorph.selection.pool import Pool
 from boundarymorph.selection.session import Session
-from boundarymorph.selection.stop import Budget, Found, Tolerance
+from boundarymorph.selection.stop import Budget, SearchTarget, Tolerance
 
 __all__ = [
     "Acquisition",
     "BaseSession",
     "Belief",
-    "Best",
-    "Boosted",
+    "BestBoundary",
+    "BoostedBoundary",
     "Boundary",
     "BoundaryGap",
     "Budget",
     "Capacity",
     "Config",
-    "Distinct",
-    "Diverse",
+    "DiverseFinish",
     "DocumentCapacity",
     "ExhaustiveSession",
     "Explore",
-    "Find",
-    "Found",
+    "GroupLimit",
     "Limit",
     "Observation",
-    "Ordered",
+    "OrderBoundary",
     "Outlook",
     "Pool",
     "Recall",
+    "SearchBoundary",
+    "SearchTarget",
     "Selection",
     "SelectionConfig",
     "Session",
     "StopReason",
-    "Threshold",
+    "ThresholdBoundary",
     "TokenCapacity",
     "Tolerance",
     "TrendConfig",

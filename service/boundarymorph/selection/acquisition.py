@@ -1,4 +1,4 @@
-"""Acquisition: which documents are worth the next cross-encoder calls, one or a round of several."""
+"""Choose the documents that are worth the next cross-encoder calls, alone or in rounds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from boundarymorph.selection.belief import Belief, interpolated
 from boundarymorph.selection.capacity import Capacity, top_k
 from boundarymorph.selection.pool import Pool
-from boundarymorph.selection.posterior import Believed, Posterior
+from boundarymorph.selection.posterior import BeliefSource, Posterior
 
-HEAD_LOOKS = 20  # at the head, before the whole ranking is searched
-# Small scores are noise if their odds differ by less than a factor of ALIKE. Fewer may be alike by chance, and from
-# more of them something can be learned.
+HEAD_LOOKS = 20  # documents at the head to ask before searching the whole ranking
+# Small scores are noise if their odds differ by less than a factor of ALIKE. Fewer than FEWEST_ALIKE scores may be
+# alike by chance, and MOST_ALIKE or more of them are informative.
 SMALL, ALIKE, FEWEST_ALIKE, MOST_ALIKE = 0.05, 4.0, 5, 20
-# log(phi(z) - z Phi(-z)) at steps of 1 / PER_UNIT, to be interpolated: numpy has no normal distribution function.
+# log(phi(z) - z Phi(-z)) at steps of 1 / PER_UNIT, for interpolation: numpy has no normal distribution function.
 LARGEST, PER_UNIT = 37, 100
 LOG_EXCESS = np.array(
     [
@@ -34,8 +34,13 @@ LOG_EXCESS = np.array(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """document: position of the document to score; rival: the other side of the contested pair, if there is one;
-    value: the optimum of the rule, None if it did not apply."""
+    """A document to score next.
+
+    Attributes:
+        document: The position of the document.
+        rival: The other document of the contested pair; None without a pair.
+        value: The optimum of the rule; None if the rule did not apply.
+    """
 
     document: int
     rival: int | None
@@ -46,37 +51,45 @@ class Acquisition(Protocol):
     """A rule that reads the belief and names one unscored document."""
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
-        """incumbents: (N,) mask of the current set, neither empty nor everything; step: documents scored so far.
+        """Return the next document to score; at least one document is unscored.
 
-        At least one document is unscored.
+        Args:
+            belief: The belief about N documents.
+            incumbents: (N,) mask of the current set, which is neither empty nor the whole pool.
+            step: The number of documents scored so far.
         """
 
     def shortlist(self, belief: Belief, incumbents: NDArray[np.bool_], n: int) -> list[int]:
-        """At most n unscored documents likely to be chosen soon, likeliest first; a hint, which decides nothing."""
+        """Return at most n unscored documents likely to be chosen soon, likeliest first.
+
+        The list is a hint and decides nothing.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class BoundaryGap:
-    """The smallest standardized boundary gap (mu_j - mu_i) / (sigma_j + sigma_i) over incumbents j and challengers i,
-    then the less certain of the two (paper eq. argmin).
+    """Ask where the standardized boundary gap is smallest (paper eq. argmin).
 
-    Exact in O(N): numerator and denominator separate over j and i, so Dinkelbach's method finds the minimal ratio as
-    the root of F(lambda) = min_j (mu_j - lambda sigma_j) - max_i (mu_i + lambda sigma_i), in two or three passes.
-    Pairs of two scored documents are left out. Ties go to the earlier incumbent, then to the earlier challenger; with
-    equal sigmas the incumbent is asked.
+    The gap between incumbent j and challenger i is (mu_j - mu_i) / (sigma_j + sigma_i). The less certain document of
+    the best pair is asked.
+
+    The search is exact in O(N): numerator and denominator separate over j and i, so Dinkelbach's method finds the
+    minimal ratio as the root of F(lambda) = min_j (mu_j - lambda sigma_j) - max_i (mu_i + lambda sigma_i), in two or
+    three passes. Pairs of two scored documents are left out. Ties go to the earlier incumbent, then to the earlier
+    challenger. With equal sigmas the incumbent is asked.
     """
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         mean, std = belief.mean, belief.std
         inside = np.flatnonzero(incumbents)
-        inside_scored = belief.scored[inside]
-        open_inside, settled_inside = inside[~inside_scored], inside[inside_scored]
+        incumbent_scored = belief.scored[inside]
+        open_inside, scored_inside = inside[~incumbent_scored], inside[incumbent_scored]
         open_mean, open_std = mean[open_inside], std[open_inside]
         outside_mean = np.where(incumbents | belief.scored, -np.inf, mean)
-        settled_outside = np.flatnonzero(belief.scored & ~incumbents)
+        scored_outside = np.flatnonzero(belief.scored & ~incumbents)
 
-        settled_incumbent = int(settled_inside[np.argmin(mean[settled_inside])]) if settled_inside.size else None
-        settled_challenger = int(settled_outside[np.argmax(mean[settled_outside])]) if settled_outside.size else None
+        scored_incumbent = int(scored_inside[np.argmin(mean[scored_inside])]) if scored_inside.size else None
+        scored_challenger = int(scored_outside[np.argmax(mean[scored_outside])]) if scored_outside.size else None
         optimistic = np.empty_like(mean)
 
         ratio = np.inf
@@ -91,7 +104,7 @@ class BoundaryGap:
             incumbent = int(open_inside[np.argmin(open_mean - trial * open_std)]) if open_inside.size else None
 
             best = _least(
-                ((incumbent, challenger), (incumbent, settled_challenger), (settled_incumbent, challenger)),
+                ((incumbent, challenger), (incumbent, scored_challenger), (scored_incumbent, challenger)),
                 mean,
                 std,
                 trial,
@@ -99,9 +112,9 @@ class BoundaryGap:
             found = float((mean[best[0]] - mean[best[1]]) / (std[best[0]] + std[best[1]]))
             if pair is not None and found > ratio:
                 break
-            settled = found == ratio
+            converged = found == ratio
             pair, ratio = best, found
-            if settled:
+            if converged:
                 break
         incumbent_of, challenger_of = pair
         if std[incumbent_of] >= std[challenger_of]:
@@ -118,7 +131,10 @@ class BoundaryGap:
 def _least(
     pairs: tuple[tuple[int | None, int | None], ...], mean: NDArray[np.float64], std: NDArray[np.float64], trial: float
 ) -> tuple[int, int]:
-    """The pair of least mu_j - mu_i - trial (sigma_j + sigma_i), ties by position; a pair without a side drops out."""
+    """Return the pair j, i with the least mu_j - mu_i - trial (sigma_j + sigma_i).
+
+    Ties go by position. A pair with a missing side is ignored.
+    """
     ranked = [
         (mean[j] - trial * std[j] - (mean[i] + trial * std[i]), j, i)
         for j, i in pairs
@@ -130,7 +146,10 @@ def _least(
 
 @dataclass(frozen=True, slots=True)
 class UpperConfidenceBound:
-    """GP-UCB: the largest mu + beta sigma among the unscored (paper eq. ucb), beta = beta0 / sqrt(step + 1)."""
+    """Ask the unscored document with the largest mu + beta sigma: GP-UCB (paper eq. ucb).
+
+    The factor beta is beta0 / sqrt(step + 1).
+    """
 
     beta0: float = 1.0
 
@@ -149,7 +168,10 @@ class UpperConfidenceBound:
 
 
 def _largest(values: NDArray[np.float64], n: int) -> list[int]:
-    """The n of the largest values, largest first, ties by position; never one of value -inf."""
+    """Return the positions of the n largest values, largest first, ties by position.
+
+    Values of -inf are never included.
+    """
     if n < 1:
         return []
     n = min(n, len(values))
@@ -161,8 +183,10 @@ def _largest(values: NDArray[np.float64], n: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ValueAtCutoff:
-    """The largest expected gain of knowing one score exactly, against the cutoff tau of the set:
-    sigma (phi(z) - z Phi(-z)) with z = |mu - tau| / sigma."""
+    """Ask where an exact score has the largest expected gain against the cutoff tau of the set.
+
+    The gain is sigma (phi(z) - z Phi(-z)) with z = |mu - tau| / sigma.
+    """
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         value = self._value(belief, incumbents)
@@ -180,7 +204,10 @@ class ValueAtCutoff:
 
 @dataclass(frozen=True, slots=True)
 class MostDoubtful:
-    """The largest standard deviation: of events, the one whose probability is closest to one half."""
+    """Ask the document with the largest standard deviation.
+
+    In a belief about events, its probability is the closest to one half.
+    """
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         (document,) = self.shortlist(belief, incumbents, 1)
@@ -192,7 +219,10 @@ class MostDoubtful:
 
 @dataclass(frozen=True, slots=True)
 class MostLikely:
-    """The largest mean: of events, the most probable. A round has the n most probable, as if each were the first."""
+    """Ask the document with the largest mean; in a belief about events, the most probable one.
+
+    Choices have no value, so a round has the n most probable documents, without fantasies.
+    """
 
     def choose(self, belief: Belief, incumbents: NDArray[np.bool_], step: int) -> Choice:
         return Choice(self.shortlist(belief, incumbents, 1)[0], None, None)
@@ -203,12 +233,12 @@ class MostLikely:
 
 @dataclass(frozen=True, slots=True)
 class Explore:
-    """The boundary gap for the first calls, then the value at the cutoff.
+    """Ask by the boundary gap for the first calls, then by the value at the cutoff.
 
-    The gap explores more, which pays while little is known. While all scores are equal, neither rule applies. Then the
-    ranks around k come first, as they show the trend; next the head of the ranking, where a scorer that rejects almost
-    everything may accept something; last the whole ranking. The whole ranking is also searched while all scores are
-    small and alike.
+    The gap explores more, which pays while there are few scores. Neither rule applies while all scores are equal. Then
+    the ranks around k come first, because they show the trend. Next comes the head of the ranking, where a scorer that
+    rejects almost everything may accept something, and last the whole ranking. The whole ranking is also searched while
+    all scores are small and alike.
     """
 
     gap_calls: int = 6
@@ -228,7 +258,7 @@ class Explore:
 
 
 def _looks(belief: Belief, incumbents: NDArray[np.bool_]) -> Iterator[int] | None:
-    """Unscored documents to ask while no score stands out; None once one does."""
+    """Return unscored documents to ask while no score stands out; None once one does."""
     scores, k = belief.mean[belief.scored], int(np.count_nonzero(incumbents))
     low, high = float(scores.min(initial=1.0)), float(scores.max(initial=0.0))
     if low >= high:
@@ -238,8 +268,11 @@ def _looks(belief: Belief, incumbents: NDArray[np.bool_]) -> Iterator[int] | Non
 
 
 def _first_looks(scored: NDArray[np.bool_], k: int, head: int = HEAD_LOOKS) -> Iterator[int]:
-    """Unscored documents in the order in which they are asked while no score stands out: around k, at the head, and
-    then in ever finer steps through the whole ranking, so that no group in it is missed."""
+    """Yield unscored documents in the order to ask them while no score stands out.
+
+    They are the ranks around k, the head, and then the whole ranking in ever finer steps, so that no group of documents
+    in it is missed.
+    """
     count = len(scored)
     around = (0, k, k // 2, 2 * k, 4 * k)
     looked: set[int] = set()
@@ -250,7 +283,7 @@ def _first_looks(scored: NDArray[np.bool_], k: int, head: int = HEAD_LOOKS) -> I
 
 
 def _spread(count: int) -> Iterator[int]:
-    """All positions: the one half-way first, then those at the quarters, at the eighths, and so on."""
+    """Yield all positions: the middle one first, then the quarters, the eighths, and so on."""
     parts = 1
     while parts < 2 * count:
         parts *= 2
@@ -258,12 +291,15 @@ def _spread(count: int) -> Iterator[int]:
 
 
 def cutoff(margin: NDArray[np.float64], incumbents: NDArray[np.bool_]) -> float:
-    """The midpoint between the smallest incumbent and the largest challenger."""
+    """Return the midpoint between the smallest incumbent and the largest challenger."""
     return float(margin[incumbents].min() + margin[~incumbents].max()) / 2
 
 
 def expected_excess(distance: NDArray[np.float64], std: NDArray[np.float64]) -> NDArray[np.float64]:
-    """E[max(x - distance, 0)] for x ~ N(0, std^2), distance >= 0: sigma (phi(z) - z Phi(-z)), 0 where std is."""
+    """Return E[max(x - distance, 0)] for x ~ N(0, std^2) and distance >= 0.
+
+    This is sigma (phi(z) - z Phi(-z)) with z = distance / sigma, and 0 where `std` is 0.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = distance / std
     steps *= PER_UNIT
@@ -272,13 +308,19 @@ def expected_excess(distance: NDArray[np.float64], std: NDArray[np.float64]) -> 
     return excess
 
 
-CONTESTED, MOST_CONTESTED = 32, 128  # documents considered for each one of a round, and for all of them
+CONTESTED, MOST_CONTESTED = 32, 128  # documents considered per document of a round, and for the whole round
 
 
 @dataclass(frozen=True, eq=False)
-class Contest:
-    """Documents that compete for a capacity. belief: about the whole pool; left: ascending positions of the competing
-    documents; known: `Capacity.margin` of these, if it was found before."""
+class Competition:
+    """Documents that compete for a capacity.
+
+    Attributes:
+        belief: The belief about the whole pool.
+        capacity: The capacity for the competing documents.
+        left: Ascending positions of the competing documents.
+        known: `Capacity.margin` of these documents, if it was computed before.
+    """
 
     belief: Belief
     capacity: Capacity
@@ -293,14 +335,19 @@ class Contest:
     def _competing(self) -> Belief:
         return self.belief if len(self.left) == len(self.belief.mean) else self.belief.of(self.left)
 
-    def under(self, belief: Belief) -> Contest:
-        """The contest under another belief. Where its means are the same array, margins stay as they are."""
-        return Contest(belief, self.capacity, self.left, self._divided if belief.mean is self.belief.mean else None)
+    def replace_belief(self, belief: Belief) -> Competition:
+        """Return the contest under another belief.
+
+        If both beliefs share the array of means, the margins are reused.
+        """
+        return Competition(belief, self.capacity, self.left, self._divided if belief.mean is self.belief.mean else None)
 
     @cached_property
     def margins(self) -> tuple[Belief, NDArray[np.bool_]]:
-        """The belief about the competing documents, with margins to the boundary in place of means, and the mask of the
-        incumbents."""
+        """The belief about the competing documents, and the mask of the incumbents.
+
+        The belief has margins to the boundary in place of means.
+        """
         belief = self._competing
         if self.capacity.holds_all(len(self.left)):
             return belief, np.ones_like(belief.scored)
@@ -311,15 +358,18 @@ class Contest:
         return Belief(margin, belief.std, belief.scored), incumbents
 
     def choice(self, rule: Acquisition) -> Choice:
-        """The next document by a rule, at its position in the contest's beliefs."""
+        """Return the next document by a rule, as a position in the belief of the contest."""
         contested, incumbents = self.margins
         choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
         rival = None if choice.rival is None else int(self.left[choice.rival])
         return Choice(int(self.left[choice.document]), rival, choice.value)
 
-    def likeliest(self, rule: Acquisition, n: int) -> NDArray[np.bool_]:
-        """(N,) mask of n documents that the rule is likely to choose soon, the two next to the boundary, and all scored
-        ones."""
+    def round_candidates(self, rule: Acquisition, n: int) -> NDArray[np.bool_]:
+        """Return the (N,) mask of documents that a round may need.
+
+        It has n documents that the rule is likely to choose soon, the two documents next to the boundary, and all
+        scored ones.
+        """
         contested, incumbents = self.margins
         likely = self.belief.scored.copy()
         likely[self.left[rule.shortlist(contested, incumbents, n)]] = True
@@ -327,66 +377,82 @@ class Contest:
         likely[self.left[np.where(incumbents, -np.inf, contested.mean).argmax()]] = True
         return likely
 
-    def narrowed(self, mask: NDArray[np.bool_]) -> Contest:
-        """The contest among some of the documents, with all others decided."""
+    def narrow(self, mask: NDArray[np.bool_]) -> Competition:
+        """Return the contest among the documents of a mask, with all others decided."""
         documents = np.flatnonzero(mask)
         of_left = mask[self.left]
         left = np.searchsorted(documents, self.left[of_left])
-        return Contest(self.belief.of(documents), self.capacity.narrowed(of_left, self.margins[1]), left)
+        return Competition(self.belief.of(documents), self.capacity.narrow(of_left, self.margins[1]), left)
 
 
 def choose_round(
-    contest: Contest,
+    competition: Competition,
     posterior: Posterior,
     rule: Acquisition,
     n: int,
-    view: Callable[[Believed, NDArray[np.intp]], Belief] = lambda beliefs, documents: beliefs.belief(),
+    view: Callable[[BeliefSource, NDArray[np.intp]], Belief] = lambda beliefs, documents: beliefs.belief(),
 ) -> list[Choice]:
-    """The next n documents. For n > 1 by kriging believer: each as if those before it had scored their posterior mean.
+    """Choose the next n documents, for n > 1 by kriging believer.
 
-    Only the most contested documents are considered, as updating the others would take most of the time. If fewer than
-    n of them are unscored, fewer are chosen. view: turns a posterior's belief about these documents into the contest's.
+    Each document is chosen as if those before it had scored their posterior mean. Only the most contested documents are
+    considered, because updating the others would take most of the time. If fewer than n of them are unscored, fewer are
+    chosen.
+
+    Args:
+        contest: The documents that compete.
+        posterior: The posterior over the pool.
+        rule: The acquisition rule.
+        n: The number of documents.
+        view: Turns a posterior's belief about some documents into the contest's.
     """
     if n == 1:
-        return [contest.choice(rule)]
-    few = contest.likeliest(rule, max(n, min(CONTESTED * n, MOST_CONTESTED)))
+        return [competition.choice(rule)]
+    few = competition.round_candidates(rule, max(n, min(CONTESTED * n, MOST_CONTESTED)))
     documents = np.flatnonzero(few)
-    fantasy = posterior.among(documents, n)
-    narrowed = contest.narrowed(few)
+    fantasy = posterior.subset(documents, n)
+    narrowed = competition.narrow(few)
     chosen: list[Choice] = []
     while True:
         choice = narrowed.choice(rule)
         if choice.value is None:  # no rule applied, and fantasies would not change that
-            likely = contest.left[rule.shortlist(*contest.margins, n)]
+            likely = competition.left[rule.shortlist(*competition.margins, n)]
             return [Choice(document, None, None) for document in likely.tolist()]
         rival = None if choice.rival is None else int(documents[choice.rival])
         chosen.append(Choice(int(documents[choice.document]), rival, choice.value))
         if len(chosen) == n:
             return chosen
         fantasy.fantasise(choice.document)
-        narrowed = narrowed.under(view(fantasy, documents))
+        narrowed = narrowed.replace_belief(view(fantasy, documents))
         if narrowed.margins[0].scored.all():
             return chosen
 
 
-FIRST = 2  # the documents at ranks 0 and k, which no score decides
-HEADS = 3  # rounds, up to which the first one takes the head of the list (docs/results.md)
-LISTED = 2 / 3  # of the head, from the list; the others are the best by words
+FIRST = 2  # documents of the first round: those at ranks 0 and k, which are chosen without scores
+HEADS = 3  # with this many rounds or fewer, the first takes the head of the list (docs/results.md)
+LISTED = 2 / 3  # share of the head that comes from the list; the rest are the best by BM25
 
 
-def growing(known: int, left: int, budget: int) -> int:
-    """The size of the next round, after `known` scores and with `left` of `budget` calls remaining.
+def growing_round_size(known: int, left: int, budget: int) -> int:
+    """Return the size of the next round of a session whose rounds grow.
 
-    It is one more than a quarter of the known scores, at most 2 + sqrt(budget / 2). Rounds are small while each score
-    changes much. The last two are about equal. 10 calls make five rounds of 2; 50 make rounds of 2, 2, 2, 3, 4, 5, 6,
-    7, 7, 6 and 6.
+    It is one more than a quarter of the known scores, and at most 2 + sqrt(budget / 2). Rounds are small while each
+    score changes much. The last two are about equal. 10 calls make five rounds of 2; 50 make rounds of 2, 2, 2, 3, 4,
+    5, 6, 7, 7, 6 and 6.
+
+    Args:
+        known: The number of known scores.
+        left: The number of calls that remain.
+        budget: The number of calls in all.
     """
     size = min(max(1 + -(-known // 4), FIRST), 2 + isqrt(budget // 2))
     return size if left >= 2 * size else left if left <= size else -(-left // 2)
 
 
 def head(pool: Pool, documents: NDArray[np.intp], n: int) -> NDArray[np.intp]:
-    """n of these ascending positions: the first ones and, where BM25 is known, the best by it of the others."""
+    """Return n of these ascending positions: the first ones, and the best of the rest by BM25.
+
+    Without BM25, all of them are the first ones.
+    """
     words = pool.features.get("bm25")
     if words is None or n == 1:
         return documents[:n]
@@ -398,7 +464,13 @@ def head(pool: Pool, documents: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     return np.concatenate([first, best, rest[~np.isin(rest, best)]])[:n]
 
 
-def equal(rounds: int, done: int, left: int, full: int = 1) -> int:
-    """Return the size of the next of `rounds` rounds, after `done` rounds and with `left` calls remaining. It is a
-    multiple of `full`, unless fewer calls are left."""
+def equal_round_size(rounds: int, done: int, left: int, full: int = 1) -> int:
+    """Return the size of the next of `rounds` rounds.
+
+    Args:
+        rounds: The number of rounds in all.
+        done: The number of rounds so far.
+        left: The number of calls that remain.
+        full: The size is a multiple of this, unless fewer calls remain.
+    """
     return min(left, -(-left // (max(1, rounds - done) * full)) * full)

@@ -1,4 +1,4 @@
-"""The state that every session keeps, and the session that scores everything."""
+"""Keep the state that every session has, and define the session that scores everything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.acquisition import Choice
-from boundarymorph.selection.belief import Belief, first_of_each, shared
+from boundarymorph.selection.belief import Belief, first_of_each, share_scores
 from boundarymorph.selection.outlook import ENOUGH, Outlook
 from boundarymorph.selection.pool import Pool
 
@@ -29,7 +29,15 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One call: the document and its rival, the value of the rule, the round, and the score."""
+    """One call.
+
+    Attributes:
+        document: The position of the document.
+        rival: The other document of the contested pair, if any.
+        value: The optimum of the acquisition rule, if it applied.
+        round: The number of the round, from 1.
+        score: The score, in [0, 1].
+    """
 
     document: int
     rival: int | None
@@ -40,11 +48,16 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """The chosen set, most relevant first. All arrays have the length of the set.
+    """The chosen set, most relevant first, or by value if there are boosts.
 
-    documents: positions in the pool; relevance: score or posterior mean, clipped to [0, 1]; std: posterior standard
-    deviation, 0 where scored; scored: whether the cross-encoder was asked; value: relevance times the boosts, by which
-    the set is then ordered, None without boosts.
+    All arrays have the length of the set.
+
+    Attributes:
+        documents: Positions in the pool.
+        relevance: The score or posterior mean, clipped to [0, 1].
+        std: The posterior standard deviation, 0 where scored.
+        scored: Whether the cross-encoder scored the document.
+        value: The relevance times the boosts, by which the set is ordered; None without boosts.
     """
 
     documents: NDArray[np.intp]
@@ -54,23 +67,24 @@ class Selection:
     value: NDArray[np.float64] | None = None
 
     def at(self, places: NDArray[np.intp]) -> Selection:
-        """Return the documents at these places of the set, in their order."""
+        """Return the documents at these places of the set, in the order of the places."""
         value = None if self.value is None else self.value[places]
         return Selection(self.documents[places], self.relevance[places], self.std[places], self.scored[places], value)
 
 
 class BaseSession(ABC):
-    """A session over a pool. Subclasses choose the documents to ask for, and hold the belief.
+    """A session over a pool; subclasses choose the documents to ask for and hold the belief.
 
-    while (documents := session.ask(n)).size:
-        session.tell(documents, scores_of(documents))
-    session.selection()
+    Example:
+        while (documents := session.ask(n)).size:
+            session.tell(documents, scores_of(documents))
+        session.selection()
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.texts: NDArray[np.intp] | None = None
-        self.scored = np.zeros(len(pool), dtype=np.bool_)  # with the copies of what was scored
+        self.scored = np.zeros(len(pool), dtype=np.bool_)  # scored documents and their copies
         self.history: list[Observation] = []
         self.rounds = 0
         self._asked: dict[int, Choice] = {}
@@ -85,17 +99,17 @@ class BaseSession(ABC):
     @property
     @abstractmethod
     def belief(self) -> Belief:
-        """About the scores of all documents, with the scores of copies."""
+        """The belief about the scores of all documents, with the scores of copies."""
 
     @property
     @abstractmethod
     def stop_reason(self) -> StopReason | None:
-        """Why `ask` returns nothing, or None while there is something to ask."""
+        """Why `ask` returns nothing; None while there is something to ask."""
 
     def ask(self, n: int = 1) -> NDArray[np.intp]:
-        """Positions of the next documents to score, at most n and never more than the budget has left.
+        """Return at most n positions of documents to score next, within the remaining budget.
 
-        Forgets the last `ask`, so a round that failed can be asked again.
+        It replaces the last `ask`, so a round that failed can be asked again.
         """
         if n < 1:
             raise InvalidInput(f"a round of {n} documents; it must be 1 or more")
@@ -104,34 +118,49 @@ class BaseSession(ABC):
     @property
     @abstractmethod
     def budget_covers_pool(self) -> bool:
-        """Whether the budget pays for every missing score and every score is wanted. The order of calls then matters
-        only if the session is cut short."""
+        """Whether the budget pays for every missing score and every score is wanted.
+
+        The order of calls then matters only if the session is cut short.
+        """
 
     @abstractmethod
     def selection(self) -> Selection:
-        """The best documents that fit, under the present posterior. May be called at any time."""
+        """Return the best documents that fit, under the present posterior, at any time."""
 
     @abstractmethod
     def ranking(self) -> Selection:
-        """All documents that were not given up, under the present posterior. May be called at any time."""
+        """Return all documents that were not given up, under the present posterior, at any time."""
 
     @abstractmethod
     def outlook(self, enough: float = ENOUGH) -> Outlook:
-        """The expected loss, the expected gain of further calls, the expected recall, and whether there is an answer.
-        enough: the score of a document that answers the query."""
+        """Return the expected loss, the expected gain of further calls, recall and answerability.
+
+        Args:
+            enough: The least score of a document that answers the query.
+        """
 
     def proposals(self, n: int) -> Selection:
-        """Return at most n documents to read next, the most likely first, each with its probability of relevance. The
-        selection is empty once the target is reached."""
+        """Return at most n documents to read next, the most likely first.
+
+        Their relevance is their probability of being relevant. The selection is empty once the target is reached.
+        """
         return ranked(self.open[:0], self.belief)
 
     @abstractmethod
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
-        """As `ask`, for the next of `rounds` in all, or the next of rounds that grow; at most `most` documents. full:
-        documents that cost what one costs."""
+        """Return the documents of the next round, as `ask` does.
+
+        Args:
+            rounds: The number of rounds in all; None for rounds that grow.
+            most: The most documents to return.
+            full: The number of documents that cost as much as one.
+        """
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
-        """At most n unscored documents that are likely to be asked soon, most likely first. Changes nothing."""
+        """Return at most n unscored documents that are likely to be asked soon, likeliest first.
+
+        This changes nothing.
+        """
         return self.open[:n]
 
     def _name(self, choices: Sequence[Choice]) -> NDArray[np.intp]:
@@ -140,7 +169,11 @@ class BaseSession(ABC):
         return self.asked
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
-        """Give the scores in [0, 1] of some or all documents of the last `ask`. InvalidInput changes nothing."""
+        """Pass the scores in [0, 1] of some or all documents of the last `ask`.
+
+        Raises:
+            InvalidInput: If a score is outside [0, 1] or its document was not asked; nothing changes then.
+        """
         given = scores_of_asked(documents, scores, self._asked.keys())
         if not given:
             return
@@ -151,8 +184,13 @@ class BaseSession(ABC):
         self._observe(given)
 
     def leave_unscored(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        """Mark documents of the last `ask` that the scorer failed on. Each counts as a call. They are not asked again
-        and may still be selected. InvalidInput changes nothing."""
+        """Mark documents of the last `ask` on which the scorer failed.
+
+        Each counts as a call. They are not asked again and may still be selected.
+
+        Raises:
+            InvalidInput: If a document was not asked; nothing changes then.
+        """
         positions = {int(document) for document in documents}
         if not positions <= self._asked.keys():
             raise InvalidInput("only documents that the last ask named can be left unscored")
@@ -162,8 +200,13 @@ class BaseSession(ABC):
         self._refresh()
 
     def give_up(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        """Leave documents out from now on, such as deleted ones. They are neither asked nor selected, and cost nothing.
-        Their scores remain evidence. InvalidInput changes nothing."""
+        """Leave documents out from now on, such as deleted ones.
+
+        They are neither asked nor selected, and cost nothing. Their scores remain evidence.
+
+        Raises:
+            InvalidInput: If a position is not in the pool; nothing changes then.
+        """
         positions = np.asarray(documents, dtype=np.intp)
         if ((positions < 0) | (positions >= len(self.pool))).any():
             raise InvalidInput(f"the pool has {len(self.pool)} documents; give up positions from 0 to one less")
@@ -175,8 +218,13 @@ class BaseSession(ABC):
         self._refresh()
 
     def same_texts(self, texts: NDArray[np.intp]) -> None:
-        """Declare copies. texts: (N,) numbers from 0 to N - 1, equal for documents of the same text. They share one
-        score, and at most one of them is asked. Pending copies are dropped from the last `ask`."""
+        """Declare copies, which share one score, so that at most one of them is asked.
+
+        Pending copies are dropped from the last `ask`.
+
+        Args:
+            texts: (N,) numbers from 0 to N - 1, equal for documents of the same text.
+        """
         self.texts = texts
         self._mark(np.flatnonzero(self.scored))
         self._refresh()
@@ -191,21 +239,21 @@ class BaseSession(ABC):
 
     @abstractmethod
     def _choices(self, n: int) -> list[Choice]:
-        """At most n documents to score next. At least one can be asked."""
+        """Return at most n documents to score next; at least one can be asked."""
 
     def _mark(self, documents: Sequence[int] | NDArray[np.intp]) -> None:
-        """Mark these documents, and those of the same texts, as scored."""
+        """Mark these documents, and others with the same texts, as scored."""
         self.scored[documents] = True
         if self.texts is not None:
             self.scored = np.isin(self.texts, self.texts[self.scored])
 
     @abstractmethod
     def _observe(self, scores: Mapping[int, float]) -> None:
-        """Condition on these scores, by document."""
+        """Condition on scores, by document."""
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Make anew what follows from scores, texts and documents that are left."""
+        """Recompute the values that follow from scores, texts and the documents that are left."""
 
     @property
     def _unscored(self) -> NDArray[np.intp]:
@@ -219,7 +267,7 @@ class BaseSession(ABC):
         return self._unscored if self.texts is None else first_of_each(self._unscored, self.texts)
 
     def _hopeless(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Mask of these documents: whether the scorer failed on their text."""
+        """Return the mask of these documents on whose text the scorer failed."""
         unanswered = np.array(list(self._unanswered), dtype=np.intp)
         if self.texts is None:
             return np.isin(documents, unanswered)
@@ -227,7 +275,7 @@ class BaseSession(ABC):
 
 
 def ranked(documents: NDArray[np.intp], belief: Belief, values: NDArray[np.float64] | None = None) -> Selection:
-    """The selection of these ascending positions, by (N,) values or, without any, by relevance."""
+    """Return the selection of these ascending positions, by (N,) values or else by relevance."""
     by = belief.mean if values is None else values
     documents = documents[np.argsort(-by[documents], kind="stable")]
     belief, value = belief.of(documents), None if values is None else values[documents]
@@ -237,8 +285,11 @@ def ranked(documents: NDArray[np.intp], belief: Belief, values: NDArray[np.float
 def scores_of_asked(
     documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64], asked: Set[int]
 ) -> dict[int, float]:
-    """Scores by document, in the given order. Raises InvalidInput for one outside of [0, 1], or of a document that was
-    not asked."""
+    """Return the scores by document, in the given order.
+
+    Raises:
+        InvalidInput: For a score outside [0, 1], and for a document that was not asked.
+    """
     values = np.asarray(scores, dtype=np.float64)
     positions = [int(document) for document in documents]
     if values.shape != (len(positions),):
@@ -250,21 +301,34 @@ def scores_of_asked(
 
 
 def refuse_impossible(scores: NDArray[np.float64]) -> None:
-    """Raises InvalidInput unless all lie in [0, 1]."""
+    """Check that all scores lie in [0, 1].
+
+    Raises:
+        InvalidInput: If one of them does not.
+    """
     if not ((scores >= 0) & (scores <= 1)).all():
         raise InvalidInput("a score lies outside [0, 1]; apply a sigmoid to logits first")
 
 
-UNKNOWN = -1.0  # relevance of unscored documents, which puts them last
+UNKNOWN = -1.0  # the relevance of unscored documents, so that they come last
 
 
 class ExhaustiveSession(BaseSession):
-    """Asks for all documents in their order, and ranks them by their scores. It reads no vectors: see `Pool.listed`."""
+    """A session that asks for all documents in their order, and ranks them by their scores.
+
+    It reads no vectors: see `Pool.listed`.
+    """
 
     def __init__(
         self, pool: Pool, known: Mapping[int, float] | None = None, boosts: NDArray[np.float64] | None = None
     ) -> None:
-        """known: scores of some documents (positions) that cost nothing; boosts: (N,), as of `boost.Boosted`."""
+        """Start a session.
+
+        Args:
+            pool: The N candidates.
+            known: Scores by position that cost nothing.
+            boosts: (N,) boosts, as in `boost.BoostedBoundary`.
+        """
         super().__init__(pool)
         self._boosts = boosts
         self._scores: dict[int, float] = {}
@@ -281,14 +345,17 @@ class ExhaustiveSession(BaseSession):
         documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         count = len(self.pool)
         belief = Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values)
-        return belief if self.texts is None else shared(belief, self.texts)
+        return belief if self.texts is None else share_scores(belief, self.texts)
 
     def outlook(self, enough: float = ENOUGH) -> Outlook:
-        """The loss is 0 once everything is scored, and 1 before."""
+        """Return a loss of 0 once everything is scored, and of 1 before."""
         return Outlook(float(bool(self._unscored.size)), {})
 
     def ranking(self) -> Selection:
-        """Scored documents by score, or by value, ties in the order of the pool; then unscored ones."""
+        """Return scored documents by score or value, then unscored ones.
+
+        Ties go by the order of the pool.
+        """
         belief, boosts = self.belief, self._boosts
         return ranked(
             np.setdiff1d(self._left, self._unscored), belief, None if boosts is None else boosts * belief.mean
@@ -297,7 +364,7 @@ class ExhaustiveSession(BaseSession):
     selection = ranking
 
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
-        """All that is left, in one round."""
+        """Return all documents that are left, in one round."""
         return self.ask(len(self.pool) if most is None else most)
 
     def _choices(self, n: int) -> list[Choice]:

@@ -1,4 +1,4 @@
-"""Boosts: the value of a document is its relevance times a positive number."""
+"""Multiply the relevance of each document by a positive number, its boost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from boundarymorph.selection.state import Reading, State
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Boosted:
-    """A boundary at which documents compete by their values. A threshold is still one of relevance.
+class BoostedBoundary:
+    """A boundary at which documents compete by their values.
+
+    A threshold still applies to relevance.
 
     Attributes:
-        within: The boundary, of relevance.
+        within: The boundary for relevance.
         boosts: (N,) positive numbers.
-        shown: Turns the session's relevance into that of the answer, which is boosted, if they differ.
+        shown: Maps the session's relevance to the answer's, which is boosted; None if they are equal.
     """
 
     within: Boundary
@@ -37,17 +39,17 @@ class Boosted:
 class BoostedState(State):
     """A state whose documents compete by values instead of scores.
 
-    A boost scales a belief: mean, standard deviation and outcomes of b x are b times those of x. If relevance is an
-    increasing function of the score, the belief is moved to its scale first: its mean is the function of the mean, and
-    its standard deviation half of what the function rises from one deviation below the mean to one above. Values
-    compete as shares of the largest boost, so that they are from 0 to 1, as scores are.
+    A boost scales a belief: mean, standard deviation and outcomes of b x are b times the ones of x. If relevance is an
+    increasing function of the score, the belief is moved to its scale first: the mean becomes the function of the mean,
+    and the standard deviation half of the function's rise from one deviation below the mean to one above. Values
+    compete as shares of the largest boost, so that they lie between 0 and 1, as scores do.
     """
 
     boosts: NDArray[np.float64]
     shown: Reading | None
 
     def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
-        belief, shares = self.shared(belief, documents), self._shares[documents]
+        belief, shares = self.share_scores(belief, documents), self._shares[documents]
         mean, std = belief.mean, belief.std
         for reading in filter(None, (self.reading, self.shown)):
             low, mean, high = reading(mean - std), reading(mean), reading(mean + std)

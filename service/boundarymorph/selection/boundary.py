@@ -1,4 +1,4 @@
-"""Boundaries: which documents compete for the set, which are in it, and what it is expected to miss.
+"""Define boundaries: which documents compete for the set, belong to it, and may be missed.
 
 A boundary is a wish and never changes. Which rule asks next depends on the scores so far, so a boundary divides each
 state of a session anew: a `Division` has the contest, the rule, the expected loss and the chosen documents.
@@ -15,15 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.selection.acquisition import Acquisition, Contest, MostDoubtful, MostLikely, UpperConfidenceBound
+from boundarymorph.selection.acquisition import Acquisition, Competition, MostDoubtful, MostLikely, UpperConfidenceBound
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.capacity import LIKELY, Capacity, LikelyCapacity, Limit
 from boundarymorph.selection.methods import Config
-from boundarymorph.selection.outlook import Recall, Search, expected_f1, gains_of_a_set, gains_of_doubt, with_caution
-from boundarymorph.selection.posterior import Believed
+from boundarymorph.selection.outlook import (
+    Recall,
+    Search,
+    cautious_loss_of_a_set,
+    expected_f1,
+    gains_of_a_set,
+    gains_of_doubt,
+)
+from boundarymorph.selection.posterior import BeliefSource
 from boundarymorph.selection.state import State
 
-BEST_FIRST = UpperConfidenceBound(0.0)  # for the order: score the best unscored document next (docs/results.md)
+BEST_FIRST = UpperConfidenceBound(0.0)  # for the order, score the best unscored document next (docs/results.md)
 Finish: TypeAlias = Callable[
     [Capacity, NDArray[np.bool_], NDArray[np.floating], NDArray[np.intp], NDArray[np.float64]], NDArray[np.bool_]
 ]
@@ -33,59 +40,65 @@ class Boundary(Protocol):
     """A wish for a set."""
 
     def division(self, state: State) -> Division:
-        """What it means for the documents as they are known now."""
+        """Return the division of a state by this boundary."""
 
 
-def as_chosen(
+def keep_chosen(
     capacity: Capacity,
     chosen: NDArray[np.bool_],
     vectors: NDArray[np.floating],
     documents: NDArray[np.intp],
     relevance: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Leave the chosen documents as they are."""
+    """Return the chosen documents unchanged."""
     return chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Best:
+class BestBoundary:
     """The best documents that fit.
 
     Attributes:
-        limit: How many documents fit.
-        method: Its acquisition rule asks, and its worth chooses.
+        limit: The limit on the set.
+        method: The method whose acquisition rule asks, and whose worth chooses.
         negligible: Documents with less than this share of the best document's expected relevance are left out.
-        finish: Turns the (n,) mask of the chosen among n documents into that of the returned ones, given the capacity,
-            the (N, d) vectors of the pool, the n positions and their (n,) relevance.
+        finish: Maps the (n,) mask of the chosen among n documents to the mask of the returned ones. Its arguments are
+            the capacity, that mask, the (N, d) vectors of the pool, the n positions and their (n,) relevance.
     """
 
     limit: Limit
     method: Config
     negligible: float = 0.0
-    finish: Finish = as_chosen
+    finish: Finish = keep_chosen
 
     def division(self, state: State) -> Division:
         return Division(self, state)
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
-    """The best documents, and their order: if all of them fit, calls go to it."""
+class OrderBoundary:
+    """The best documents, and their order: if all of them fit, calls are spent on the order."""
 
-    within: Best
+    within: BestBoundary
 
     def division(self, state: State) -> Division:
-        of_set = WholeOrder(self.within, state)
-        fit = state.left.size and of_set.capacity.holds_all(len(state.left))
-        return OfOrder(self.within, state) if fit else of_set
+        division = SetAndOrderDivision(self.within, state)
+        fit = state.left.size and division.capacity.holds_all(len(state.left))
+        return OrderDivision(self.within, state) if fit else division
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
-    """Of the best documents those that are more likely than not to score at least `least`. If more of them are likely
-    than fit, the boundary is that of the best; else calls go to the documents in doubt. Raises InvalidInput."""
+class ThresholdBoundary:
+    """The best documents, without those that are unlikely to score at least `least`.
 
-    within: Best
+    A document is likely if it reaches `least` with a probability above one half. If more likely documents exist than
+    fit, the boundary is the one of `within`. Otherwise calls are spent on the documents in doubt.
+
+    Raises:
+        InvalidInput: If `least` is outside [0, 1].
+    """
+
+    within: BestBoundary
     least: float
 
     def __post_init__(self) -> None:
@@ -93,35 +106,42 @@ class Threshold:
             raise InvalidInput(f"min_relevance is {self.least}; it is from 0 to 1")
 
     def division(self, state: State) -> Division:
-        above = Above(self.within, state, self.least)
+        above = ThresholdDivision(self.within, state, self.least)
         fit = above.capacity.holds(state.mask(above.candidates)[state.left])
-        return InDoubt(self.within, state, self.least, above.reaching) if fit else above
+        return DoubtDivision(self.within, state, self.least, above.reaching) if fit else above
 
 
 @dataclass(frozen=True, slots=True)
-class Find:
-    """This share, above 0 and up to 1, of all documents that score at least `least`. Calls go to the most likely. The
-    set has scored documents only."""
+class SearchBoundary:
+    """A share of all documents that score at least `least`.
 
-    within: Best
+    Calls are spent on the most likely documents. The set has scored documents only.
+
+    Attributes:
+        within: The limit, method and finish of the set.
+        least: The least score of a document to find.
+        share: The share to find, above 0 and at most 1.
+    """
+
+    within: BestBoundary
     least: float
     share: float
 
     def division(self, state: State) -> Division:
-        return Searched(self.within, state, self.least, self.share)
+        return SearchDivision(self.within, state, self.least, self.share)
 
 
 class Division:
     """A state of a session, divided into the best documents that fit and all others."""
 
-    of_order: ClassVar[bool] = False  # whether calls are spent on the order, because every document fits
-    wants_all: ClassVar[bool] = False  # whether every score is of use
+    spends_on_order: ClassVar[bool] = False  # whether calls are spent on the order, because every document fits
+    wants_all: ClassVar[bool] = False  # whether every score is useful
     found: float = 0.0  # the probability that the target is reached
 
-    def __init__(self, boundary: Best, state: State) -> None:
+    def __init__(self, boundary: BestBoundary, state: State) -> None:
         self._boundary, self._state = boundary, state
         texts = np.arange(len(state.pool)) if state.texts is None else state.texts
-        self.capacity = boundary.limit.at(state.mask(state.left), texts)  # of the documents that are left
+        self.capacity = boundary.limit.at(state.mask(state.left), texts)  # for the documents that are left
 
     @property
     def decided(self) -> bool:
@@ -133,16 +153,16 @@ class Division:
         return self._boundary.method.acquisition
 
     @cached_property
-    def contest(self) -> Contest:
-        """What competes, as the rule sees it."""
-        return Contest(self._state.belief, self.capacity, self._state.left)
+    def competition(self) -> Competition:
+        """The documents that compete, as the rule sees them."""
+        return Competition(self._state.belief, self.capacity, self._state.left)
 
-    def view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
-        """The belief about these documents that the rule sees."""
+    def view(self, beliefs: BeliefSource, documents: NDArray[np.intp]) -> Belief:
+        """Return the belief about these documents that the rule sees."""
         return self._state.valued(beliefs.belief(), documents)
 
     def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """As `State.values`."""
+        """Return the values of `State.values`."""
         return self._state.values(relevance)
 
     @property
@@ -151,12 +171,18 @@ class Division:
         return self._state.left
 
     def loss(self) -> float:
-        """The expected loss of the set, as a share of the relevance of the set that all scores would give."""
+        """Return the expected loss of the set, a share of the best set's relevance.
+
+        The best set is the one that all scores would give.
+        """
         nothing_open = self.decided or self._state.scored[self._state.left].all()
         return 0.0 if nothing_open else self._loss()
 
     def _loss(self) -> float:
-        """Documents are taken as independent (`Beliefs.prospects`, `Capacity.best`)."""
+        """Return the expected loss, taking documents as independent.
+
+        See `Beliefs.prospects` and `Capacity.best`.
+        """
         shares, scores = self._state.outcomes(lost=True)
         best = self.capacity.best(shares[:, self._state.present], scores[:, self._state.present])
         inside = self._inside(self.candidates)
@@ -164,55 +190,58 @@ class Division:
         return max(0.0, 1.0 - chosen / best) if best > 0 else 0.0
 
     def cautious_loss(self) -> float:
-        """The expected loss `with_caution`; the expected loss itself where the boundary is not that of a full set."""
+        """Return the expected loss plus three of its standard deviations.
+
+        It is the expected loss itself at boundaries other than a full set's.
+        """
         loss, left = self.loss(), self._state.present
         if self.decided:
             return loss
         shares, scores = self._state.outcomes(lost=True)
-        return with_caution(shares[:, left], scores[:, left], self._state.scored[left], self.capacity, loss)
+        return cautious_loss_of_a_set(shares[:, left], scores[:, left], self._state.scored[left], self.capacity, loss)
 
     def gains(self, loss: float) -> NDArray[np.float64]:
-        """The expected gains of 1, 2, ... further calls."""
+        """Return the expected gains of 1, 2, ... further calls."""
         (shares, scores), left = self._state.outcomes(), self._state.present
         return gains_of_a_set(shares[:, left], scores[:, left], self._state.scored[left], self.capacity, loss)
 
     def recall(self) -> Recall | None:
-        """The expected recall of documents that reach a threshold, if there is one."""
+        """Return the expected recall of documents that reach a threshold; None without a threshold."""
         return None
 
     def chosen(self) -> NDArray[np.intp]:
-        """Ascending positions of the documents to return."""
+        """Return the ascending positions of the documents to return."""
         means = np.maximum(self._state.reported.mean[self.candidates], 0.0)
         documents: NDArray[np.intp] = self.candidates[means >= self._boundary.negligible * means.max(initial=0.0)]
         if not documents.size:
             return documents
         inside, relevance = self._state.mask(self._inside(documents))[documents], self._state.deciding.mean[documents]
-        capacity = self._among(documents)
+        capacity = self._capacity_of(documents)
         inside = self._boundary.finish(capacity, inside, self._state.pool.embeddings, documents, relevance)
         return documents[capacity.with_others(inside, relevance)]
 
-    def _among(self, documents: NDArray[np.intp]) -> Capacity:
-        return self.capacity.among(self._state.mask(documents)[self._state.left])
+    def _capacity_of(self, documents: NDArray[np.intp]) -> Capacity:
+        return self.capacity.subset(self._state.mask(documents)[self._state.left])
 
     def _inside(self, documents: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Ascending positions of the best of these documents that fit."""
+        """Return the ascending positions of the best of these documents that fit."""
         if not documents.size:
             return documents
-        capacity = self._among(documents)
+        capacity = self._capacity_of(documents)
         inside = capacity.margin(self._state.deciding.mean[documents])[1]
         return documents[capacity.fill(self._state.worth(self._boundary.method, documents, inside))]
 
 
-class WholeOrder(Division):
-    """As `Division`, where every score is of use for the order."""
+class SetAndOrderDivision(Division):
+    """A division in which every score is useful for the order."""
 
     wants_all = True
 
 
-class OfOrder(WholeOrder):
-    """All documents fit, and calls are spent on their order."""
+class OrderDivision(SetAndOrderDivision):
+    """A division in which all documents fit, and calls are spent on their order."""
 
-    of_order = True
+    spends_on_order = True
     decided = False
     rule = BEST_FIRST
 
@@ -223,13 +252,13 @@ class OfOrder(WholeOrder):
         return 0.0
 
 
-class Above(Division):
-    """As `Division`, of the documents that are likely to reach a threshold, of which more are likely than fit."""
+class ThresholdDivision(Division):
+    """A division by a threshold that more documents are likely to reach than fit."""
 
-    def __init__(self, boundary: Best, state: State, least: float, reaching: Belief | None = None) -> None:
+    def __init__(self, boundary: BestBoundary, state: State, least: float, reaching: Belief | None = None) -> None:
         super().__init__(boundary, state)
         self._least = least
-        self.reaching = state.shared(state.beliefs.reaching(least)) if reaching is None else reaching
+        self.reaching = state.share_scores(state.beliefs.reaching(least)) if reaching is None else reaching
 
     @property
     def decided(self) -> bool:
@@ -247,17 +276,17 @@ class Above(Division):
         return Recall.of(reaching[state.left], state.mask(self.chosen())[state.left])
 
 
-class InDoubt(Above):
-    """All likely documents fit: the threshold is the boundary."""
+class DoubtDivision(ThresholdDivision):
+    """A division in which all likely documents fit, so that the threshold is the boundary."""
 
     rule: ClassVar[Acquisition] = MostDoubtful()
 
     @cached_property
-    def contest(self) -> Contest:
-        return Contest(self.reaching, LikelyCapacity(), self._competing)
+    def competition(self) -> Competition:
+        return Competition(self.reaching, LikelyCapacity(), self._competing)
 
-    def view(self, beliefs: Believed, documents: NDArray[np.intp]) -> Belief:
-        return self._state.shared(beliefs.reaching(self._least), documents)
+    def view(self, beliefs: BeliefSource, documents: NDArray[np.intp]) -> Belief:
+        return self._state.share_scores(beliefs.reaching(self._least), documents)
 
     def _loss(self) -> float:
         return 1.0 - expected_f1(self.reaching.mean[self._competing])
@@ -270,7 +299,10 @@ class InDoubt(Above):
 
     @property
     def _competing(self) -> NDArray[np.intp]:
-        """Positions of the documents in doubt: the best of each group, if some of these are unscored."""
+        """Positions of the documents in doubt.
+
+        These are the best documents of each group, if some of those are unscored, else all that are left.
+        """
         left = self._state.left
         if not self.capacity.by_groups:
             return left
@@ -278,12 +310,12 @@ class InDoubt(Above):
         return best if self._state.mask(best)[self._state.unscored].any() else left
 
 
-class Searched(InDoubt):
+class SearchDivision(DoubtDivision):
     """A search for all documents that reach a threshold, the most likely first."""
 
     rule = MostLikely()
 
-    def __init__(self, boundary: Best, state: State, least: float, share: float) -> None:
+    def __init__(self, boundary: BestBoundary, state: State, least: float, share: float) -> None:
         super().__init__(boundary, state, least)
         reaching = self.reaching.of(state.left)
         found = np.count_nonzero(reaching.mean[reaching.scored] > LIKELY)

@@ -1,4 +1,4 @@
-"""Capacities: which documents fit into the returned set."""
+"""Decide which documents fit into the returned set."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph.errors import InvalidInput
 
 LIKELY = 0.5
-BINS = 4_096  # of densities
-LEAST_WORTH = 1e-6  # of a document under a token limit, which gives each a positive density
+BINS = 4_096  # bins of the histogram of densities
+LEAST_WORTH = 1e-6  # under a token limit, so that each document has a positive density
 
 
 class Limit(ABC):
@@ -20,63 +20,84 @@ class Limit(ABC):
 
     @abstractmethod
     def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
-        """The capacity for the documents of a mask (N,). texts: (N,) numbers, equal for documents of the same text."""
+        """Return the capacity for some documents.
+
+        Args:
+            stay: (N,) mask of the documents.
+            texts: (N,) numbers, equal for documents of the same text.
+        """
 
 
 class Capacity(Limit):
-    """A limit on the set that is returned of N documents."""
+    """A limit on the set that is returned, for N documents."""
 
-    by_groups = False  # whether some documents may be out although the set as a whole has space for them
+    by_groups = False  # whether documents may stay out although the set as a whole has space for them
 
     def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
-        return self.among(stay)
+        return self.subset(stay)
 
     def eligible(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(N,) mask of the documents that nothing but the size of the set keeps out."""
+        """Return the (N,) mask of the documents that only the size of the set may keep out."""
         return np.ones(len(worth), dtype=np.bool_)
 
     def with_others(self, chosen: NDArray[np.bool_], worth: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(N,) mask of the chosen documents and of those that come with them."""
+        """Return the (N,) mask of the chosen documents and of those that come with them."""
         return chosen
 
     @abstractmethod
     def holds_all(self, count: int) -> bool:
-        """Whether all `count` documents fit."""
+        """Return whether all `count` documents fit."""
 
     @abstractmethod
     def holds(self, documents: NDArray[np.bool_]) -> bool:
-        """Whether all documents of a mask (N,) fit."""
+        """Return whether all documents of an (N,) mask fit."""
 
     @abstractmethod
     def nothing_to_decide(self, count: int) -> bool:
-        """Whether all `count` documents fit, or none."""
+        """Return whether all `count` documents fit, or none."""
 
     @abstractmethod
-    def among(self, stay: NDArray[np.bool_]) -> Capacity:
-        """The capacity for the documents of a mask (N,)."""
+    def subset(self, stay: NDArray[np.bool_]) -> Capacity:
+        """Return the capacity for the documents of an (N,) mask."""
 
     @abstractmethod
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
-        """The capacity for the documents of a mask (N,) once all others are decided. Its boundary lies behind those of
-        `taken` (N,) that stay. Packing does not use it."""
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> Capacity:
+        """Return the capacity for some documents once all others are decided.
+
+        Packing does not use it.
+
+        Args:
+            stay: (N,) mask of the documents.
+            taken: (N,) mask of the current set. The new boundary lies behind its documents that stay.
+        """
 
     @abstractmethod
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """(N,) mask of the documents to return."""
+        """Return the (N,) mask of the documents to return."""
 
     @abstractmethod
     def margin(self, worth: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """(N,) margins, by which documents are inside or outside the set, and the (N,) mask of those inside."""
+        """Return margins and the mask of the documents inside the set.
+
+        Returns:
+            (N,) margins, by which documents are inside or outside the set, and the (N,) mask.
+        """
 
     @abstractmethod
     def best(self, shares: NDArray[np.float64], worth: NDArray[np.float64]) -> float:
-        """The expected worth of the best set if all outcomes were known. Documents have (m, N) outcomes with (m, N)
-        probabilities. It is taken as the fractional choice among all outcomes, which is exact for many documents."""
+        """Return the expected worth of the best set if all outcomes were known.
+
+        It is computed as the fractional choice among all outcomes, which is exact for many documents.
+
+        Args:
+            shares: (m, N) probabilities of the outcomes.
+            worth: (m, N) worth of the outcomes.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentCapacity(Capacity):
-    """k documents."""
+    """At most k documents."""
 
     k: int
 
@@ -89,10 +110,10 @@ class DocumentCapacity(Capacity):
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
+    def subset(self, stay: NDArray[np.bool_]) -> DocumentCapacity:
         return self
 
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
         return DocumentCapacity(int(np.count_nonzero(taken & stay)))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -107,10 +128,15 @@ class DocumentCapacity(Capacity):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenCapacity(Capacity):
-    """Documents of `lengths` (N,) tokens, at most `limit` of them together.
+    """Documents with a limit on their tokens.
 
     The returned set is packed by worth over the root of the length. Calls go to the boundary of a set of `count`
-    documents, by default as many as would fit if all had the mean length.
+    documents.
+
+    Attributes:
+        lengths: (N,) tokens.
+        limit: The most tokens of all documents together.
+        count: The size of the set for calls; None for as many as would fit if all had the mean length.
     """
 
     lengths: NDArray[np.float64]
@@ -126,10 +152,10 @@ class TokenCapacity(Capacity):
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count) or bool((self.lengths > self.limit).all())
 
-    def among(self, stay: NDArray[np.bool_]) -> TokenCapacity:
+    def subset(self, stay: NDArray[np.bool_]) -> TokenCapacity:
         return TokenCapacity(self.lengths[stay], self.limit, self._fitting)
 
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> DocumentCapacity:
         return DocumentCapacity(int(np.count_nonzero(taken & stay)))
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -165,10 +191,10 @@ class LikelyCapacity(Capacity):
     def nothing_to_decide(self, count: int) -> bool:
         return self.holds_all(count)
 
-    def among(self, stay: NDArray[np.bool_]) -> LikelyCapacity:
+    def subset(self, stay: NDArray[np.bool_]) -> LikelyCapacity:
         return self
 
-    def narrowed(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> LikelyCapacity:
+    def narrow(self, stay: NDArray[np.bool_], taken: NDArray[np.bool_]) -> LikelyCapacity:
         return self
 
     def fill(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -182,8 +208,18 @@ class LikelyCapacity(Capacity):
 
 
 def capacity_of(*, k: int | None = None, lengths: ArrayLike | None = None, max_tokens: int | None = None) -> Capacity:
-    """A capacity in documents or in tokens. With equal lengths a token limit becomes a number of documents. Raises
-    InvalidInput."""
+    """Return a capacity in documents or in tokens.
+
+    With equal lengths, a token limit becomes a number of documents.
+
+    Args:
+        k: The most documents, if there is no token limit.
+        lengths: (N,) tokens of the documents.
+        max_tokens: The most tokens.
+
+    Raises:
+        InvalidInput: If k is below 1, a length is not positive, or no document fits.
+    """
     if max_tokens is None or lengths is None:
         if k is None or k < 1:
             raise InvalidInput(f"k is {k}; it must be 1 or more documents")
@@ -204,7 +240,14 @@ def _best(
     room: float,
     order: NDArray[np.float64] | None = None,
 ) -> float:
-    """The worth of the first pieces that fit, by a histogram of what orders them, which is the densities by default."""
+    """Return the worth of the first pieces that fit, by a histogram.
+
+    Args:
+        sizes: Sizes of the pieces.
+        densities: Worth of the pieces per unit of size.
+        room: The size that is available.
+        order: The values that order the pieces; by default the densities.
+    """
     order = densities if order is None else order
     largest = float(order.max(initial=0.0))
     if largest == 0:
@@ -213,12 +256,15 @@ def _best(
     filled = np.bincount(bins.ravel(), sizes.ravel(), BINS + 1)
     above = np.cumsum(filled[::-1])[::-1] - filled
     taken = np.divide(np.clip(room - above, 0.0, filled), filled, out=np.zeros_like(filled), where=filled > 0)
-    inside = np.flatnonzero(bins >= np.argmax(taken > 0))  # few of all
+    inside = np.flatnonzero(bins >= np.argmax(taken > 0))  # usually few
     return float((taken[bins.take(inside)] * sizes.take(inside) * densities.take(inside)).sum())
 
 
 def top_k(worth: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
-    """(N,) mask of the k largest values, ties by retrieval rank (paper app. C.3). k >= N takes all."""
+    """Return the (N,) mask of the k largest values, ties by retrieval rank (paper app. C.3).
+
+    If k >= N, all are included.
+    """
     count = len(worth)
     if k >= count:
         return np.ones(count, dtype=np.bool_)

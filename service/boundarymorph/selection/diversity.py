@@ -1,4 +1,4 @@
-"""Sets whose documents have little in common."""
+"""Choose sets whose documents have little in common."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from boundarymorph.selection.capacity import Capacity
 from boundarymorph.selection.process import VonMisesFisher, median_distance
 
-CANDIDATES = 10  # considered for each document of the set, by relevance, and
-MORE_CANDIDATES = 100  # in addition
-LEAST = 1e-9  # relevance and variance, as both need a logarithm
+CANDIDATES = 10  # documents considered for each document of the set, by relevance
+MORE_CANDIDATES = 100  # considered in addition
+LEAST = 1e-9  # lower bound of relevance and variance, because their logarithms are taken
 
 
 @dataclass(frozen=True, slots=True)
-class Diverse:
-    """A `boundary.Finish` that puts diverse documents in the places of the chosen ones.
+class DiverseFinish:
+    """A `boundary.Finish` that replaces the chosen documents by diverse ones.
 
     Attributes:
-        diversity: From 0 to 1, the weight of having little in common against relevance.
+        diversity: The weight of having little in common, against relevance; from 0 to 1.
     """
 
     diversity: float
@@ -36,18 +36,18 @@ class Diverse:
         eligible = np.flatnonzero(capacity.eligible(relevance))
         count = int(np.count_nonzero(chosen))
         mask = np.zeros_like(chosen)
-        mask[eligible[diverse(vectors[documents[eligible]], relevance[eligible], count, self.diversity)]] = True
+        mask[eligible[choose_diverse(vectors[documents[eligible]], relevance[eligible], count, self.diversity)]] = True
         return mask
 
 
-def diverse(
+def choose_diverse(
     vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float
 ) -> NDArray[np.intp]:
-    """Positions of at most `count` of N documents, in the order in which they were chosen.
+    """Return the positions of at most `count` of N documents, in the order of choice.
 
     Each maximises (1 - diversity) log r + diversity log v. r is its relevance; v is its variance conditional on the
-    documents chosen before, in a Gaussian process over the (N, d) unit vectors. At a diversity of one half this is
-    the greedy search for the most probable set of a determinantal point process (Chen, Zhang and Zhou 2018). At 0 only
+    documents chosen before, in a Gaussian process over the (N, d) unit vectors. At a diversity of one half this is the
+    greedy search for the most probable set of a determinantal point process (Chen, Zhang and Zhou 2018). At 0 only
     relevance counts.
     """
     few = np.sort(np.argsort(-relevance, kind="stable")[: CANDIDATES * count + MORE_CANDIDATES])
@@ -62,7 +62,7 @@ def diverse(
         worth[chosen] = -np.inf
         best = int(worth.argmax())
         row = kernel(1.0 - points @ points[best]) - rows[:step, best] @ rows[:step]
-        bound = np.sqrt(left)  # of a correlation, which rounding exceeds where little variance is left
+        bound = np.sqrt(left)  # rounding makes correlations exceed it where little variance is left
         rows[step] = np.clip(row / bound[best], -bound, bound)
         left = np.maximum(left - np.square(rows[step]), LEAST)
         chosen.append(best)

@@ -1,4 +1,4 @@
-"""The methods: the configurations of a session, and those that a request can name."""
+"""Define the configurations of a session, and the methods that a request can name."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RETRIEVAL_BONUS = 0.2
 
 
 class Config(Protocol):
-    """One way of selecting."""
+    """A method of selecting documents."""
 
     @property
     def acquisition(self) -> Acquisition:
-        """Which document to ask next."""
+        """The rule for the next document to ask."""
 
     def posterior(self, pool: Pool, size: int) -> Posterior:
-        """The posterior over a pool before the first of at most `size` scores."""
+        """Return the posterior over a pool before the first of at most `size` scores."""
 
     def worth(
         self,
@@ -41,10 +41,13 @@ class Config(Protocol):
         inside: NDArray[np.bool_],
         scored: NDArray[np.bool_],
     ) -> NDArray[np.float64]:
-        """The (N,) values whose sum the returned set maximises.
+        """Return the (N,) values whose sum the returned set maximises.
 
-        relevance: (N,) expected scores; ranks: (N,) in retrieval, from 0, shared by documents of one retrieval score;
-        inside: (N,) mask of the best that fit, by relevance alone; scored: (N,) mask of documents with a score.
+        Args:
+            relevance: (N,) expected scores.
+            ranks: (N,) ranks in retrieval, from 0, shared by documents of one retrieval score.
+            inside: (N,) mask of the best that fit, by relevance alone.
+            scored: (N,) mask of documents with a score.
         """
 
 
@@ -52,8 +55,12 @@ class Config(Protocol):
 class SelectionConfig:
     """The paper's BoundaryMORPH and its relatives.
 
-    prior: a name in `posterior.PRIORS`; kernel: a name in `process.KERNELS`; bandwidth_pairs: sampled pairs behind the
-    median heuristic, None for all of them; anchored: enter the query as an observation at relevance 1.
+    Attributes:
+        prior: A name in `posterior.PRIORS`.
+        kernel: A name in `process.KERNELS`.
+        bandwidth_pairs: The number of sampled pairs for the median heuristic; None for all pairs.
+        anchored: Whether the query is an observation at relevance 1.
+        acquisition: The rule for the next document.
     """
 
     prior: str = "percentile"
@@ -81,14 +88,21 @@ class SelectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrendConfig:
-    """The trend of the score along the ranking is learned with the field (`trend.py`), on the log-odds scale.
+    """The default method: learn the trend of the score along the ranking with the field.
 
-    The returned set has the largest expected scores. A bonus breaks near ties among unscored documents in favour of the
-    retriever: it adds up to half of `bonus` times the set's mean expected score above rank k, and subtracts as much
-    below. Scored documents get no bonus.
+    The model works on the log-odds scale (`trend.py`). The returned set has the largest expected scores. A bonus breaks
+    near ties among unscored documents in favour of the retriever: it adds up to half of `bonus` times the set's mean
+    expected score above rank k, and subtracts as much below. Scored documents get no bonus.
 
-    weight: prior variance of the trend, relative to the field's variance of 1; 0 is no trend. human,
-    signal_weight, noise, prior: as in `TrendPosterior`.
+    Attributes:
+        kernel: A name in `process.KERNELS`.
+        weight: The prior variance of the trend, relative to the field's variance of 1; 0 for no trend.
+        bonus: The size of the bonus.
+        acquisition: The rule for the next document.
+        human: As in `TrendPosterior`.
+        signal_weight: As in `TrendPosterior`.
+        noise: As in `TrendPosterior`.
+        prior: As in `TrendPosterior`.
     """
 
     kernel: str = "vmf"
@@ -127,10 +141,10 @@ class TrendConfig:
 
 
 PAPER = "boundarymorph"
-HUMAN = "human"  # the name, in evaluations, of the default method where relevance is what people find
+HUMAN = "human"  # the name, in evaluations, of the default method for human relevance
 DEFAULT = "trend"
 Method = Literal["trend", "boundarymorph"]
 METHODS: dict[str, Config] = {DEFAULT: TrendConfig(), PAPER: SelectionConfig()}
-HUMAN_CONFIG = TrendConfig(human=True)  # the default method, where relevance is what people find
-TO_FIND = TrendConfig(noise=0.4)  # the same, where all that is relevant is to be found (docs/results.md)
-BY_WORDS = {DEFAULT}  # those that learn from BM25, if the pool has it
+HUMAN_CONFIG = TrendConfig(human=True)  # the default method for human relevance
+TO_FIND = TrendConfig(noise=0.4)  # the default method for a search with a target (docs/results.md)
+BY_WORDS = {DEFAULT}  # the methods that learn from BM25, if the pool has it

@@ -1,5 +1,4 @@
-"""The pool: the candidates of one query, in retrieval order, with prior means and the features that scores may follow;
-the bytes that a selection takes; and a map of the pool."""
+"""Hold the candidates of one query in retrieval order, with prior means and features."""
 
 from __future__ import annotations
 
@@ -12,22 +11,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from boundarymorph.errors import DuplicateIds, InvalidEmbeddings, InvalidInput
 
-COMPLETE = ("bm25", "similarity")  # features that must not be missing for single documents
-COLUMNS = 256  # float32 products summed as float32 before they go into a float64 sum
+COMPLETE = ("bm25", "similarity")  # features that need a value for every document
+COLUMNS = 256  # float32 products summed in float32 before they are added to a float64 sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
     """N candidates C of one query q, best retrieval score first (paper sec. 2, "Setup").
 
-    Build one with `Pool.of`, which checks, normalises and orders; the constructor takes arrays as they are.
+    Build one with `Pool.of`, which checks, normalises and orders; the constructor takes arrays unchanged.
 
-    ids: N document ids, unique.
-    embeddings: (N, d) unit rows, float32 or float64.
-    query: (d,) unit vector, of the same type.
-    scores: (N,) float64 retrieval scores, non-increasing.
-    features: further (N,) float64 signals by name, such as "bm25"; NaN where a document has none.
-    terms: (w, N) which words of the query each document has; None if that is not known.
+    Attributes:
+        ids: N document ids, unique.
+        embeddings: (N, d) unit rows, float32 or float64.
+        query: (d,) unit vector, of the same type.
+        scores: (N,) float64 retrieval scores, non-increasing.
+        features: Further (N,) float64 signals by name, such as "bm25"; NaN where a document has none.
+        terms: (w, N) which words of the query each document has; None if the words are unknown.
     """
 
     ids: Sequence[str]
@@ -50,12 +50,22 @@ class Pool:
         features: Mapping[str, ArrayLike] | None = None,
         terms: NDArray[np.bool_] | None = None,
     ) -> Pool:
-        """Check the candidates, bring vectors to unit length and sort by score (ties keep the given order).
+        """Check the candidates, bring vectors to unit length and sort by score.
 
-        embeddings: (N, d); query: (d,); scores: (N,), by default the inner product of unit vectors; terms: (w, N).
-        float64 embeddings stay float64, any other type becomes float32.
+        Ties keep the given order. float64 embeddings stay float64, any other type becomes float32.
 
-        Raises InvalidEmbeddings, DuplicateIds or InvalidInput, naming the first offending document.
+        Args:
+            ids: N document ids.
+            embeddings: (N, d) vectors.
+            query: (d,) vector.
+            scores: (N,) retrieval scores; by default the inner products of unit vectors.
+            features: (N,) signals by name.
+            terms: (w, N) which words of the query each document has.
+
+        Raises:
+            InvalidEmbeddings: If vectors have a wrong shape or no direction. It names the first such document.
+            DuplicateIds: If an id occurs twice.
+            InvalidInput: If the pool is empty, or if scores, features or terms do not fit.
         """
         if not ids:
             raise InvalidInput("the pool is empty; give at least one document")
@@ -91,9 +101,15 @@ class Pool:
 
     @classmethod
     def listed(cls, ids: Sequence[str], scores: ArrayLike | None = None) -> Pool:
-        """Candidates in a given order, without vectors. scores: (N,), all equal by default.
+        """Return a pool in a given order, without vectors.
 
-        Raises InvalidInput or DuplicateIds.
+        Args:
+            ids: N document ids.
+            scores: (N,) retrieval scores; all equal by default.
+
+        Raises:
+            InvalidInput: If the pool is empty or a score is not finite.
+            DuplicateIds: If an id occurs twice.
         """
         if not ids:
             raise InvalidInput("the pool is empty; give at least one document")
@@ -105,7 +121,15 @@ class Pool:
 
 
 def unit_rows(embeddings: ArrayLike, names: Sequence[str]) -> NDArray[np.floating]:
-    """Rows of an (n, d) array divided by their length; `names` says whose row is at fault in an InvalidEmbeddings."""
+    """Return the rows of an (n, d) array divided by their lengths.
+
+    Args:
+        embeddings: The (n, d) array.
+        names: Names of the rows for error messages.
+
+    Raises:
+        InvalidEmbeddings: If the shape is wrong, or a row has no direction.
+    """
     given = matrix = np.asarray(embeddings)
     if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.issubdtype(matrix.dtype, np.number):
         raise InvalidEmbeddings(f"embeddings must be numbers of shape (N, d), not {matrix.dtype} of {matrix.shape}")
@@ -124,7 +148,7 @@ def unit_rows(embeddings: ArrayLike, names: Sequence[str]) -> NDArray[np.floatin
 
 
 def row_lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(n,) Euclidean lengths of (n, d) rows, summed in float64 by stretches of columns."""
+    """Return the (n,) Euclidean lengths of (n, d) rows, summed in float64."""
     squares = np.zeros(len(rows))
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, rows.shape[1], COLUMNS):
@@ -134,7 +158,7 @@ def row_lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def _vector(values: ArrayLike, what: str, ids: Sequence[str], *, missing: bool = False) -> NDArray[np.float64]:
-    """missing: NaN stands for a value that is not there."""
+    """Return the values as an (N,) float64 array; with `missing`, NaN is a missing value."""
     vector = np.asarray(values, dtype=np.float64)
     if vector.shape != (len(ids),):
         raise InvalidInput(f"{len(ids)} documents need as many values of {what!r}, not an array of {vector.shape}")
@@ -154,35 +178,39 @@ def _refuse_duplicates(ids: Sequence[str]) -> None:
         seen.add(identifier)
 
 
-# As measured, including temporary arrays: two fields take 8 B N bytes of covariances and 16 B^2 of factors, and
-# rounds of many documents take half as much again.
+# Measured bytes per pair, per squared call and per candidate, with temporary arrays. Two fields take 8 B N bytes of
+# covariances and 16 B^2 of factors, and rounds of many documents take half as much again.
 OF_A_PAIR, OF_TWO_CALLS, OF_A_CANDIDATE = 20, 25, 1_500
 
 
 def footprint(pool: Pool, budget: int) -> int:
-    """Return the most bytes that a selection takes: 20 B N + 25 B^2 + 1,500 N, and the vectors of the pool."""
+    """Return the most bytes that a selection takes.
+
+    These are 20 B N + 25 B^2 + 1,500 N bytes, and the vectors of the pool.
+    """
     count = len(pool)
     calls = min(budget, count)
     return OF_A_PAIR * calls * count + OF_TWO_CALLS * calls**2 + OF_A_CANDIDATE * count + pool.embeddings.nbytes
 
 
 class Normal(NamedTuple):
-    """A normal distribution."""
-
     mean: float
     deviation: float
 
 
 class TrendPrior(NamedTuple):
-    """The prior of `TrendPosterior`: normal for the level and the slopes, inverse gamma for the squared amplitude.
+    """The prior of `TrendPosterior`.
 
-    The defaults say that most cross-encoders accept few documents, and prefer those that the retriever prefers.
+    It is normal for the level and the slopes, and inverse gamma for the squared amplitude. The defaults say that most
+    cross-encoders accept few documents, and prefer those that the retriever prefers.
 
     Attributes:
-        level: Of the log-odds. Its deviation and all others are in units of the amplitude.
-        rank, similarity, words: The slopes along the ranking, in the similarity and in BM25.
+        level: The level of the log-odds. All deviations are in units of the amplitude.
+        rank: The slope along the ranking.
+        similarity: The slope in the similarity.
+        words: The slope in BM25.
         scale: The squared amplitude.
-        scores: As how many scores the scale counts.
+        scores: The number of scores that the scale counts as.
     """
 
     level: Normal = Normal(-3.0, 4.0)
@@ -194,28 +222,31 @@ class TrendPrior(NamedTuple):
 
     @property
     def slopes(self) -> NDArray[np.float64]:
-        """(3,) expected along the ranking, in the similarity and in BM25."""
+        """(3,) expected slopes along the ranking, in the similarity and in BM25."""
         return np.array([self.rank.mean, self.similarity.mean, self.words.mean])
 
     @property
     def deviations(self) -> NDArray[np.float64]:
-        """(4,) of the level and of the three slopes."""
+        """(4,) standard deviations of the level and of the three slopes."""
         return np.array([each.deviation for each in (self.level, self.rank, self.similarity, self.words)])
 
 
 DEFAULT_PRIOR = TrendPrior()
 
 
-Trust = Literal["weak", "normal", "strong"]  # in a scorer, to find what people find relevant
-# What the signals beside a scorer add to the log-odds, in standard deviations of its own over the pool, by the trust in
-# it. The studies `constants` and `strong` of load_tests/studies.py show how they were chosen.
+Trust = Literal["weak", "normal", "strong"]  # how far a scorer is trusted to agree with people
+# The weight of the signals beside a scorer, in standard deviations of its log-odds over the pool, by the trust in it.
+# The studies `constants` and `strong` of load_tests/studies.py show how they were chosen.
 SIGNAL_WEIGHTS: Mapping[Trust, float] = {"weak": 1.0, "normal": 0.5, "strong": 0.15}
 BY_WORDS = 0.15  # the share of BM25 in `combined_signals`
 SIGNAL_WEIGHT = SIGNAL_WEIGHTS["strong"]
 
 
 def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(N,) with mean 0 and standard deviation 1; zeros where all are equal. Finite for any finite values."""
+    """Return the (N,) values with mean 0 and standard deviation 1; zeros where all are equal.
+
+    The result is finite for any finite values.
+    """
     scale = np.abs(values).max(initial=0.0)
     if scale == 0.0:
         return np.zeros(len(values))
@@ -229,21 +260,22 @@ def standardised(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def rank_and_similarity(pool: Pool) -> NDArray[np.float64]:
-    """(2, N): retrieval rank, and the feature "similarity" or, for a pool without it, the retrieval score.
+    """Return (2, N) the retrieval rank and the similarity, standardised.
 
-    Documents of one retrieval score share a rank, since the order among them means nothing. In a fused ranking the
-    similarity is more informative than the fused score (docs/results.md).
+    The similarity is the feature "similarity" or, for a pool without it, the retrieval score. Documents of one
+    retrieval score share a rank, because the order among them means nothing. In a fused ranking the similarity is more
+    informative than the fused score (docs/results.md).
     """
     return np.stack([standardised(ranks(pool.scores)), similarity(pool)])
 
 
 def similarity(pool: Pool) -> NDArray[np.float64]:
-    """(N,), standardised."""
+    """Return the (N,) similarity to the query, standardised."""
     return standardised(pool.features.get("similarity", pool.scores))
 
 
 def lexical(pool: Pool) -> NDArray[np.float64]:
-    """(1, N), the square root of BM25, or (0, N) for a pool without it."""
+    """Return (1, N) the square root of BM25, standardised, or (0, N) for a pool without BM25."""
     if "bm25" not in pool.features:
         return np.empty((0, len(pool)))
     return standardised(np.sqrt(np.maximum(pool.features["bm25"], 0.0)))[None]
@@ -253,18 +285,21 @@ def combined_signals(pool: Pool, near: NDArray[np.float64] | None = None) -> NDA
     """Combine the signals beside the scorer: nearness and, in a pool with BM25, the words.
 
     Args:
-        near: (N,) With mean 0 and standard deviation 1, as the words have. By default the similarity.
+        pool: The pool.
+        near: (N,) nearness with mean 0 and standard deviation 1, as the words have. By default the similarity.
 
     Returns:
-        (N,) Their mean, weighted by `BY_WORDS`.
+        (N,) their mean, weighted by `BY_WORDS`.
     """
     near, words = similarity(pool) if near is None else near, lexical(pool)
     return (1.0 - BY_WORDS) * near + BY_WORDS * words[0] if len(words) else near
 
 
 def signals(pool: Pool) -> NDArray[np.float64]:
-    """(M, N) other features of the pool, sorted by name, as standardised ranks, so that scale and outliers do not
-    matter. 0 where a document lacks the feature."""
+    """Return the (M, N) other features of the pool, sorted by name, as standardised ranks.
+
+    With ranks, scale and outliers do not matter. The value is 0 where a document lacks the feature.
+    """
     others = sorted(pool.features.keys() - set(COMPLETE))
     columns = np.zeros((len(others), len(pool)))
     for column, name in zip(columns, others, strict=True):
@@ -274,8 +309,11 @@ def signals(pool: Pool) -> NDArray[np.float64]:
 
 
 def terms(pool: Pool) -> NDArray[np.floating]:
-    """(w, N) which words of the query each document has, centred and scaled to columns of mean squared length 1. (0, N)
-    if the pool does not know. Has the type of the embeddings."""
+    """Return (w, N) which words of the query each document has, centred and scaled.
+
+    The columns have a mean squared length of 1. The array is (0, N) if the pool has no words, and has the type of the
+    embeddings.
+    """
     if pool.terms is None:
         return np.empty((0, len(pool)), dtype=pool.embeddings.dtype)
     centred = pool.terms.astype(pool.embeddings.dtype)

@@ -1,4 +1,4 @@
-"""Posteriors over a pool conditional on the scores so far: the protocols, and the paper's own."""
+"""Define posteriors over a pool given the scores so far: the protocols, and the paper's own."""
 
 from __future__ import annotations
 
@@ -16,26 +16,33 @@ from boundarymorph.selection.process import MINIMUM_VARIANCE, QUERY, GaussianPro
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """documents: returns the (N,) prior means of a pool; query: prior mean of the query, which may be observed at
-    relevance 1."""
+    """A prior mean.
+
+    Attributes:
+        documents: Returns the (N,) prior means of a pool.
+        query: The prior mean of the query, which may be observed at relevance 1.
+    """
 
     documents: Callable[[Pool], NDArray[np.float64]]
     query: float
 
 
-def percentile(pool: Pool) -> NDArray[np.float64]:
-    """MIPS percentile rank (N - 1 - pos) / (N - 1), 1 at the head and 0 at the end (paper sec. 3.2); 1 if N = 1."""
+def percentile_prior(pool: Pool) -> NDArray[np.float64]:
+    """Return the MIPS percentile rank (N - 1 - pos) / (N - 1) (paper sec. 3.2).
+
+    It is 1 at the head and 0 at the end, and 1 if N = 1.
+    """
     last = max(len(pool) - 1, 1)
     return np.arange(last, last - len(pool), -1, dtype=np.float64) / last
 
 
-def zero(pool: Pool) -> NDArray[np.float64]:
-    """No prior: the mean of BAGEL and of the "without prior" ablation (paper sec. 5.2)."""
+def zero_prior(pool: Pool) -> NDArray[np.float64]:
+    """Return a prior mean of 0, as in BAGEL and the "without prior" ablation (paper sec. 5.2)."""
     return np.zeros(len(pool))
 
 
-# Nothing ranks above the query itself, so its percentile is that of the head.
-PRIORS = {"percentile": Prior(percentile, query=1.0), "zero": Prior(zero, query=0.0)}
+# Nothing ranks above the query itself, so it has the percentile of the head.
+PRIORS = {"percentile": Prior(percentile_prior, query=1.0), "zero": Prior(zero_prior, query=0.0)}
 
 
 NOISE = 1e-4
@@ -43,39 +50,55 @@ MINIMUM_SCALE = 1e-12
 QUERY_RELEVANCE = 1.0
 
 
-class Believed(Protocol):
+class BeliefSource(Protocol):
     """Beliefs about N documents that acquisition rules read."""
 
     def belief(self) -> Belief:
-        """About their scores. Scored documents, real or fantasised, have their score and std 0."""
+        """Return the belief about the scores.
+
+        Scored documents, real or fantasised, have their score and std 0.
+        """
 
     def reaching(self, least: float) -> Belief:
-        """About the event that each scores at least `least`."""
+        """Return the belief about the event that each document scores at least `least`."""
 
 
-class Beliefs(Believed, Protocol):
+class Beliefs(BeliefSource, Protocol):
     """Beliefs about the scores of N documents."""
 
     def scoring(self, least: float) -> Belief:
-        """As `reaching`, for the scorer's own scores where relevance is something else."""
+        """Return `reaching` for the scorer's own scores, where relevance differs from them."""
 
     def reported(self) -> Belief:
-        """The belief to report: `belief`, corrected for a scorer with a few grades. Asking and choosing use `belief`
-        itself, which makes better sets."""
+        """Return the belief to report: `belief`, corrected for a scorer with a few grades.
+
+        Asking and choosing use `belief` itself, which makes better sets.
+        """
 
     def deciding(self) -> Belief:
-        """The belief to choose the set by: `belief`, unless relevance is something else than the score."""
+        """Return the belief that chooses the set.
+
+        It is `belief`, unless relevance differs from the score.
+        """
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """A discrete approximation of the marginal of each score: (m, N) probabilities and scores of m outcomes.
-        Without the uncertainty of the trend, which is common to all documents. Callers must not change them."""
+        """Return a discrete approximation of the marginal of each score.
+
+        It leaves out the uncertainty of the trend, which is common to all documents. Callers must not change the
+        arrays.
+
+        Returns:
+            (m, N) probabilities and (m, N) scores of m outcomes.
+        """
 
     def prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As `outcomes`, for the expected loss of a set: with the uncertainty of the trend, and with deviations that
-        make expected losses about as large as real ones."""
+        """Return `outcomes` for the expected loss of a set.
+
+        They have the uncertainty of the trend, and deviations that make expected losses about as large as real ones.
+        """
 
 
-class Fantasy(Believed, Protocol):
+class Fantasy(BeliefSource, Protocol):
     """Beliefs about some documents that can be conditioned on fantasies."""
 
     def fantasise(self, document: int) -> None:
@@ -87,28 +110,38 @@ class Posterior(Protocol):
 
     @property
     def beliefs(self) -> Beliefs:
-        """Conditional on the scores so far."""
+        """The beliefs given the scores so far."""
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         """Condition on the scores in [0, 1] of documents; a document is observed once."""
 
-    def ready(self, document: int) -> bool:
-        """Whether observing the document takes no pass over the embeddings."""
+    def is_ready(self, document: int) -> bool:
+        """Return whether observing the document takes no pass over the embeddings."""
 
     def prepare(self, documents: Sequence[int]) -> None:
-        """Compute what the observation of these documents will need, in one pass over the embeddings."""
+        """Compute everything that observing these documents takes, in one pass over the embeddings."""
 
-    def among(self, documents: NDArray[np.intp], size: int) -> Fantasy:
-        """Beliefs about a subset: ascending positions, with every scored document. It is numbered in this order. size:
-        the most fantasies."""
+    def subset(self, documents: NDArray[np.intp], size: int) -> Fantasy:
+        """Return beliefs about a subset of the documents, numbered in this order.
+
+        Args:
+            documents: Ascending positions, with every scored document.
+            size: The most fantasies.
+        """
 
 
 @dataclass(eq=False)
 class Residuals:
-    """The paper's beliefs about N documents, from the running sums of a process on the residuals.
+    """The paper's beliefs about N documents, from running sums of a process on the residuals.
 
-    prior, explained, unexplained, variance: (N,) prior mean, V' z, 1 - V' L^-1 1 and posterior variance.
-    residuals: (t,) observed residuals, the query's first. observed, scores: positions and scores of scored documents.
+    Attributes:
+        prior: (N,) prior mean.
+        explained: (N,) V' z.
+        unexplained: (N,) 1 - V' L^-1 1.
+        variance: (N,) posterior variance.
+        residuals: (t,) observed residuals, the query's first.
+        observed: Positions of scored documents.
+        scores: Their scores.
     """
 
     prior: NDArray[np.float64]
@@ -120,7 +153,7 @@ class Residuals:
     scores: NDArray[np.float64]
 
     def belief(self) -> Belief:
-        """With scored documents at their score and std 0 (paper app. C.3)."""
+        """Return the belief, with scored documents at their score and std 0 (paper app. C.3)."""
         centre = self.residuals.mean() if self.residuals.size else 0.0
         spread = self.residuals.std() if self.residuals.size > 1 else 0.0
         mean = centre * self.unexplained
@@ -152,8 +185,8 @@ class Residuals:
     def prospects(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self.outcomes()
 
-    def among(self, documents: NDArray[np.intp]) -> Residuals:
-        """Beliefs about a subset: ascending positions, with every scored document."""
+    def subset(self, documents: NDArray[np.intp]) -> Residuals:
+        """Return the beliefs about a subset: ascending positions, with every scored document."""
         return Residuals(
             self.prior[documents],
             self.explained[documents],
@@ -169,7 +202,7 @@ class ResidualFantasy:
     """The paper's beliefs about some documents, conditioned on fantasies."""
 
     def __init__(self, residuals: Residuals, rehearsal: Rehearsal) -> None:
-        """residuals: changed in place."""
+        """Start from residuals, which are changed in place."""
         self.residuals = residuals
         self._rehearsal = rehearsal
 
@@ -193,11 +226,10 @@ class ResidualFantasy:
 
 
 class ResidualPosterior:
-    """The paper's posterior: a Gaussian process on the residual between score and prior (alg:posterior).
+    """The paper's posterior: a Gaussian process on the residual between score and prior.
 
-    prior: (N,) prior mean. size: most scores. query_prior: prior mean of the query, which is then observed at relevance
-    1 (paper sec. 3.2); None leaves it out. Its residual, 0 under the percentile prior and 1 under a zero prior, takes
-    part in the centring. The standard deviation by which residuals are divided cancels in the mean and scales only
+    It is Algorithm 1 (alg:posterior). The residual of the query, 0 under the percentile prior and 1 under a zero prior,
+    takes part in the centring. The standard deviation that divides the residuals cancels in the mean and only scales
     the standard deviations.
     """
 
@@ -210,6 +242,16 @@ class ResidualPosterior:
         query_prior: float | None,
         noise: float = NOISE,
     ) -> None:
+        """Start without scores.
+
+        Args:
+            prior: (N,) prior mean.
+            covariance: The covariance of the documents and the query.
+            size: The most scores.
+            query_prior: The prior mean of the query, which is then observed at relevance 1 (paper sec. 3.2); None
+                leaves the query out.
+            noise: The variance of an observation.
+        """
         self._prior = prior
         self._covariance = covariance
         self._anchored = query_prior is not None
@@ -221,7 +263,6 @@ class ResidualPosterior:
             self._process.observe([QUERY], [QUERY_RELEVANCE - query_prior])
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
-        """Condition on the scores of documents; a document is observed once."""
         self._process.observe(documents, np.asarray(scores) - self._prior[list(documents)])
         self._scores.update(zip(documents, scores, strict=True))
 
@@ -232,14 +273,14 @@ class ResidualPosterior:
         (explained,), ((unexplained,),), (variance,) = process.explained, process.residuals, process.variance
         return Residuals(self._prior, explained, unexplained, variance, process.targets, observed, scores)
 
-    def ready(self, document: int) -> bool:
-        return self._process.ready(document)
+    def is_ready(self, document: int) -> bool:
+        return self._process.is_ready(document)
 
     def prepare(self, documents: Sequence[int]) -> None:
         self._process.prepare(documents)
 
-    def among(self, documents: NDArray[np.intp], size: int) -> ResidualFantasy:
-        covariance = self._covariance.among(documents)
+    def subset(self, documents: NDArray[np.intp], size: int) -> ResidualFantasy:
+        covariance = self._covariance.subset(documents)
         directions, members = np.empty((1, 0, len(documents))), np.empty((1, 0))  # no trend
         rehearsal = Rehearsal(self._process, covariance, documents, size, directions, members, np.ones((1, 1)))
-        return ResidualFantasy(self.beliefs.among(documents), rehearsal)
+        return ResidualFantasy(self.beliefs.subset(documents), rehearsal)

@@ -1,5 +1,7 @@
-"""Gaussian processes over a pool with a trend in given columns, conditioned one round at a time, exactly; their kernels
-(paper sec. 3.2 and app. C.4), functions of the cosine distances between unit embeddings, and prior covariances.
+"""Condition Gaussian processes with a trend on observations, exactly, one round at a time.
+
+The trend is a sum of given columns. The kernels (paper sec. 3.2 and app. C.4) are functions of the cosine distances
+between unit embeddings.
 
 With the Cholesky factor L of K(A, A) + noise I over the observed documents A, the rows of V = L^-1 K(A, C) never change
 once written. A round of new observations X appends
@@ -25,18 +27,18 @@ from numpy.typing import NDArray
 from boundarymorph.selection.pool import Pool, terms
 
 DEFAULT_PAIRS = 5_000
-BLOCK = 96  # rows of embeddings of which something is computed at a time, so that they stay in the cache
-ROWS = 128  # that are multiplied at a time, likewise: so few that OpenBLAS does not copy them first
-NUMBERS = BLOCK * 384  # numbers of rows that are gathered at a time, likewise
+BLOCK = 96  # rows of embeddings in one computation, so that they stay in the processor's cache
+ROWS = 128  # rows in one multiplication: few enough that OpenBLAS does not copy them first
+NUMBERS = BLOCK * 384  # numbers gathered at a time, so that they stay in the processor's cache
 Number = TypeVar("Number", bound=np.floating)
 
 
 class CosineDistances:
-    """Exact cosine distances 1 - cos between the points of a pool, whatever the type of its embeddings.
+    """Exact cosine distances 1 - cos between the points of a pool, for any type of embeddings.
 
     Float32 inner products of unit vectors have errors of about 1e-7, which change a choice after some hundred
     observations. So products are summed in float64 and divided by the exact lengths. The rows of several documents are
-    computed in one pass over the embeddings, as reading these takes most of the time.
+    computed in one pass over the embeddings, because reading them takes most of the time.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -46,16 +48,16 @@ class CosineDistances:
         self._lengths = _lengths(pool.embeddings)
 
     def from_documents(self, documents: Sequence[int]) -> NDArray[np.float64]:
-        """(m, N) distances from m documents to all."""
+        """Return the (m, N) distances from m documents to all."""
         return self._distances(self._embeddings[documents], self._lengths[documents])
 
     def from_query(self) -> NDArray[np.float64]:
-        """(N,) distances from the query to all documents."""
+        """Return the (N,) distances from the query to all documents."""
         distances: NDArray[np.float64] = self._distances(self._query[None], _lengths(self._query[None]))[0]
         return distances
 
-    def among(self, documents: NDArray[np.intp]) -> CosineDistances:
-        """The same distances for a subset of the documents."""
+    def subset(self, documents: NDArray[np.intp]) -> CosineDistances:
+        """Return the same distances for a subset of the documents."""
         narrowed = copy(self)
         narrowed.count = len(documents)
         narrowed._embeddings, narrowed._lengths = self._embeddings[documents], self._lengths[documents]
@@ -70,7 +72,7 @@ class CosineDistances:
 
 
 def _lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(n,) exact lengths of (n, d) rows."""
+    """Return the (n,) exact lengths of (n, d) rows."""
     squares = np.empty(len(rows))
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK].astype(np.float64, copy=False)
@@ -79,9 +81,12 @@ def _lengths(rows: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def inner_products(points: NDArray[Number], embeddings: NDArray[np.floating]) -> NDArray[Number]:
-    """(m, N) inner products of (m, d) points with (N, d) embeddings, multiplied and summed in the points' type."""
+    """Return the (m, N) inner products of (m, d) points with (N, d) embeddings.
+
+    They are multiplied and summed in the points' type.
+    """
     products = np.empty((len(points), len(embeddings)), dtype=points.dtype)
-    columns = np.ascontiguousarray(points.T)  # rows times columns: OpenBLAS takes three times as long the other way
+    columns = np.ascontiguousarray(points.T)  # OpenBLAS takes a third of the time for rows times columns
     for start in range(0, len(embeddings), ROWS):
         rows = embeddings[start : start + ROWS].astype(points.dtype, copy=False)
         products[:, start : start + ROWS] = (rows @ columns).T
@@ -89,10 +94,15 @@ def inner_products(points: NDArray[Number], embeddings: NDArray[np.floating]) ->
 
 
 def median_distance(embeddings: NDArray[np.floating], pairs: int | None = DEFAULT_PAIRS, seed: int = 0) -> float:
-    """Median of 1 - cos(d_i, d_j) over i < j of unit rows (N, d); 0 for a single document.
+    """Return the median of 1 - cos(d_i, d_j) over i < j; 0 for a single document.
 
-    pairs: the median is taken over at least this many random pairs, in which documents are about equally frequent;
-    None, or more than there are, takes all pairs. With 5,000 pairs the error is 0.2 to 0.6 %.
+    With 5,000 pairs the error is 0.2 to 0.6 %.
+
+    Args:
+        embeddings: (N, d) unit rows.
+        pairs: The least number of random pairs, in which documents are about equally frequent. None, or more than there
+            are, takes all pairs.
+        seed: The seed of the random pairs.
     """
     count = len(embeddings)
     if count < 2:
@@ -129,10 +139,10 @@ class Kernel(Protocol):
 
     @classmethod
     def from_median(cls, distance: float) -> Self:
-        """Take the bandwidth from the median of u over the pool's pairs, or 1 if that degenerates."""
+        """Derive the bandwidth from the pool's median u; take 1 if the median is about 0."""
 
     def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
-        """Covariances, of the same shape as the distances."""
+        """Return covariances, of the same shape as the distances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,7 @@ class VonMisesFisher:
 
 @dataclass(frozen=True, slots=True)
 class SquaredExponential:
-    """exp(-u / l^2), l^2 the median distance (RBF; paper eq. alt-kernels)."""
+    """exp(-u / l^2), where l^2 is the median distance (RBF; paper eq. alt-kernels)."""
 
     squared_length: float
     name: ClassVar[str] = "rbf"
@@ -171,7 +181,10 @@ class SquaredExponential:
 
 @dataclass(frozen=True, slots=True)
 class Matern52:
-    """(1 + rho + rho^2 / 3) exp(-rho) with rho = sqrt(5 u / l^2) (Matern-5/2; paper eq. alt-kernels)."""
+    """(1 + rho + rho^2 / 3) exp(-rho), rho = sqrt(5 u / l^2) (Matern-5/2).
+
+    The source is paper eq. alt-kernels.
+    """
 
     squared_length: float
     name: ClassVar[str] = "matern52"
@@ -192,18 +205,21 @@ KERNELS: dict[str, Callable[[float], Kernel]] = {
 
 
 class Covariance(Protocol):
-    """g positive definite functions on N documents. Callers may change the rows that they get."""
+    """A stack of g positive definite functions on N documents.
+
+    Callers may change the rows that they get.
+    """
 
     @property
     def diagonal(self) -> NDArray[np.float64]:
         """(g, N) prior variances."""
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
-        """(g, m, N) covariances of m documents with all."""
+        """Return the (g, m, N) covariances of m documents with all."""
 
 
 class StationaryCovariance:
-    """k(1 - cos) of one kernel: variance 1 everywhere."""
+    """The covariance k(1 - cos) of one kernel, with variance 1 everywhere."""
 
     def __init__(self, distances: CosineDistances, kernel: Kernel) -> None:
         self._distances = distances
@@ -214,12 +230,12 @@ class StationaryCovariance:
         return self._kernel(self._distances.from_documents(documents))[None]
 
     def query_row(self) -> NDArray[np.float64]:
-        """(N,) covariances of the query with all documents."""
+        """Return the (N,) covariances of the query with all documents."""
         return self._kernel(self._distances.from_query())
 
-    def among(self, documents: NDArray[np.intp]) -> StationaryCovariance:
-        """The same function on a subset of the documents."""
-        return StationaryCovariance(self._distances.among(documents), self._kernel)
+    def subset(self, documents: NDArray[np.intp]) -> StationaryCovariance:
+        """Return the same function on a subset of the documents."""
+        return StationaryCovariance(self._distances.subset(documents), self._kernel)
 
 
 class SharedRows:
@@ -257,12 +273,12 @@ class SharedRows:
         self.reweighted_diagonal = squares / scale if scale > 0 else squares
 
     def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """(m, N) stationary and reweighted covariances of m documents with all."""
+        """Return the (m, N) stationary and reweighted covariances of m documents with all."""
         asked = list(documents)
         points = self._embeddings[asked]
         if self._weights is None:
             cosines = inner_products(points, self._embeddings)
-            with np.errstate(invalid="ignore"):  # as above
+            with np.errstate(invalid="ignore"):  # as in `_weigh`
                 linear = self._terms[:, asked].T @ self._terms
         else:
             reweighted = (points - self._centre) * self._weights
@@ -271,8 +287,8 @@ class SharedRows:
             linear -= (reweighted @ self._centre)[:, None]
         return self._kernel(np.subtract(1.0, cosines, out=cosines)), linear
 
-    def among(self, documents: NDArray[np.intp]) -> SharedRows:
-        """The same rows for a subset of the documents."""
+    def subset(self, documents: NDArray[np.intp]) -> SharedRows:
+        """Return the same rows for a subset of the documents."""
         narrowed = copy(self)
         narrowed._embeddings, narrowed._terms = self._embeddings[documents], self._terms[:, documents]
         narrowed.reweighted_diagonal = self.reweighted_diagonal[documents]
@@ -280,12 +296,12 @@ class SharedRows:
 
 
 class WeightedCovariances:
-    """Stationary fields of variance 1, plus a reweighted query of g prior variances, the `weights`."""
+    """Stationary fields of variance 1, plus reweighted queries of g prior variances."""
 
-    def __init__(self, shared: SharedRows, weights: NDArray[np.float64]) -> None:
-        self._shared = shared
+    def __init__(self, share_scores: SharedRows, weights: NDArray[np.float64]) -> None:
+        self._shared = share_scores
         self._weights = weights
-        self.diagonal = 1.0 + np.multiply.outer(weights, shared.reweighted_diagonal)
+        self.diagonal = 1.0 + np.multiply.outer(weights, share_scores.reweighted_diagonal)
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
         stationary, reweighted = self._shared.rows(documents)
@@ -293,27 +309,28 @@ class WeightedCovariances:
         covariances += stationary
         return covariances
 
-    def among(self, documents: NDArray[np.intp]) -> WeightedCovariances:
-        """The same functions on a subset of the documents."""
-        return WeightedCovariances(self._shared.among(documents), self._weights)
+    def subset(self, documents: NDArray[np.intp]) -> WeightedCovariances:
+        """Return the same functions on a subset of the documents."""
+        return WeightedCovariances(self._shared.subset(documents), self._weights)
 
 
 PROJECTIONS = 4
-CLOSE = 1e-3  # between vectors of unit length: rounding to float16 moves one by 3e-4
+CLOSE = 1e-3  # a distance between unit vectors; rounding to float16 moves one by 3e-4
 NEXT = 8  # neighbours in a projection that each vector is compared with
 
 
-def alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
-    """(N,) numbers, equal for documents whose (N, d) unit vectors are so close that their texts may be the same.
+def group_alike(vectors: NDArray[np.floating], seed: int = 0) -> NDArray[np.intp]:
+    """Return (N,) numbers, equal for documents whose texts may be the same.
 
-    Vectors are compared with their neighbours in random projections, so a pair may be missed.
+    Their (N, d) unit vectors are close to each other. Vectors are compared with their neighbours in random projections,
+    so a pair may be missed.
     """
     count, dimension = vectors.shape
     groups = np.arange(count)
     if not dimension:
         return groups
     directions = np.random.default_rng(seed).normal(size=(dimension, PROJECTIONS)).astype(vectors.dtype)
-    # Of two vectors, these differ by their distance times a standard normal number.
+    # The places of two vectors differ by the vectors' distance times a standard normal number.
     places = inner_products(directions.T, vectors)
     order = np.argsort(places[0])
     first, *others = places[::-1, order]
@@ -339,13 +356,17 @@ LARGEST_ROUND = 32  # observations entered at once
 
 
 class GaussianProcesses:
-    """g processes of different covariances after the same t of at most `size` observations. Memory: g x size x N
-    numbers of `dtype` and a few vectors.
+    """A stack of g processes of different covariances after the same t observations.
 
-    observed: the documents, in order, QUERY for the query. explained: (g, N) V' z. residuals: (g, p, N) H - V' G.
-    variance: (g, N) posterior variances for known coefficients, positive up to rounding.
-    noise: variance of an observation. If a factorisation is not positive definite, the noise is raised, first to
-    1e-2, and all observations are entered again (paper app. C.3).
+    Their number is at most `size`. They take g x size x N numbers of `dtype` and a few vectors. If a factorisation is
+    not positive definite, the noise is raised, first to 1e-2, and all observations are entered again (paper app. C.3).
+
+    Attributes:
+        observed: The documents, in order; QUERY for the query.
+        explained: (g, N) V' z.
+        residuals: (g, p, N) H - V' G.
+        variance: (g, N) posterior variances for known coefficients, positive up to rounding.
+        noise: The variance of an observation.
     """
 
     observed: list[int]
@@ -364,8 +385,17 @@ class GaussianProcesses:
         query_row: NDArray[np.float64] | None = None,
         dtype: type[np.floating] | np.dtype[np.floating] = np.float64,
     ) -> None:
-        """columns: (p, N) H. query_row: (N,) covariances of the query with the pool, if it is to be observed; its own
-        variance and columns are 1. dtype: of V; sums are float64."""
+        """Start without observations.
+
+        Args:
+            covariance: The covariance of the documents.
+            columns: (p, N) H.
+            size: The most observations.
+            noise: The variance of an observation.
+            query_row: (N,) covariances of the query with the pool, if the query will be observed; its own variance and
+                columns are 1.
+            dtype: The type of V; sums are float64.
+        """
         self._covariance = covariance
         self._columns = columns
         self._query_row = query_row
@@ -380,48 +410,54 @@ class GaussianProcesses:
 
     @property
     def targets(self) -> NDArray[np.float64]:
-        """(t,) y"""
+        """(t,) y."""
         return self._known[: len(self.observed), 0]
 
     @property
     def whitened_targets(self) -> NDArray[np.float64]:
-        """(g, t) z"""
+        """(g, t) z."""
         return self._whitened[:, : len(self.observed), 0]
 
     @property
     def whitened_columns(self) -> NDArray[np.float64]:
-        """(g, t, p) G"""
+        """(g, t, p) G."""
         return self._whitened[:, : len(self.observed), 1:]
 
     @property
     def log_determinants(self) -> NDArray[np.float64]:
-        """(g,) log det L"""
+        """(g,) log det L."""
         determinants: NDArray[np.float64] = np.log(self.pivots).sum(axis=1)
         return determinants
 
     @property
     def pivots(self) -> NDArray[np.float64]:
-        """(g, t) the diagonals of L: the standard deviation of each observation conditional on those before it."""
+        """(g, t) the diagonals of L.
+
+        Each is the standard deviation of an observation conditional on those before it.
+        """
         return self._factors.diagonal(axis1=1, axis2=2)[:, : len(self.observed)]
 
     def rows(self, documents: NDArray[np.intp]) -> NDArray[np.floating]:
-        """(g, t, n) V of these documents."""
+        """Return the (g, t, n) columns of V at these documents."""
         return self._rows[:, : len(self.observed), documents]
 
     def observe(self, documents: Sequence[int], targets: Sequence[float] | NDArray[np.float64]) -> None:
-        """Condition on documents, each observed once. QUERY may only be the first, and alone."""
+        """Condition on documents, each observed once.
+
+        QUERY may only be the first observation, and alone.
+        """
         for start in range(0, len(documents), LARGEST_ROUND):
             end = start + LARGEST_ROUND
             self._observe(list(documents[start:end]), np.asarray(targets[start:end]))
 
-    def ready(self, document: int) -> bool:
-        """Whether observing the document takes no pass over the embeddings."""
+    def is_ready(self, document: int) -> bool:
+        """Return whether observing the document takes no pass over the embeddings."""
         return document in self._ahead
 
     def prepare(self, documents: Sequence[int]) -> None:
-        """Compute the covariances of several documents in one pass over the embeddings and over V, and keep them.
+        """Compute the covariances of documents in one pass over the embeddings and V, and keep them.
 
-        When these documents are observed, their rows only need an update for what was observed in between. By
+        When these documents are observed, their rows only need an update for the observations in between. With
         matrix-matrix products, sixteen rows cost about as much as four.
         """
         documents = [document for document in documents if document not in self._ahead][: self._ahead_limit]
@@ -447,22 +483,21 @@ class GaussianProcesses:
     def _observe(self, documents: list[int], targets: NDArray[np.float64]) -> None:
         t, end = len(self.observed), len(self.observed) + len(documents)
         rows = self._rows_of(documents)
-        shared, own, columns = np.empty((1, 1, 0)), np.ones((1, 1, 1)), np.ones((1, len(self._columns)))
+        share_scores, own, columns = np.empty((1, 1, 0)), np.ones((1, 1, 1)), np.ones((1, len(self._columns)))
         if documents != [QUERY]:
-            shared = self._rows[:, :t, documents].swapaxes(1, 2).astype(np.float64)
+            share_scores = self._rows[:, :t, documents].swapaxes(1, 2).astype(np.float64)
             own, columns = rows[:, :, documents].astype(np.float64), self._columns[:, documents].T
         factors = _cholesky(own + self.noise * np.eye(len(documents)))
-        if (
-            factors.diagonal(axis1=1, axis2=2).min() ** 2 < self.noise / 2
-        ):  # never less than the noise in exact arithmetic
+        smallest = factors.diagonal(axis1=1, axis2=2).min() ** 2
+        if smallest < self.noise / 2:  # in exact arithmetic it is never less than the noise
             self._escalate()
             self._observe(documents, targets)
             return
         inverses = np.linalg.inv(factors)
         new = np.matmul(inverses.astype(rows.dtype), rows, out=self._rows[:, t:end])
-        self._factors[:, t:end, :t], self._factors[:, t:end, t:end] = shared, factors
+        self._factors[:, t:end, :t], self._factors[:, t:end, t:end] = share_scores, factors
         self._known[t:end, 0], self._known[t:end, 1:] = targets, columns
-        whitened = inverses @ (self._known[t:end] - shared @ self._whitened[:, :t])
+        whitened = inverses @ (self._known[t:end] - share_scores @ self._whitened[:, :t])
         self._whitened[:, t:end] = whitened
         sums = whitened.swapaxes(1, 2).astype(rows.dtype) @ new
         self.explained += sums[:, 0]
@@ -471,7 +506,7 @@ class GaussianProcesses:
         self.observed += documents
 
     def _rows_of(self, documents: list[int]) -> NDArray[np.floating]:
-        """(g, m, N) covariances of documents with all, conditional on all observations."""
+        """Return the (g, m, N) covariances of documents with all, conditional on all observations."""
         if documents == [QUERY]:
             assert self._query_row is not None
             return self._query_row[None, None]
@@ -481,7 +516,7 @@ class GaussianProcesses:
         return self._given(documents, 0, self._covariance.rows(documents))
 
     def _given(self, documents: list[int], since: int, rows: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Update covariances, which are conditional on the first `since` observations, in place."""
+        """Update covariances conditional on the first `since` observations, in place."""
         if since == len(self.observed):
             return rows
         earlier = self._rows[:, since : len(self.observed)]
@@ -498,9 +533,9 @@ class GaussianProcesses:
 
 
 class Rehearsal:
-    """Members of g processes on n documents, conditioned on one document after another, for fantasies.
+    """Members of g processes on n documents, conditioned on one document after another.
 
-    Each process has q members, whose trends use some of its columns.
+    The observations are fantasies. Each process has q members, whose trends use some of its columns.
     """
 
     def __init__(
@@ -513,9 +548,17 @@ class Rehearsal:
         members: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        """covariance: of the n documents; size: the most of them to condition on; directions: (g, p, n), whose inner
-        products are the covariances of the trends; members: (q, p), 1 for the columns of each member; scales: (g, q)
-        squared amplitudes."""
+        """Start from the observations of the processes.
+
+        Args:
+            processes: The g processes.
+            covariance: The covariance of the n documents.
+            documents: The positions of the n documents.
+            size: The most documents to condition on.
+            directions: (g, p, n), whose inner products are the covariances of the trends.
+            members: (q, p), 1 for the columns of each member.
+            scales: (g, q) squared amplitudes.
+        """
         self._covariance = covariance
         self._given = processes.rows(documents)
         self._directions = directions
@@ -526,9 +569,14 @@ class Rehearsal:
         self._count = 0
 
     def condition(self, document: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Condition on a document. Returns the (g q, n) new row of each member's V and its (g q, 1) pivot. A target
-        that differs from its mean by r adds rows * r / pivots to the means; the variances fall by the squares of the
-        rows."""
+        """Condition on a document.
+
+        A target that differs from its mean by r adds rows * r / pivots to the means. The variances fall by the squares
+        of the rows.
+
+        Returns:
+            The (g q, n) new row of each member's V, and its (g q, 1) pivot.
+        """
         field = self._covariance.rows([document])
         field -= self._given[:, None, :, document] @ self._given
         members = (self._members * self._directions[:, None, :, document]) @ self._directions
@@ -545,7 +593,7 @@ class Rehearsal:
 
 
 def _cholesky(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lower factors (g, m, m); zeros if one of them does not exist."""
+    """Return the (g, m, m) lower factors; zeros if one of them does not exist."""
     try:
         return np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:

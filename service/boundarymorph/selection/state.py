@@ -1,4 +1,4 @@
-"""What a session knows at one moment."""
+"""Hold the beliefs and documents of a session at one moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.belief import Belief, shared
+from boundarymorph.selection.belief import Belief, share_scores
 from boundarymorph.selection.methods import Config
 from boundarymorph.selection.pool import Pool, ranks
 from boundarymorph.selection.posterior import Beliefs, Posterior
@@ -23,12 +23,12 @@ class State:
 
     Attributes:
         pool: The N candidates.
-        posterior: Conditional on the scores so far.
+        posterior: The posterior given the scores so far.
         scored: (N,) mask of scored documents and their copies.
-        texts: (N,) numbers, equal for documents of the same text; None if nothing is known of texts.
-        left: Ascending positions that were not given up.
-        unscored: Those that may still get a score.
-        reading: Turns scores into relevance; None for the identity.
+        texts: (N,) numbers, equal for documents of the same text; None if copies are unknown.
+        left: Ascending positions of the documents that were not given up.
+        unscored: The positions among them that may still get a score.
+        reading: Maps scores to relevance; None for the identity.
     """
 
     pool: Pool
@@ -54,45 +54,57 @@ class State:
 
     @cached_property
     def deciding(self) -> Belief:
-        """By which the set is chosen."""
+        """The belief that chooses the set."""
         return self.valued(self.beliefs.deciding())
 
     @cached_property
     def reported(self) -> Belief:
-        return self.shared(self.beliefs.reported())
+        return self.share_scores(self.beliefs.reported())
 
-    def shared(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
-        """The belief about these documents, with the scores of their copies."""
-        return belief if self.texts is None else shared(belief, self.texts[documents])
+    def share_scores(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+        """Return the belief about these documents, with the scores of their copies."""
+        return belief if self.texts is None else share_scores(belief, self.texts[documents])
 
     def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
-        """The belief by which these documents compete, from one about their scores."""
-        return self.shared(belief, documents)
+        """Return the belief by which these documents compete, from a belief about their scores."""
+        return self.share_scores(belief, documents)
 
     def worth(self, method: Config, documents: NDArray[np.intp], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """(n,) what a method takes these n documents to be worth to a set. inside: (n,) mask of the best that fit."""
+        """Return the (n,) worth to a set, by a method, of these n documents.
+
+        Args:
+            method: The method.
+            documents: The n positions.
+            inside: (n,) mask of the best that fit.
+        """
         belief = self.deciding.of(documents)
         return method.worth(belief.mean, ranks(-self.pool.scores[documents]) - 1.0, inside, belief.scored)
 
     def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """(N,) values of all documents of this (N,) reported relevance; None if relevance is all that counts."""
+        """Return the values of all documents with this (N,) reported relevance.
+
+        None means that documents compete by relevance itself.
+        """
         return None
 
     def mask(self, documents: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """(N,) mask of these positions."""
+        """Return the (N,) mask of these positions."""
         mask = np.zeros(len(self.pool), dtype=np.bool_)
         mask[documents] = True
         return mask
 
     def outcomes(self, *, lost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m, N) probabilities and relevances of each document's outcomes; lost: as the expected loss counts them."""
+        """Return the (m, N) probabilities and relevances of each document's outcomes.
+
+        With `lost`, they are the outcomes for the expected loss.
+        """
         shares, scores = self.beliefs.prospects() if lost else self.beliefs.outcomes()
         if self.texts is not None:
-            scores = np.where(self.scored, self.shared(self.beliefs.deciding()).mean, scores)
+            scores = np.where(self.scored, self.share_scores(self.beliefs.deciding()).mean, scores)
         return shares, scores if self.reading is None else self.reading(scores)
 
     def read(self) -> Belief:
-        """The belief to report."""
+        """Return the belief to report."""
         if self.reading is None:
             return self.reported
         shares, values = self.outcomes()

@@ -1,4 +1,4 @@
-"""Stopping rules: how many calls a session may make, and when fewer are enough."""
+"""Decide when a session stops: after its budget, or earlier when fewer calls are enough."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from boundarymorph.errors import InvalidInput
 from boundarymorph.selection.bookkeeping import StopReason
 from boundarymorph.selection.boundary import Division
 
-LOOKS_TO_SETTLE = 2  # rounds in a row, as the smallest of many estimates is too small
+LOOKS_TO_STOP = 2  # rounds in a row, because the smallest of many estimates is too small
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """At most B calls. Raises InvalidInput."""
+    """Stop after a number of calls.
+
+    Raises:
+        InvalidInput: If the number is negative.
+    """
 
     calls: int
 
@@ -27,64 +31,64 @@ class Budget:
         """Return the loss that counts at the start or after a round, infinite if none does.
 
         Args:
-            division: Of the state at that moment.
+            division: The division of the state at that moment.
             enough_scores: Whether the known scores suffice to estimate a loss.
         """
         return math.inf
 
     def spends_all(self, division: Division) -> bool:
-        """Whether only the budget ends the calls."""
+        """Return whether only the budget ends the calls."""
         return True
 
-    def enough(self, division: Division) -> bool:
-        """Whether what was to be found is found."""
+    def reaches_target(self, division: Division) -> bool:
+        """Return whether the target of a search is reached."""
         return False
 
-    def settled(self, looks: Sequence[float]) -> bool:
-        """Whether further calls are not worth making."""
+    def tolerates(self, looks: Sequence[float]) -> bool:
+        """Return whether further calls are not worth making."""
         return False
 
     def reason(self, division: Division, spent: int, unscored: int, looks: Sequence[float]) -> StopReason | None:
         """Return why a session ends; None if it goes on.
 
         Args:
-            division: Of the present state.
-            spent: Calls so far.
-            unscored: How many documents could be asked.
-            looks: What each `look` returned.
+            division: The division of the present state.
+            spent: The number of calls so far.
+            unscored: The number of documents that could be asked.
+            looks: The losses that `look` returned so far.
         """
         if division.decided:
             return StopReason.NOTHING_TO_DECIDE
-        if self.enough(division):
+        if self.reaches_target(division):
             return StopReason.FOUND if unscored else StopReason.POOL_EXHAUSTED
         if spent >= self.calls:
             return StopReason.BUDGET
         if not unscored:
             return StopReason.POOL_EXHAUSTED
-        return StopReason.SETTLED if self.settled(looks) else None
+        return StopReason.SETTLED if self.tolerates(looks) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance(Budget):
-    """Stop when the cautious loss was at most `loss` at the start or at two looks in a row."""
+    """Stop when the cautious loss is at most `loss` at the start or at two looks in a row."""
 
     loss: float
 
     def look(self, division: Division, *, enough_scores: bool) -> float:
-        return division.cautious_loss() if enough_scores and not division.of_order else math.inf
+        return division.cautious_loss() if enough_scores and not division.spends_on_order else math.inf
 
     def spends_all(self, division: Division) -> bool:
-        return division.of_order
+        return division.spends_on_order
 
-    def settled(self, looks: Sequence[float]) -> bool:
-        return max(looks[-LOOKS_TO_SETTLE:]) <= self.loss
+    def tolerates(self, looks: Sequence[float]) -> bool:
+        return max(looks[-LOOKS_TO_STOP:]) <= self.loss
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Budget):
-    """Stop when what was to be found is found with this probability (`boundary.Find`)."""
+class SearchTarget(Budget):
+    """Stop when the target of `boundary.SearchBoundary` is reached with this probability."""
 
     probability: float
 
-    def enough(self, division: Division) -> bool:
+    def reaches_target(self, division: Division) -> bool:
         return division.found >= self.probability

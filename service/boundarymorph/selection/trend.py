@@ -1,4 +1,4 @@
-"""The default posterior: a Gaussian process with a learned trend on the log-odds scale.
+"""Define the default posterior: a Gaussian process with a learned trend of the log-odds.
 
 The paper's prior mean falls from 1 to 0 along the ranking. The scores of most cross-encoders do not: most are near 0,
 so the residual is little more than the prior itself. Here the log-odds of the score have a trend: a level, and slopes
@@ -47,7 +47,7 @@ LINEAR_WEIGHT = 0.25
 # Number of scores at which half of the differences in variance count in expected scores. The logistic function raises
 # the expectation of uncertain documents, so the first calls would otherwise go to the far end of the ranking.
 HALF_KNOWN = 2.5
-FEEDBACK, BEST = 1.0, 3  # of `_nearness`
+FEEDBACK, BEST = 1.0, 3  # constants of `_nearness`
 UNLIKELY = 1e-9  # weight below which a member is ignored
 # The share of a document's variance that counts in its outcomes, at the first and the last score, and the number
 # of scores at which it is midway. At first neighbours share much of it; later, scores have heavier tails than a normal
@@ -62,10 +62,15 @@ BY_SIZE, BY_TREND = 1 / 6, 0.4  # powers of one over the pool's size, and of the
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """What people are expected to find of N documents. offsets: (N,) added to the log-odds of the mixture; factor: of
-    the sums, which then differ as much as those of the scorer; scores: (t,) in place of those of the scored documents;
-    scale: of the products, which have no levels."""
+class HumanRelevance:
+    """The relevance that people are expected to find in N documents.
+
+    Attributes:
+        offsets: (N,) numbers that are added to the log-odds of the mixture.
+        factor: A factor of the sums, which then vary as much as the scorer's log-odds.
+        scores: (t,) relevance of the scored documents, in place of their scores.
+        scale: The scale of the products, without levels.
+    """
 
     offsets: NDArray[np.float64]
     factor: float
@@ -74,9 +79,12 @@ class Judged:
 
 
 class Residuals(NamedTuple):
-    """What a known trend leaves open.
+    """The uncertainty that remains for a known trend.
 
-    variances: (q, N); typical: (q, 1) their means over the pool; noise: (q, 1) variances of an observation.
+    Attributes:
+        variances: (q, N) variances.
+        typical: (q, 1) their means over the pool.
+        noise: (q, 1) variances of an observation.
     """
 
     variances: NDArray[np.float64]
@@ -88,9 +96,16 @@ class Residuals(NamedTuple):
 class Mixture:
     """A mixture of q members that have normal posteriors of the log-odds of N documents.
 
-    weights: (q,); means, variances: (q, N); residuals: for a known trend. observed: positions of the scored documents;
-    scores: (t,) their scores; scale: of the log-odds. judge: returns the values that are reported and decide the set
-    instead of scores, if any; `belief`, which decides the calls, stays on scores.
+    Attributes:
+        weights: (q,) weights of the members.
+        means: (q, N) means of the log-odds.
+        variances: (q, N) variances of the log-odds.
+        residuals: The uncertainty for a known trend.
+        observed: Positions of the t scored documents.
+        scores: (t,) their scores.
+        scale: The scale of the log-odds.
+        judge: Returns the values that are reported and decide the set instead of scores, if any. `belief`, which
+            decides the calls, always uses scores.
     """
 
     weights: NDArray[np.float64]
@@ -100,10 +115,10 @@ class Mixture:
     observed: NDArray[np.intp]
     scores: NDArray[np.float64]
     scale: Scale
-    judge: Callable[[Mixture], Judged | None] = lambda mixture: None
+    judge: Callable[[Mixture], HumanRelevance | None] = lambda mixture: None
 
     @cached_property
-    def judged(self) -> Judged | None:
+    def human_relevance(self) -> HumanRelevance | None:
         return self.judge(self)
 
     def belief(self) -> Belief:
@@ -114,8 +129,10 @@ class Mixture:
         return Belief.given(*self.moments(), self.observed, self.scores)
 
     def moments(self, fantasies: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(N,) expected scores and standard deviations. Does not use that some scores are known. fantasies: documents
-        that count as scored, too."""
+        """Return the (N,) expected scores and standard deviations, without using known scores.
+
+        `fantasies` is the number of further documents that count as scored.
+        """
         likely = self.weights > UNLIKELY
         of = slice(None) if likely.all() else likely
         mean, variance = self.scale.moments(self.weights[of], self.means[of], self._spread(fantasies)[of])
@@ -124,16 +141,22 @@ class Mixture:
     def _read(
         self, variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Scale]:
-        """Return (q, N) means and variances, (t,) scores and the scale of reported values. variances: (q, N), of
-        scores."""
-        judged = self.judged
-        if judged is None:
+        """Return means, variances, scores and scale of the reported values.
+
+        Args:
+            variances: (q, N) variances of the scores' log-odds.
+
+        Returns:
+            (q, N) means, (q, N) variances, (t,) scores, and the scale.
+        """
+        human = self.human_relevance
+        if human is None:
             return self.means, variances, self.scores, self.scale
-        means = judged.factor * (self.means + judged.offsets)
-        return means, judged.factor**2 * variances, judged.scores, judged.scale
+        means = human.factor * (self.means + human.offsets)
+        return means, human.factor**2 * variances, human.scores, human.scale
 
     def deciding(self) -> Belief:
-        return self._belief if self.judged is None else self._judgement
+        return self._belief if self.human_relevance is None else self._judgement
 
     @cached_property
     def _judgement(self) -> Belief:
@@ -142,7 +165,7 @@ class Mixture:
         return Belief.given(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, scores)
 
     def _spread(self, fantasies: int = 0) -> NDArray[np.float64]:
-        """(q, N) variances for expected scores, with noise. Without scores all documents have the same."""
+        """Return (q, N) variances for expected scores, with noise; all equal without scores."""
         known = len(self.observed) + fantasies
         counting = known**2 / (known**2 + HALF_KNOWN**2)
         spread = counting * self.variances
@@ -150,7 +173,7 @@ class Mixture:
         return spread
 
     def reported(self) -> Belief:
-        if self.judged is not None or not self.scale.levels:
+        if self.human_relevance is not None or not self.scale.levels:
             return self.deciding()
         shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.residuals.noise)
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
@@ -189,9 +212,10 @@ class Mixture:
     def _discrete(
         self, variances: NDArray[np.float64], *, heavy: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(m, N) probabilities and scores of outcomes with these (q, N) variances, certain where a score is known.
+        """Return (m, N) probabilities and scores of outcomes with these (q, N) variances.
 
-        One normal distribution with the mean and the variance of the mixture stands for it, at a quarter of the cost.
+        A known score is certain. One normal distribution with the mean and the variance of the mixture stands for it,
+        at a quarter of the cost.
         """
         means, variances, known, scale = self._read(variances)
         centre = self.weights @ means
@@ -202,25 +226,34 @@ class Mixture:
         values[:, self.observed] = known
         return np.broadcast_to(shares, shape), values
 
-    def among(self, documents: NDArray[np.intp]) -> Mixture:
-        """The mixture over a subset: ascending positions, with every scored document."""
+    def subset(self, documents: NDArray[np.intp]) -> Mixture:
+        """Return the mixture over a subset: ascending positions, with every scored document."""
         observed = np.searchsorted(documents, self.observed)
         means, variances = self.means[:, documents], self.variances[:, documents]
         residuals = self.residuals._replace(variances=self.residuals.variances[:, documents])
 
-        def judge(mixture: Mixture) -> Judged | None:
-            return None if self.judged is None else replace(self.judged, offsets=self.judged.offsets[documents])
+        def judge(mixture: Mixture) -> HumanRelevance | None:
+            human = self.human_relevance
+            return None if human is None else replace(human, offsets=human.offsets[documents])
 
         return replace(self, means=means, variances=variances, residuals=residuals, observed=observed, judge=judge)
 
 
 class TrendFantasy:
-    """A mixture on some documents, conditioned on fantasies. Amplitudes and weights stay those of the real scores, as a
-    fantasy would confirm itself. Level and slopes are updated. A fantasy is the mean of the mixture, so a member's
-    means move only by its difference from that."""
+    """A mixture on some documents, conditioned on fantasies.
+
+    Amplitudes and weights are not updated, because a fantasy would confirm itself. Level and slopes are updated. A
+    fantasy is the mean of the mixture, so a member's means move only by its difference from that mean.
+    """
 
     def __init__(self, mixture: Mixture, expected: NDArray[np.float64], rehearsal: Rehearsal) -> None:
-        """mixture: changed in place; expected: (N,) scores before any fantasy."""
+        """Start from a mixture, which is changed in place.
+
+        Args:
+            mixture: The mixture over N documents.
+            expected: (N,) expected scores before any fantasy.
+            rehearsal: The members to condition on fantasies.
+        """
         self.mixture = mixture
         self._expected = expected
         self._rehearsal = rehearsal
@@ -234,16 +267,14 @@ class TrendFantasy:
         return Belief(self._expected, std, self._scored.copy())
 
     def reaching(self, least: float) -> Belief:
-        mixture, judged = self.mixture, self.mixture.judged
+        mixture, human = self.mixture, self.mixture.human_relevance
         documents = np.array(list(self._means), dtype=np.intp)
-        if judged is not None:
-            read = judged.scale.scores(
-                judged.factor * (np.array(list(self._means.values())) + judged.offsets[documents])
-            )
-            judged = replace(judged, scores=np.append(judged.scores, read))
+        if human is not None:
+            read = human.scale.scores(human.factor * (np.array(list(self._means.values())) + human.offsets[documents]))
+            human = replace(human, scores=np.append(human.scores, read))
         observed = np.append(mixture.observed, documents)
         scores = np.append(mixture.scores, self._expected[documents])
-        return replace(mixture, observed=observed, scores=scores, judge=lambda mixture: judged).reaching(least)
+        return replace(mixture, observed=observed, scores=scores, judge=lambda mixture: human).reaching(least)
 
     def fantasise(self, document: int) -> None:
         mixture = self.mixture
@@ -257,18 +288,15 @@ class TrendFantasy:
 
 
 class TrendPosterior:
-    """A mixture of Gaussian processes over a pool of N documents, after at most `size` scores.
+    """A mixture of Gaussian processes over a pool of N documents.
 
     A member models the log-odds y as the level of the prior plus its amplitude times the sum of a level, slopes in the
-    features F, and a noisy field of covariance k. Slopes along the ranking, in the similarity and in BM25 are expected
-    as the prior says, those in the caller's signals have mean 0. Members with and without BM25, unless the prior is
-    learned, and the caller's signals share one process, whose columns are the level and the features: the leading
-    entries of the Cholesky factor of G'G + I are those of the fit without the last columns. Memory: size x N numbers of
-    the type of the embeddings.
+    features F, and a noisy field of covariance k. Slopes along the ranking, in the similarity and in BM25 have the
+    means of the prior; those in the caller's signals have mean 0.
 
-    human: whether relevance is what people are expected to find, instead of the score. Similarity, nearness and
-    BM25 then add to the log-odds, and a score counts as what its document is believed to have, given its noise.
-    signal_weight: what they add, in standard deviations of the scorer's log-odds over the pool.
+    Members with and without BM25 and the caller's signals share one process, whose columns are the level and the
+    features: the leading entries of the Cholesky factor of G'G + I are those of the fit without the last columns. The
+    posterior takes `size` x N numbers of the type of the embeddings.
     """
 
     def __init__(
@@ -283,12 +311,26 @@ class TrendPosterior:
         signal_weight: float = SIGNAL_WEIGHT,
         prior: TrendPrior = DEFAULT_PRIOR,
     ) -> None:
+        """Start without scores.
+
+        Args:
+            pool: The N candidates.
+            kernel: The kernel of the field.
+            size: The most scores.
+            noise: The variance of an observation, relative to the field's variance of 1.
+            weight: The prior variance of the trend, relative to the field's.
+            human: Whether relevance is the one that people are expected to find, instead of the score. Similarity,
+                nearness and BM25 then add to the log-odds, and a score counts by its document's belief, given its
+                noise.
+            signal_weight: The weight of these signals, in standard deviations of the scorer's log-odds over the pool.
+            prior: The prior of level, slopes and amplitude.
+        """
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
         others /= max(len(others), 1)  # the more signals, the smaller the slope of each
         level, share = np.ones((1, len(pool))), np.sqrt(weight / LINEAR_WEIGHT)
         followed = np.concatenate([always, by_words])
         deviations = prior.deviations[: 1 + len(followed)]
-        self._units = np.concatenate([deviations[:1], share * deviations[1:]])  # of the level and what scores follow
+        self._units = np.concatenate([deviations[:1], share * deviations[1:]])  # units of the level and the slopes
         columns = np.concatenate([self._units[:, None] * np.concatenate([level, followed]), np.sqrt(weight) * others])
         self._expected = np.zeros(len(columns))
         self._expected[1 : 1 + len(followed)] = prior.slopes[: len(followed)] / deviations[1:]
@@ -302,7 +344,7 @@ class TrendPosterior:
         self._scores: dict[int, float] = {}
         self._scale = Scale()
         self._people, self._signal_weight = pool if human else None, signal_weight
-        self._mixture: Mixture | None = None  # not yet made since the last score
+        self._mixture: Mixture | None = None  # None from a new score until the mixture is needed
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         self._scores.update(zip(documents, scores, strict=True))
@@ -320,21 +362,21 @@ class TrendPosterior:
             self._mixture = self._mixed()
         return self._mixture
 
-    def ready(self, document: int) -> bool:
-        return self._processes.ready(document)
+    def is_ready(self, document: int) -> bool:
+        return self._processes.is_ready(document)
 
     def prepare(self, documents: Sequence[int]) -> None:
         self._processes.prepare(documents)
 
-    def among(self, documents: NDArray[np.intp], size: int) -> TrendFantasy:
+    def subset(self, documents: NDArray[np.intp], size: int) -> TrendFantasy:
         mixture, fitted = self.beliefs, self._fitted
         directions = fitted.directions[:, :, documents]
-        covariances = self._covariances.among(documents)
+        covariances = self._covariances.subset(documents)
         rehearsal = Rehearsal(self._processes, covariances, documents, size, directions, self._members, fitted.scales)
-        return TrendFantasy(mixture.among(documents), mixture.belief().mean[documents], rehearsal)
+        return TrendFantasy(mixture.subset(documents), mixture.belief().mean[documents], rehearsal)
 
     def _mixed(self) -> Mixture:
-        self._fitted = fitted = Fitted.of(self._processes, self._members, self._expected, self._prior)
+        self._fitted = fitted = FittedMembers.of(self._processes, self._members, self._expected, self._prior)
         weights = np.exp(fitted.log_likelihoods - fitted.log_likelihoods.max()).ravel()
         weights /= weights.sum()
         means = fitted.means
@@ -350,8 +392,11 @@ class TrendPosterior:
         residuals = Residuals(own, own.mean(axis=1, keepdims=True), noise)
         return Mixture(weights, means, variances, residuals, observed, scores, scale, self._judge)
 
-    def _judge(self, mixture: Mixture) -> Judged | None:
-        """Return what people are expected to find. The documents believed best speak for those near them."""
+    def _judge(self, mixture: Mixture) -> HumanRelevance | None:
+        """Return the relevance that people are expected to find.
+
+        The documents believed best raise the relevance of those near them.
+        """
         if self._people is None:
             return None
         pool, scale = self._people, mixture.scale
@@ -363,19 +408,26 @@ class TrendPosterior:
         added = share * combined_signals(pool, _nearness(pool, centre + share * combined_signals(pool)))
         factor = float(spread / np.sqrt((centre + added).var() + unknown))
         offsets = added + (1.0 / factor - 1.0) * middle
-        judged = continuous.scores(factor * (centre + offsets)[mixture.observed])
-        return Judged(offsets, factor, judged, continuous)
+        relevance = continuous.scores(factor * (centre + offsets)[mixture.observed])
+        return HumanRelevance(offsets, factor, relevance, continuous)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fitted:
-    """Members of g processes, fitted to their observations: q of each, by least squares in their leading columns under
-    the priors of the columns, at the mode of the amplitude.
+class FittedMembers:
+    """The members of g processes, q of each, fitted to their observations.
 
-    directions: (g, p, N), whose inner products are the posterior covariances of the trend of all columns. scales:
-    (g, q) squared amplitudes. log_likelihoods: (g, q) at these amplitudes, with the coefficients integrated out. means,
-    variances: (g, q, N) with the uncertainty of the coefficients; own: (g, q, N) variances without it. foreseen,
-    deviations: (g, q, t) predictive mean and standard deviation of each target conditional on those before it.
+    They are fitted by least squares in their leading columns under the priors of the columns, at the mode of the
+    amplitude.
+
+    Attributes:
+        directions: (g, p, N), whose inner products are the posterior covariances of the trend of all columns.
+        scales: (g, q) squared amplitudes.
+        log_likelihoods: (g, q) log-likelihoods at these amplitudes, with the coefficients integrated out.
+        means: (g, q, N) means.
+        variances: (g, q, N) variances with the uncertainty of the coefficients.
+        own: (g, q, N) variances without it.
+        foreseen: (g, q, t) predictive mean of each target conditional on those before it.
+        deviations: (g, q, t) predictive standard deviation of each target.
     """
 
     directions: NDArray[np.float64]
@@ -394,15 +446,20 @@ class Fitted:
         members: NDArray[np.float64],
         expected: NDArray[np.float64],
         prior: TrendPrior,
-    ) -> Fitted:
-        """members: (q, p), 1 for the leading columns that each has; expected: (p,) coefficients before any score, in
-        units of the amplitude, each with variance 1. With R the inverse of the lower Cholesky factor of the columns'
-        posterior precision, a member depends on the leading entries only.
+    ) -> FittedMembers:
+        """Fit the members to the observations of the processes.
 
-        Let u = R G'z, v = R e and e the expected coefficients. Under an amplitude a, the loads of the columns are
-        u + a v. Twice the negated log-density of the targets is, but for a constant,
-        2 n log a + (z'z - u'u) / a^2 - 2 u'v / a + e'e - v'v. With the prior of a, it is least where
-        n a^2 + (u'v) a = z'z - u'u, each with what the prior adds to it.
+        With R the inverse of the lower Cholesky factor of the columns' posterior precision, a member depends on the
+        leading entries only. Let u = R G'z, v = R e and e the expected coefficients. Under an amplitude a, the loads of
+        the columns are u + a v. Twice the negated log-density of the targets is, but for a constant, 2 n log a + (z'z -
+        u'u) / a^2 - 2 u'v / a + e'e - v'v. With the prior of a, it is least where n a^2 + (u'v) a = z'z - u'u, each
+        with the prior's contribution.
+
+        Args:
+            processes: The g processes.
+            members: (q, p), 1 for the leading columns that each member has.
+            expected: (p,) coefficients before any score, in units of the amplitude, each with variance 1.
+            prior: The prior of the amplitude.
         """
         columns, targets = processes.whitened_columns, processes.whitened_targets[:, :, None]
         transposed = columns.swapaxes(1, 2)
@@ -436,13 +493,20 @@ class Fitted:
 
 
 def _nearness(pool: Pool, believed: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) similarity to the query and, weighted by `FEEDBACK`, to the mean of the documents believed best, `BEST` or a
-    tenth, standardised: Rocchio's feedback (1971), on vectors. believed: (N,)."""
+    """Return the (N,) similarity to the query and to the documents believed best, standardised.
+
+    The mean of those documents, `BEST` or a tenth of the pool, is weighted by `FEEDBACK`: Rocchio's feedback (1971), on
+    vectors.
+
+    Args:
+        pool: The pool.
+        believed: (N,) believed relevance.
+    """
     best = top_k(believed, min(BEST, -(-len(pool) // 10)))
     towards = pool.embeddings @ pool.embeddings[best].mean(axis=0)
     return standardised(similarity(pool) + FEEDBACK * standardised(towards))
 
 
 def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(g q, n) from (g, q, n)."""
+    """Return a (g, q, n) array as (g q, n)."""
     return values.reshape(-1, values.shape[-1])

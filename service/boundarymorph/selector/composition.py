@@ -1,4 +1,4 @@
-"""Make the session of a task once its candidates are known: its defaults, limits, boundary and stopping rule."""
+"""Make the session of a task from its candidates: limits, boundary and stopping rule."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from boundarymorph.retrieval.candidates import Candidates, IndexSource
 from boundarymorph.retrieval.filters import read_path
 from boundarymorph.selection import (
     BaseSession,
-    Best,
-    Boosted,
+    BestBoundary,
+    BoostedBoundary,
     Boundary,
     Budget,
     Config,
-    Diverse,
+    DiverseFinish,
     ExhaustiveSession,
-    Find,
-    Found,
     Limit,
-    Ordered,
+    OrderBoundary,
     Pool,
+    SearchBoundary,
+    SearchTarget,
     Session,
-    Threshold,
+    ThresholdBoundary,
     Tolerance,
     capacity_of,
 )
-from boundarymorph.selection.boundary import as_chosen
+from boundarymorph.selection.boundary import keep_chosen
 from boundarymorph.selection.methods import DEFAULT, TO_FIND
 from boundarymorph.selector.documents import Documents, Grouping, Groups
-from boundarymorph.selector.remarks import fields_unread
+from boundarymorph.selector.remarks import boost_notices
 from boundarymorph.selector.scores import CalibratedScores
 from boundarymorph.selector.task import SelectionTask, Wanted
 
 log = logging.getLogger(__name__)
-ROUNDS = 3  # of a fixed budget: people find as much as with more (docs/results.md)
+ROUNDS = 3  # rounds of a fixed budget: people find as much as with more rounds (docs/results.md)
 
 
-def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
-    """Return the task with the artifacts of its index: its calibration, and at most one document for each value of its
-    field `distinct`, as far as the request lets them apply."""
+def add_artifacts(task: SelectionTask, found: Artifacts) -> SelectionTask:
+    """Return the task with the artifacts of its index, where the request lets them apply.
+
+    They are its calibration, and at most one document for each value of its field `distinct`.
+    """
     if not isinstance(task.source, IndexSource):
         return task
     defaults, wanted, relevance = task.source.defaults, task.wanted, task.relevance
@@ -61,14 +63,14 @@ def completed(task: SelectionTask, found: Artifacts) -> SelectionTask:
     return replace(task, wanted=wanted, relevance=relevance)
 
 
-class Held(NamedTuple):
-    """What a set may hold, by the lengths and groups of all candidates.
+class SetLimits(NamedTuple):
+    """The limits of a set, by the lengths and groups of all candidates.
 
     Attributes:
         limit: The limit on the set.
         lengths: (N,) tokens of the candidates; None without `max_tokens`.
         deleted: The positions of candidates that were found to be deleted.
-        warnings: For the caller.
+        warnings: Warnings for the caller.
     """
 
     limit: Limit
@@ -77,21 +79,21 @@ class Held(NamedTuple):
     warnings: Sequence[Notice]
 
 
-async def held_by(wanted: Wanted, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> Held:
-    """Read what limits the set of a task: the lengths of all candidates, and their groups."""
+async def limits_of(wanted: Wanted, candidates: Candidates, documents: Documents, ids: Sequence[str]) -> SetLimits:
+    """Read the limits of a set: the lengths of all candidates, and their groups."""
     lengths, deleted, warnings = None, np.empty(0, dtype=np.intp), list[Notice]()
     if wanted.max_tokens is not None:
         lengths = await candidates.lengths(ids)
         deleted = np.flatnonzero(np.isnan(lengths))
         lengths = np.nan_to_num(lengths, nan=1.0)
     limit: Limit = capacity_of(k=wanted.k, lengths=lengths, max_tokens=wanted.max_tokens)
-    limit = candidates.passages.limited(limit, ids)
+    limit = candidates.passages.restrict(limit, ids)
     if (grouping := wanted.distinct) is not None:
-        limit = Groups(grouping, await documents.read_groups(grouping)).limited(limit)
+        limit = Groups(grouping, await documents.read_groups(grouping)).restrict(limit)
         if grouping.path is not None and not any(map(grouping.value, documents.read_so_far.values())):
             said = f"no candidate has the field {'.'.join(grouping.path)!r} in its metadata"
             warnings.append(Notice("field-not-found", said))
-    return Held(limit, lengths, deleted, warnings)
+    return SetLimits(limit, lengths, deleted, warnings)
 
 
 async def boosts_of(task: SelectionTask, documents: Documents) -> tuple[NDArray[np.float64] | None, list[Notice]]:
@@ -99,7 +101,7 @@ async def boosts_of(task: SelectionTask, documents: Documents) -> tuple[NDArray[
     if task.relevance.boosts is None:
         return None, []
     boosts, unread = await documents.read_boosts(task.relevance.boosts)
-    return boosts, fields_unread(unread)
+    return boosts, boost_notices(unread)
 
 
 def session_of(
@@ -119,7 +121,7 @@ def session_of(
         calibrated: The scores by which the session decides.
         known: Scores by position.
         budget: The most calls.
-        limit: What the set may hold.
+        limit: The limit on the set.
         boosts: (N,) factors of relevance, if the task has any.
     """
     scores = calibrated.add_known(known)
@@ -129,33 +131,31 @@ def session_of(
     method = TO_FIND if finds else calibrated.config(task.relevance.method)
     boundary = boundary_of(task, limit, method, calibrated)
     if boosts is not None:
-        boundary = Boosted(boundary, boosts, calibrated.shipped)
+        boundary = BoostedBoundary(boundary, boosts, calibrated.shipped)
     posterior = method.posterior(pool, min(budget + len(scores), len(pool)))
     return Session(pool, posterior, boundary, stop_of(task, budget), known=scores, reading=calibrated.reading)
 
 
 def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: CalibratedScores) -> Boundary:
-    """Return the boundary of a task."""
-    best = Best(
-        limit, method, task.wanted.negligible, Diverse(task.wanted.diversity) if task.wanted.diversity else as_chosen
-    )
-    if task.wanted.min_relevance is None:
-        return best if task.spending.goal == "set" else Ordered(best)
-    least = calibrated.least(task.wanted.min_relevance)
-    return Threshold(best, least) if task.wanted.target is None else Find(best, least, task.wanted.target.share)
+    wanted = task.wanted
+    finish = DiverseFinish(wanted.diversity) if wanted.diversity else keep_chosen
+    best = BestBoundary(limit, method, wanted.negligible, finish)
+    if wanted.min_relevance is None:
+        return best if task.spending.goal == "set" else OrderBoundary(best)
+    least, target = calibrated.threshold_of_set(wanted.min_relevance), wanted.target
+    return ThresholdBoundary(best, least) if target is None else SearchBoundary(best, least, target.share)
 
 
 def stop_of(task: SelectionTask, budget: int) -> Budget:
-    """Return the stopping rule of a task."""
     if task.wanted.target is not None:
-        return Found(budget, task.wanted.target.probability)
+        return SearchTarget(budget, task.wanted.target.probability)
     return Budget(budget) if task.spending.settle is None else Tolerance(budget, task.spending.settle)
 
 
 def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
-    """Return in how many rounds a budget is spent, or None for rounds that grow.
+    """Return the number of rounds for a budget, or None for rounds that grow.
 
-    A fixed budget is spent in few. A selection that stops by itself, and one by the score alone, looks at the scores
+    A fixed budget is spent in few rounds. A selection that stops by itself, and one by the score alone, use the scores
     more often: after each full pass of the scorer, which reads `full` documents, or in rounds that grow.
     """
     spending = task.spending

@@ -1,4 +1,4 @@
-"""The documents of a task's candidates, as they are read, and what they have in common."""
+"""Read the documents of a task's candidates, and find their copies and groups."""
 
 from __future__ import annotations
 
@@ -19,37 +19,48 @@ from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
 from boundarymorph.retrieval.filters import values_at
-from boundarymorph.selection import Distinct, Limit, Pool
-from boundarymorph.selection.process import alike
+from boundarymorph.selection import GroupLimit, Limit, Pool
+from boundarymorph.selection.process import group_alike
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A limit on the documents of a group. path: to the field of the metadata that names the group, None for the text;
-    a document without the field is a group of its own. at_most: documents of a group in the set. counts_groups: whether
-    k counts groups; the best document of each then counts, and up to `at_most` - 1 others come with it."""
+    """A limit on the documents of a group.
+
+    Attributes:
+        path: The path of the metadata field that names the group; None groups by text. A document without the field is
+            a group of its own.
+        at_most: The most documents of a group in the set.
+        counts_groups: Whether k counts groups. The best document of each group then counts, and up to `at_most` - 1
+            others come with it.
+    """
 
     path: tuple[str, ...] | None = None
     at_most: int = 1
     counts_groups: bool = False
 
     def value(self, document: Document) -> list[object]:
-        """Return a list of the document's value of the field, or an empty list if it has no value."""
+        """Return the document's value of the field in a list, or an empty list."""
         return [] if self.path is None else values_at(document.metadata, self.path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """The groups of a pool. numbers: (N,), equal within a group; None if documents of the same text are a group."""
+    """The groups of a pool.
+
+    Attributes:
+        grouping: The limit on each group.
+        numbers: (N,) numbers, equal within a group; None if documents of the same text are a group.
+    """
 
     grouping: Grouping
     numbers: NDArray[np.intp] | None
 
-    def limited(self, limit: Limit) -> Distinct:
+    def restrict(self, limit: Limit) -> GroupLimit:
         """Return a limit with a further one on each group."""
         if self.grouping.counts_groups:
-            return Distinct(limit, self.numbers, 1, self.grouping.at_most)
-        return Distinct(limit, self.numbers, self.grouping.at_most)
+            return GroupLimit(limit, self.numbers, 1, self.grouping.at_most)
+        return GroupLimit(limit, self.numbers, self.grouping.at_most)
 
 
 def group_key(value: object) -> str:
@@ -69,8 +80,8 @@ def _with_whole_numbers(value: object) -> object:
             return value
 
 
-def numbered(grouping: Grouping, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.intp]:
-    """Return (N,) numbers of the documents with these ids, equal for equal values of the field of the grouping."""
+def number_groups(grouping: Grouping, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.intp]:
+    """Number the documents with these ids, equally for equal values of the grouping's field."""
     first: dict[str, int] = {}
     groups = np.arange(len(ids))
     for position, document in enumerate(map(documents.get, ids)):
@@ -79,29 +90,34 @@ def numbered(grouping: Grouping, ids: Sequence[str], documents: Mapping[str, Doc
     return groups
 
 
-def _ignore(amount: int) -> None:
-    """Take nothing."""
+def _ignore(amount: int) -> None: ...
 
 
 class AnswerTooLarge(LimitExceeded):
-    """The documents of an answer take more bytes than it may have."""
+    """The documents of an answer take more bytes than an answer may have."""
 
     slug = "limit-exceeded"
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where the memory of a task is counted.
+    """The limits on the memory of a task.
 
-    charge: takes bytes for the documents that are read of an index and for the mathematics. It raises Overloaded if too
-    few are left, and LimitExceeded if there would never be enough. answer: most bytes of the documents in an answer.
+    Attributes:
+        charge: Counts bytes for documents read from an index and for the mathematics. It raises Overloaded if too few
+            are left, and LimitExceeded if there would never be enough.
+        answer: The most bytes of the documents in an answer.
     """
 
     charge: Callable[[int], None] = _ignore
     answer: float = math.inf
 
     def check_answer(self, size: int) -> None:
-        """Raises AnswerTooLarge for an answer of more bytes."""
+        """Check the size of an answer in bytes.
+
+        Raises:
+            AnswerTooLarge: If the size exceeds the limit.
+        """
         if size > self.answer:
             raise AnswerTooLarge(
                 f"the answer would take more than {self.answer:,} bytes (limits.body_bytes): ask for fewer documents "
@@ -113,24 +129,26 @@ FREE = Room()
 
 
 NOTHING = np.empty(0, dtype=np.intp)
-LONG = 2**19  # characters that are looked at in a thread
+LONG = 2**19  # with more characters, texts are examined in a thread
 
 
 def are_long(documents: Iterable[Document]) -> bool:
-    """Return whether looking at the texts of documents would keep the event loop waiting."""
+    """Return whether examining the texts of documents would keep the event loop waiting."""
     return sum(len(document.text) for document in documents) > LONG
 
 
-FEW_NUMBERS = 2**19  # in vectors that are grouped at once
-SHORT = 64  # characters of a text that is its own key
+FEW_NUMBERS = 2**19  # with more numbers, vectors are grouped in a thread
+SHORT = 64  # most characters of a text that is its own key
 
 
 class Documents:
     """The documents of a pool that were read so far.
 
-    by_id: the documents that are kept. outlines: documents that were read without their texts, for their groups. texts:
-    (N,) numbers, equal for documents that are known to have the same title and text. copies: the number of documents
-    whose text another one already had.
+    Attributes:
+        by_id: The documents that are kept.
+        outlines: Documents that were read without their texts, for their groups.
+        texts: (N,) numbers, equal for documents that are known to have the same title and text.
+        copies: The number of documents whose text another one already had.
     """
 
     def __init__(
@@ -141,8 +159,19 @@ class Documents:
         documents: Mapping[str, Document] | None = None,
         room: Room = FREE,
     ) -> None:
-        """run: runs slow functions in threads; documents: the documents of a pool that came with texts, by id; room:
-        for the documents of an index that are kept. Raises the errors of the room."""
+        """Start with the documents that came with a pool.
+
+        Args:
+            pool: The N candidates.
+            candidates: The source of their documents.
+            run: Runs slow functions in threads.
+            documents: The documents that came with texts, by id.
+            room: Counts the bytes of documents that are kept.
+
+        Raises:
+            Overloaded: If too few bytes are left.
+            LimitExceeded: If there would never be enough bytes.
+        """
         self._room = room
         self.by_id: dict[str, Document] = {}
         self._keep(documents or {}, candidates.texts_at_hand)
@@ -168,11 +197,20 @@ class Documents:
         copies: bool = True,
         answer: bool = False,
     ) -> NDArray[np.intp]:
-        """Read the documents at these positions and, with `copies`, look at those whose text may be the same. Returns
-        the positions of all. Raises what the room for texts does.
+        """Read the documents at these positions.
 
-        likely: returns the positions of documents that are read as well, if anything is. answer: whether their texts
-        are for an answer; then raises LimitExceeded if they do not fit into one.
+        Args:
+            positions: The positions.
+            likely: Returns the positions of documents to read as well, if anything is read.
+            copies: Whether to examine documents whose text may be the same.
+            answer: Whether the texts are for an answer.
+
+        Returns:
+            The positions of all documents that were read.
+
+        Raises:
+            Overloaded: If too few bytes are left.
+            LimitExceeded: If there would never be enough bytes, or the texts do not fit into an answer.
         """
         wanted, suspects = positions, NOTHING
         if copies and positions.size and not self._candidates.texts_at_hand:
@@ -185,8 +223,10 @@ class Documents:
         return np.concatenate([wanted, suspects])
 
     async def _look(self, positions: NDArray[np.intp], *, keep: bool, answer: bool = False) -> None:
-        """Read the documents at these positions, a piece at a time, and note what their texts are. keep: whether they
-        are kept, as far as they are there."""
+        """Read the documents at these positions, a piece at a time, and note their texts.
+
+        With `keep`, documents that exist are kept.
+        """
         at_hand = self._candidates.texts_at_hand
         left = self._missing(positions)
         new = positions[~self._seen[positions]]
@@ -206,12 +246,12 @@ class Documents:
         self._seen[positions] = True
 
     def _keep(self, documents: Mapping[str, Document], at_hand: bool) -> None:
-        if documents and not at_hand:  # else they came with the body
+        if documents and not at_hand:  # the others came with the body
             self._room.charge(size_of_all(documents.values()))
         self.by_id.update(documents)
 
     async def _note(self, there: Mapping[int, Document]) -> None:
-        """Note what the texts of documents are, by position; in a thread if they are long."""
+        """Note the texts of documents by position; in a thread if they are long."""
         if are_long(there.values()):
             await self._run(self._take_note, there)
         else:
@@ -233,29 +273,32 @@ class Documents:
         return self.outlines | self.by_id
 
     def at(self, positions: NDArray[np.intp]) -> list[Document | None]:
-        """Return the documents at these positions, None for each that is deleted or is not kept."""
+        """Return the documents at these positions; None for each that is deleted or not kept."""
         return [self.by_id.get(self._pool.ids[position]) for position in positions.tolist()]
 
     def deleted(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return those of these positions, all of which were read, whose document is deleted."""
+        """Return those of these positions whose document is deleted; all must have been read."""
         return positions[~self._there[positions]]
 
     def without_content(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return those of these positions whose document was read and has nothing to read in it."""
+        """Return those of these positions whose document was read and has no words."""
         return positions[self._blank[positions]]
 
     def _check_answer(self, positions: NDArray[np.intp]) -> None:
         self._room.check_answer(sum(len(each.content) for each in self.at(positions) if each is not None))
 
     async def read_groups(self, grouping: Grouping) -> NDArray[np.intp] | None:
-        """Read what decides the groups of all documents. Returns (N,) numbers, equal within a group; None if `texts`
-        are the groups, of which more may become known."""
+        """Read the groups of all documents.
+
+        Returns:
+            (N,) numbers, equal within a group; None if `texts` are the groups, which may still grow.
+        """
         everything = np.arange(len(self._pool))
         if grouping.path is None:
             at_hand = self._candidates.texts_at_hand
             await self._look(everything if at_hand else self._suspects(await self._groups(), everything), keep=False)
             return None
-        return await self._run(numbered, grouping, self._pool.ids, await self.read_metadata())
+        return await self._run(number_groups, grouping, self._pool.ids, await self.read_metadata())
 
     async def read_boosts(self, boosts: Boosts) -> tuple[NDArray[np.float64], list[str]]:
         """Return the (N,) boosts of all documents, and the fields that `Boosts.unread` names."""
@@ -287,31 +330,35 @@ class Documents:
         return self._alike
 
     def _suspects(self, groups: _Groups, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Positions that were not read and whose text may equal one of these, by their vectors."""
+        """Return unread positions whose text may equal one of these, by their vectors."""
         left = groups.several[~self._seen[groups.several]]
         return left[np.isin(groups.numbers[left], groups.numbers[positions])] if left.size else left
 
 
 class _Groups(NamedTuple):
-    """Documents whose vectors are alike. numbers: (N,), equal within a group. several: the positions of documents in
-    groups of two or more."""
+    """Groups of documents whose vectors are alike.
+
+    Attributes:
+        numbers: (N,) numbers, equal within a group.
+        several: The positions of documents in groups of two or more.
+    """
 
     numbers: NDArray[np.intp]
     several: NDArray[np.intp]
 
     @classmethod
     def of(cls, embeddings: NDArray[np.floating]) -> _Groups:
-        numbers = alike(embeddings)
+        numbers = group_alike(embeddings)
         return cls(numbers, np.flatnonzero(np.bincount(numbers, minlength=len(numbers))[numbers] > 1))
 
 
 def _key(content: str) -> str | bytes:
-    """Return what stands for a text, so that long ones are not kept."""
+    """Return a short key that stands for a text, so that long texts are not kept."""
     if len(content) <= SHORT:
         return content
     return hashlib.blake2b(content.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def texts_of(documents: Sequence[Document | None]) -> list[str]:
-    """Return what the cross-encoder reads of documents that are there."""
+    """Return the texts that the cross-encoder reads, of the documents that exist."""
     return [document.content for document in documents if document is not None]

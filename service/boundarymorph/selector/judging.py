@@ -1,4 +1,4 @@
-"""The documents of a task's pool that are worth judging, and the evidence about documents that were judged."""
+"""Choose the documents of a pool that are worth judging, and collect evidence about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPLETE = Context(accepts="complete")  # without a deadline
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPool:
     """A judged query.
 
     Attributes:
@@ -36,14 +36,19 @@ class Judged:
 
 
 class Judging:
-    """Judging for tasks without a calibration, whose deadlines do not count. Methods raise what a selection raises."""
+    """Judging for tasks without a calibration, ignoring deadlines.
+
+    Methods raise the errors of a selection.
+    """
 
     def __init__(self, selector: Selector, retriever: Retriever, scorer: Scorer) -> None:
         self._selector, self._retriever, self._scorer = selector, retriever, scorer
 
     async def suggest(self, task: SelectionTask, count: int, seed: int) -> Sequence[Document]:
-        """Return at most `count` documents that are worth judging, in random order. The budget of the task is spent on
-        finding those that the scorer finds best."""
+        """Return at most `count` documents that are worth judging, in random order.
+
+        The budget of the task is spent on finding the documents that the scorer ranks best.
+        """
         by_score = replace(task.relevance, human=False)
         spending = replace(task.spending, goal="set")
         wanted = replace(task, wanted=Wanted(count), spending=spending, relevance=by_score, context=COMPLETE)
@@ -53,8 +58,8 @@ class Judging:
         documents = await self._read(task, ids)
         return [documents[id] for id in ids if id in documents]
 
-    async def judged(self, task: SelectionTask, grades: Mapping[str, float]) -> Judged:
-        """Score the judged documents that are in the pool. grades: by id."""
+    async def score_judged(self, task: SelectionTask, grades: Mapping[str, float]) -> JudgedPool:
+        """Score the judged documents that are in the pool, given the grades by id."""
         people = replace(task.relevance, human=True, shipped=False)
         bare = replace(task, wanted=Wanted(1), spending=Spending(0, reuse=False), relevance=people, context=COMPLETE)
         pool = (await self._selector.select(bare)).pool
@@ -80,7 +85,7 @@ class Judging:
             return np.array([values[id] for id in ids], dtype=np.float64)
 
         relevance = {choice: column(order) for choice, order in orders.items()}
-        return Judged(JudgedQuery(column(scores), relevance, column(grades)), ids, ranked.vectors)
+        return JudgedPool(JudgedQuery(column(scores), relevance, column(grades)), ids, ranked.vectors)
 
     async def _read(self, task: SelectionTask, ids: Sequence[str]) -> dict[str, Document]:
         pieces = in_awaited_pieces(task.source.candidates(self._retriever).documents, ids)

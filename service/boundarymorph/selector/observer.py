@@ -1,4 +1,4 @@
-"""The metrics and spans of a selection."""
+"""Record the metrics and spans of a selection."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from boundarymorph.selector.result import SelectionResult
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry import metrics, tracing
 
-SHOWN = 20  # documents in a span
-CHARACTERS = 1_000  # of a text in a span
+SHOWN = 20  # most documents in a span
+CHARACTERS = 1_000  # most characters of a text in a span
 
 
 class Observer:
-    """Observes one selection: each stage is a span and is timed by the watch, which may already be running. counts:
-    whether its result goes into the metrics, or is counted with that of a whole."""
+    """Observes one selection: each stage is a span and is timed."""
 
     def __init__(self, watch: tracing.Stopwatch, *, counts: bool = True) -> None:
+        """Observe with a stopwatch.
+
+        Args:
+            watch: The stopwatch, which may already be running.
+            counts: Whether the result goes into the metrics itself, or as a part of another result.
+        """
         self._watch, self._counts = watch, counts
 
     @contextmanager
@@ -28,13 +33,19 @@ class Observer:
             yield
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds by stage and their total, and put them into the request's Server-Timing."""
+        """Return the seconds by stage and their total, and add them to the request's Server-Timing."""
         seconds = self._watch.read()
         tracing.replace_stages(seconds)
         return seconds
 
-    def finished(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
-        """Record a result in the metrics and in the span of its request. model: the scorer's."""
+    def record(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:
+        """Record a result in the metrics and in the span of its request.
+
+        Args:
+            result: The result.
+            task: The task.
+            model: The name of the scorer; None if unknown.
+        """
         if not self._counts:
             return
         tracing.describe(lambda texts: attributes(result, task, model, texts=texts))
@@ -50,8 +61,14 @@ class Observer:
 
 
 def attributes(result: SelectionResult, task: SelectionTask, model: str | None, *, texts: bool) -> dict[str, Any]:
-    """Return the attributes of a selection's span. model: the scorer's. texts: with the query, and the ids and texts of
-    documents."""
+    """Return the attributes of a selection's span.
+
+    Args:
+        result: The result.
+        task: The task.
+        model: The name of the scorer; None if unknown.
+        texts: Whether to include the query, and the ids and texts of documents.
+    """
     found: dict[str, Any] = {
         "openinference.span.kind": "RERANKER",
         "gen_ai.operation.name": "retrieval",
@@ -88,7 +105,7 @@ def attributes(result: SelectionResult, task: SelectionTask, model: str | None, 
 
 
 def _document(result: SelectionResult, name: str, position: int) -> dict[str, Any]:
-    """Return the id of a document and, as far as it was read, the beginning of its text."""
+    """Return the id of a document and, if it was read, the beginning of its text."""
     id = result.pool.ids[position]
     document = result.documents.get(id)
     content = {} if document is None else {f"{name}.content": document.content[:CHARACTERS]}

@@ -1,4 +1,4 @@
-"""A selection for several queries: one of each with its share of the budget, and one set of the best."""
+"""Select for several queries: each gets a share of the budget, and one set has the best."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.groups import best_of_each
-from boundarymorph.selector.documents import numbered
+from boundarymorph.selector.documents import number_groups
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.result import Answered, SelectionResult, Status
+from boundarymorph.selector.result import QueryAnswers, SelectionResult, Status
 from boundarymorph.selector.run import SelectionRun
 from boundarymorph.selector.task import Report, SelectionTask
 
 
 def parts_of(task: SelectionTask) -> list[SelectionTask]:
-    """Return a task for each query, with an equal share of the budget; the first tasks get the remainder."""
+    """Return a task for each query, with an equal share of the budget.
+
+    The first tasks get the remainder.
+    """
     share, more = divmod(task.spending.budget, len(task.several))
     return [
         replace(
@@ -39,19 +42,23 @@ def parts_of(task: SelectionTask) -> list[SelectionTask]:
 async def select_for_all(
     task: SelectionTask, runs: Sequence[SelectionRun], observer: Observer, in_thread: Run
 ) -> SelectionResult:
-    """Make a selection for each query, side by side, and return the k documents that answer any of the queries best.
+    """Select for each query, side by side, and return the k documents that answer any best.
 
     Each selection spends its calls on an equal share of the set. The pool has the candidates of all queries, by
-    reciprocal rank, without vectors. Documents that turn out to be deleted when texts are read make room for others.
-    Raises what the runs raise.
+    reciprocal rank, without vectors. Documents that turn out to be deleted when texts are read are replaced by others.
+    It raises the errors of the runs.
 
-    runs: new ones, of `parts_of(task)`.
+    Args:
+        task: The task.
+        runs: New runs of `parts_of(task)`.
+        observer: The observer of the whole selection.
+        in_thread: Runs functions in threads.
     """
     k = task.wanted.k
     assert k is not None
 
     async def spend(run: SelectionRun, share: int) -> None:
-        await run.recall(share)
+        await run.look_up(share)
         if run.session is None and run.grouping is not None:
             await run.documents.read_groups(run.grouping)
         while run.batch.size:
@@ -76,7 +83,7 @@ async def select_for_all(
 
     parts = [await run.result() for run in runs]
     result = replace(_joined(task, parts, places, selection, answered), pool=pool, seconds=observer.seconds())
-    observer.finished(result, task, runs[0].scores.model)
+    observer.record(result, task, runs[0].scores.model)
     return result
 
 
@@ -85,9 +92,12 @@ def _joined(
     parts: Sequence[SelectionResult],
     places: Sequence[NDArray[np.intp]],
     selection: Selection,
-    answered: Answered,
+    answered: QueryAnswers,
 ) -> SelectionResult:
-    """Return the result of all queries, but for its pool and seconds. places: as for `_best`."""
+    """Return the result of all queries, without its pool and seconds.
+
+    `places` are as for `_best`.
+    """
     weights = np.array([query.weight for query in task.several])
     calls, scores, spans = _calls(parts, places), dict[int, float](), dict[str, Sequence[Span]]()
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
@@ -132,7 +142,10 @@ def _joined(
 
 
 def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]]) -> list[tuple[int, Observation]]:
-    """Return all calls with the numbers of their queries, round by round. places: as for `_best`."""
+    """Return all calls with the numbers of their queries, round by round.
+
+    `places` are as for `_best`.
+    """
     calls = []
     for number, (part, own) in enumerate(zip(parts, places, strict=True)):
         for seen in part.history:
@@ -143,11 +156,17 @@ def _calls(parts: Sequence[SelectionResult], places: Sequence[NDArray[np.intp]])
 
 def _best(
     task: SelectionTask, pool: Pool, runs: Sequence[SelectionRun], places: Sequence[NDArray[np.intp]]
-) -> tuple[Selection, Answered]:
-    """Return the k documents whose largest relevance to a query, times the weight of the query and their boost, is
-    largest. If nothing is believed of any, their order decides.
+) -> tuple[Selection, QueryAnswers]:
+    """Return the k documents with the largest worth.
 
-    places: for each query, the positions of its candidates in the pool.
+    The worth of a document is its largest relevance to a query, times the weight of the query and the boost. Without
+    any belief, the order of the pool decides.
+
+    Args:
+        task: The task.
+        pool: The candidates of all queries.
+        runs: The run of each query.
+        places: For each query, the positions of its candidates in the pool.
     """
     shape, boosts = (len(runs), len(pool)), np.ones(len(pool))
     relevance, std, scored = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, dtype=np.bool_)
@@ -164,7 +183,7 @@ def _best(
     largest, there = worth.max(axis=0), np.flatnonzero(left)
     if task.wanted.distinct is not None:
         read = {id: document for run in runs for id, document in run.documents.read_so_far.items()}
-        groups = numbered(task.wanted.distinct, pool.ids, read)
+        groups = number_groups(task.wanted.distinct, pool.ids, read)
         there = there[best_of_each(largest[there], groups[there], task.wanted.distinct.at_most)]
     chosen = there[np.argsort(-largest[there], kind="stable")[: task.wanted.k]]
     leading = worth[:, chosen].argmax(axis=0)
@@ -172,4 +191,5 @@ def _best(
     value = None if task.relevance.boosts is None else worth[leading, chosen]
     if np.isnan(relevance).all():
         best, spread, value = np.full(len(chosen), 0.5), np.full(len(chosen), 0.5), None
-    return Selection(chosen, best, spread, scored[leading, chosen], value), Answered(leading, relevance[:, chosen], ())
+    answers = QueryAnswers(leading, relevance[:, chosen], ())
+    return Selection(chosen, best, spread, scored[leading, chosen], value), answers

@@ -1,4 +1,4 @@
-"""The warnings about queries, scores and documents."""
+"""Warn about queries, scores and documents."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ from boundarymorph.reading import counted
 from boundarymorph.scoring import rerankers
 from boundarymorph.selection import StopReason
 
-ENOUGH, LOW = 10, 0.05  # scores from which on it is said that all are below this; of relevant documents few are
-ENGLISH = ("BAAI/bge-small-en", *rerankers.ENGLISH)  # what the names of models that read English alone begin with
+ENOUGH, LOW = 10, 0.05  # fewest scores for the warning that all are low, and their bound; relevant ones rarely are
+ENGLISH = ("BAAI/bge-small-en", *rerankers.ENGLISH)  # prefixes of the names of models that only read English
 FORMS = {"was": ("was", "were"), "has": ("has", "have"), "it": ("it", "them"), "its": ("its", "their")}  # one, many
 
 
-def unfamiliar(query: str, *models: str | None) -> list[Notice]:
-    """Describe a query most of whose letters are in a script that the embedded models were not trained on; nothing if
-    it is Latin or a model is another. models: of the scorer and the encoder, None if unknown or not in use."""
+def script_notices(query: str, *models: str | None) -> list[Notice]:
+    """Warn about a query whose letters are mostly in a script unknown to the models.
+
+    There is no warning for Latin letters, or for models that are not English ones.
+
+    Args:
+        query: The query.
+        models: The names of the scorer and the encoder; None if unknown or not in use.
+    """
     letters = [unicodedata.name(letter, "").partition(" ")[0] for letter in query if letter.isalpha()]
     english = [model.partition("@")[0] for model in models if model is not None and model.startswith(ENGLISH)]
     if sum(script != "LATIN" for script in letters) * 2 <= len(letters) or not english:
@@ -36,9 +42,13 @@ def unfamiliar(query: str, *models: str | None) -> list[Notice]:
     return [Notice("unfamiliar-script", said)]
 
 
-def no_call(stop_reason: StopReason | None, returned: int) -> Notice:
-    """Describe why no call was made although some were allowed and no score was known from earlier requests. returned:
-    the number of documents in the answer."""
+def no_call_notice(stop_reason: StopReason | None, returned: int) -> Notice:
+    """Say why no call was made, although the budget allows calls and nothing was reused.
+
+    Args:
+        stop_reason: The reason of the session.
+        returned: The number of documents in the answer.
+    """
     match stop_reason:
         case StopReason.POOL_EXHAUSTED:
             why = "all scores were known already"
@@ -51,8 +61,14 @@ def no_call(stop_reason: StopReason | None, returned: int) -> Notice:
     return Notice("no-call-made", f"no call was made: {why}")
 
 
-def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[Notice]:
-    """Say why the answer is empty, if no document reaches the minimum relevance. relevance: of the candidates."""
+def min_relevance_notices(least: float | None, relevance: NDArray[np.float64], scored: bool) -> list[Notice]:
+    """Say why the answer is empty, if no document reaches the minimum relevance.
+
+    Args:
+        least: The minimum relevance; None without one.
+        relevance: (N,) relevance of the candidates.
+        scored: Whether any of them is scored.
+    """
     if least is None or not relevance.size:
         return []
     seen = "the best was" if scored else "the best was expected to have"
@@ -61,14 +77,14 @@ def none_reached(least: float | None, relevance: NDArray[np.float64], scored: bo
     return [Notice("min-relevance-not-reached", said)]
 
 
-def fields_unread(names: Sequence[str]) -> list[Notice]:
-    """Say of these fields that no candidate has a value that a boost can follow."""
+def boost_notices(names: Sequence[str]) -> list[Notice]:
+    """Warn about fields of which no candidate has a value that a boost can use."""
     said = "no candidate has a value of the field {!r} that 'boost' can read, so its function gives 1"
     return [Notice("field-not-found", said.format(name)) for name in names]
 
 
-def nothing_found(scores: Collection[float]) -> list[Notice]:
-    """Say that enough documents were scored and all scores are low, if it is so."""
+def low_score_notices(scores: Collection[float]) -> list[Notice]:
+    """Warn if there are enough scores and all of them are low."""
     if len(scores) < ENOUGH or max(scores) >= LOW:
         return []
     said = (
@@ -78,7 +94,13 @@ def nothing_found(scores: Collection[float]) -> list[Notice]:
     return [Notice("all-scores-low", said)]
 
 
-def of_documents(slug: Slug, count: int, said: str) -> list[Notice]:
-    """Return a warning about `count` documents, if there are any. said: the predicate, with names of FORMS."""
+def document_notices(slug: Slug, count: int, said: str) -> list[Notice]:
+    """Return a warning about `count` documents, if there are any.
+
+    Args:
+        slug: The slug of the warning.
+        count: The number of documents.
+        said: The predicate, with names of `FORMS`.
+    """
     forms = {name: one if count == 1 else many for name, (one, many) in FORMS.items()}
     return [Notice(slug, f"{counted(count, 'document', 'documents')} {said.format(**forms)}")] if count else []

@@ -1,4 +1,4 @@
-"""The progress and the result of a selection."""
+"""Define the progress and the result of a selection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ from boundarymorph.selector.task import SelectionTask
 
 
 class Status(StrEnum):
-    """How complete a result is: complete; limited by time or the scorer; only the first stage's ranking."""
+    """How complete a result is.
+
+    Attributes:
+        COMPLETE: The session ended by itself.
+        PARTIAL: Time or the scorer limited it.
+        RETRIEVAL_ONLY: It has only the first stage's ranking.
+    """
 
     COMPLETE = "complete"
     PARTIAL = "partial"
@@ -52,7 +58,7 @@ class Interruption(StrEnum):
 
     @classmethod
     def of(cls, error: BoundaryMorphError) -> Interruption:
-        """error: one of INTERRUPTING."""
+        """Return the interruption by an error of INTERRUPTING."""
         return next(_INTERRUPTIONS[kind] for kind in type(error).__mro__ if kind in _INTERRUPTIONS)
 
 
@@ -74,9 +80,18 @@ INTERRUPTING: tuple[type[BoundaryMorphError], ...] = tuple(_INTERRUPTIONS)
 class Progress:
     """The state of a task before a round.
 
-    calls, cached, reused, tokens: as in `SelectionResult`; budget: the task's; outlook: of the current set;
-    selected: positions in the pool of the current set; passages: as in `SelectionResult`; history: the scores of the
-    last round.
+    Attributes:
+        rounds: The number of rounds so far.
+        calls: As in `SelectionResult`.
+        cached: As in `SelectionResult`.
+        budget: The budget of the task.
+        reused: As in `SelectionResult`.
+        outlook: The outlook of the current set.
+        pool: The candidates.
+        selected: Positions in the pool of the current set.
+        passages: As in `SelectionResult`.
+        history: The calls of the last round.
+        tokens: As in `SelectionResult`.
     """
 
     rounds: int
@@ -93,9 +108,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answered:
-    """Which of Q queries was asked or answered. leading: (k,) the query that each document of the set answers best;
-    relevance: (Q, k) to each, NaN where a query did not find the document; asked: for each call of the history."""
+class QueryAnswers:
+    """Which of Q queries were asked and answered.
+
+    Attributes:
+        leading: (k,) the query that each document of the set answers best.
+        relevance: (Q, k) relevance to each query; NaN where a query did not find the document.
+        asked: The query of each call of the history.
+    """
 
     leading: NDArray[np.intp]
     relevance: NDArray[np.float64]
@@ -103,9 +123,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Explained:
-    """How a set came about. first, last: the belief about all candidates before the first call and at the end. sets:
-    the set after each round, as positions in the pool."""
+class Explanation:
+    """How a set came about.
+
+    Attributes:
+        first: The belief about all candidates before the first call.
+        last: The belief at the end.
+        sets: The set after each round, as positions in the pool.
+    """
 
     first: Selection
     last: Selection
@@ -114,22 +139,40 @@ class Explained:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SelectionResult:
-    """The result of a selection. Documents that were found to be deleted meanwhile are not in it.
+    """The result of a selection, without documents that were deleted meanwhile.
 
-    task: as it was carried out. passages: among the candidates, of which the set has at most one of each document.
-    budget: the calls that it was allowed, 0 if by judgements they make sets worse and the request names no budget.
-    history: the scores that were asked for, all of which count against it. calls: how many of them the cross-encoder
-    computed for this task; cached: how many came from a cache, or from another task that was computing the same pair.
-    reused: scores known before, which replaced as many calls; outlook: what the set is expected to miss, and what more
-    calls would bring; documents: by id, as far as they were fetched; truncated: scored pairs that were cut to fit the
-    cross-encoder; trips: requests to the scorer; tokens: that a language model read and wrote; seconds: by stage, and
-    their total; vectors: the source of the pool's vectors; explained: if the task asks for it and anything was
-    believed. calibration: when that in use was made; human: whether relevance is what people are expected to find;
-    model, trust: the scorer's full name, if it is known, and how far it is trusted; scores: the scorer's own, by
-    position, where relevance is something else.
-    answered: of a task with several queries. proposals: with a target, the documents to read next, each with its
-    probability to reach `min_relevance`. spans: the relevant parts of what was scored for this task, by its text.
-    has_texts: whether an answer has the texts of the set: the task asks for them, and they are not too large for one.
+    Attributes:
+        task: The task as it was carried out.
+        budget: The calls that were allowed; 0 if judgements say that calls make sets worse and the request names no
+            budget.
+        pool: The candidates.
+        selection: The set.
+        passages: The passages among the candidates; the set has at most one of each document.
+        history: The scores that were asked for, all of which count against the budget.
+        rounds: The number of rounds.
+        status: How complete the result is.
+        stop_reason: Why the selection ended.
+        outlook: The loss that the set is expected to have, and the gain of more calls.
+        calls: The scores that the cross-encoder computed for this task.
+        cached: The scores that came from a cache, or from another task that was computing the same pair.
+        reused: The scores known before, which replaced as many calls.
+        documents: The documents that were read, by id.
+        truncated: The scored pairs that were cut to fit the cross-encoder.
+        trips: The requests to the scorer.
+        seconds: The seconds by stage, and their total.
+        warnings: The warnings.
+        vectors: The source of the pool's vectors.
+        explained: How the set came about, if the task asks for it and anything was believed.
+        tokens: The tokens that a language model read and wrote.
+        calibration: When the calibration in use was made.
+        human: Whether relevance is the one that people are expected to find.
+        model: The full name of the scorer; None if unknown.
+        trust: The trust in the scorer.
+        scores: The scorer's own scores, by position, where relevance differs from them.
+        answered: The queries, in a task with several.
+        proposals: With a target, the documents to read next, with their probabilities to reach `min_relevance`.
+        spans: The relevant parts of the texts that were scored for this task, by text.
+        has_texts: Whether the answer has the texts.
     """
 
     task: SelectionTask
@@ -151,14 +194,14 @@ class SelectionResult:
     seconds: Mapping[str, float]
     warnings: Sequence[Notice]
     vectors: VectorSource
-    explained: Explained | None = None
+    explained: Explanation | None = None
     tokens: TokenCounts | None = None
     calibration: str | None = None
     human: bool = False
     model: str | None = None
     trust: Trust = "normal"
     scores: Mapping[int, float] = field(default_factory=dict)
-    answered: Answered | None = None
+    answered: QueryAnswers | None = None
     proposals: Selection | None = None
     spans: Mapping[str, Sequence[Span]] = field(default_factory=dict)
     has_texts: bool = False
@@ -168,8 +211,10 @@ class SelectionResult:
         return replace(self, has_texts=False, warnings=[*self.warnings, TEXTS_LEFT_OUT])
 
     def spans_in(self, document: Document) -> list[Span] | None:
-        """Return the relevant parts of a document's text, which the scorer read after its title; None if it named none
-        for this task. The places of a passage's parts are places in the whole text."""
+        """Return the relevant parts of a document's text; None if the scorer named none.
+
+        The scorer read the text after its title. The places of a passage's parts are places in the whole text.
+        """
         passage = self.passages.by_id.get(document.id)
         before = len(document.content) - len(document.text) - (0 if passage is None else passage.start)
         found = [

@@ -1,4 +1,4 @@
-"""One selection in progress: retriever, session and scorer, in the order in which a request passes through them."""
+"""Run one selection: retriever, session and scorer, in the order of a request."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import BaseSession, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import Trust, footprint
-from boundarymorph.selector.composition import Held, boosts_of, completed, held_by, rounds_of, session_of
+from boundarymorph.selector import remarks
+from boundarymorph.selector.composition import SetLimits, add_artifacts, boosts_of, limits_of, rounds_of, session_of
 from boundarymorph.selector.documents import AnswerTooLarge, Documents, Grouping, are_long, texts_of
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.remarks import no_call, none_reached, nothing_found, of_documents, unfamiliar
-from boundarymorph.selector.result import INTERRUPTING, Explained, Interruption, Progress, SelectionResult, Status
+from boundarymorph.selector.result import INTERRUPTING, Explanation, Interruption, Progress, SelectionResult, Status
 from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
 from boundarymorph.selector.task import SelectionTask
 
 log = logging.getLogger(__name__)
-# Candidates, numbers in their vectors, and scores, up to which each step of a session takes one to three milliseconds.
+# With at most this many candidates, numbers in vectors and scores, a step of a session takes one to three milliseconds.
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
-FEW_RUNNING = 4  # selections, up to which such steps do not keep each other; more take turns by caller, in threads
-AHEAD = 64  # documents likely to be asked for soon that are read with those asked for now
+FEW_RUNNING = 4  # with more selections than this, such steps take turns by caller, in threads
+AHEAD = 64  # documents that are read in advance because they are likely to be asked for soon
 NOTHING = np.empty(0, dtype=np.intp)
 EMPTY = Selection(NOTHING, np.empty(0), np.empty(0), np.empty(0, np.bool_))
 
 # The states of a run. Each call is possible in one state only, and leads to another:
 #
-#     new ── retrieve ──> retrieved ── recall ──> chosen ⟲ progress, score ── result ──> done
+#     new ── retrieve ──> retrieved ── look_up ──> chosen ⟲ progress, score ── result ──> done
 #
 # In any other state it raises RuntimeError. In `chosen` there is a batch of documents to score, empty once the budget
-# is spent, nothing is left to decide, or deadline, retriever or scorer ended the run. `result` may be called before.
+# is spent, nothing is left to decide, or deadline, retriever or scorer ended the run. `result` may be called earlier.
 State: TypeAlias = Literal["new", "retrieved", "chosen", "done"]
-Call: TypeAlias = Literal["retrieve", "recall", "progress", "score", "result"]
+Call: TypeAlias = Literal["retrieve", "look_up", "progress", "score", "result"]
 CALLS: dict[Call, tuple[State, State]] = {
     "retrieve": ("new", "retrieved"),
-    "recall": ("retrieved", "chosen"),
+    "look_up": ("retrieved", "chosen"),
     "progress": ("chosen", "chosen"),
     "score": ("chosen", "chosen"),
     "result": ("chosen", "done"),
@@ -59,10 +59,14 @@ CALLS: dict[Call, tuple[State, State]] = {
 
 @dataclass(slots=True)
 class Shared:
-    """What the selections of a process share.
+    """The state that the selections of a process share.
 
-    trust: that is declared for the scorer; full: documents that the scorer reads in one pass; running: how many
-    selections there are.
+    Attributes:
+        executor: The threads for long work.
+        trust: The trust that is declared for the scorer.
+        full: The number of documents that the scorer reads in one pass.
+        pace: The scorer's recent pace.
+        running: The number of selections in progress.
     """
 
     executor: FairExecutor
@@ -73,10 +77,10 @@ class Shared:
 
 
 class SelectionRun:
-    """A task in progress. Work that takes long runs in threads of the executor.
+    """A task in progress; long work runs in threads of the executor.
 
-    batch: positions in the pool of the documents to score next; none before `recall`. encoder: the name of the
-    model.
+    Attributes:
+        batch: Positions in the pool of the documents to score next; empty before `look_up`.
     """
 
     def __init__(
@@ -103,14 +107,14 @@ class SelectionRun:
         self.interruption: Interruption | None = None
         self.ungraded = 0
         self._has_texts = task.report.return_documents  # whether the answer has the texts
-        self._rounds: int | None = None  # in all; None for rounds that grow
+        self._rounds: int | None = None  # the number of rounds in all; None for rounds that grow
         self._full = 1 if task.spending.rounds != "auto" else shared.full
         self._proposals: Selection | None = None
-        self._first: Selection | None = None  # as in `Explained`
+        self._first: Selection | None = None  # as in `Explanation`
         self._sets: dict[int, NDArray[np.intp]] = {}
         self.warnings: list[Notice] = []
         self.boosts: NDArray[np.float64] | None = None  # (N,), if the task has any
-        self._blank = self._excluded = NOTHING  # documents without content, as far as they were read; left out
+        self._blank = self._excluded = NOTHING  # documents read without content; documents that the task excludes
 
     def _enter(self, call: Call) -> None:
         before, after = CALLS[call]
@@ -121,8 +125,11 @@ class SelectionRun:
         self.state = after
 
     async def retrieve(self) -> None:
-        """Get the pool or, if that fails, use the order that is known by then. Raises what the retriever does, and
-        DeadlineExceeded, unless there is such an order and the task accepts it."""
+        """Get the pool or, if that fails, use the order that is known by then.
+
+        It raises the errors of the retriever and DeadlineExceeded, unless there is such an order and the task accepts
+        it.
+        """
         self._enter("retrieve")
         try:
             with self._observer.stage("retrieve"):
@@ -138,7 +145,7 @@ class SelectionRun:
         else:
             self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
             documents = retrieved.documents
-            self._task = completed(self._task, retrieved.artifacts)
+            self._task = add_artifacts(self._task, retrieved.artifacts)
         if self._task.spending.goal != "scores":
             self._task.context.room.charge(
                 footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
@@ -153,14 +160,16 @@ class SelectionRun:
             ids = map(self._candidates.passages.document_id, self.pool.ids)
             self._excluded = np.flatnonzero([id in self._task.wanted.excluded for id in ids])
 
-    async def recall(self, k: int | None = None) -> None:
-        """Reuse scores of earlier tasks, and choose the first batch, which is empty for an empty pool. k: the number of
-        documents that calls are spent on, if it is not the task's.
+    async def look_up(self, k: int | None = None) -> None:
+        """Reuse scores of earlier tasks, and choose the first batch, empty for an empty pool.
 
-        If max_tokens or distinct is set, raises what the retriever does, and DeadlineExceeded, when it reads documents'
-        lengths or groups.
+        With `max_tokens`, `distinct` or boosts it reads all candidates, and raises the retriever's errors and
+        DeadlineExceeded.
+
+        Args:
+            k: The number of documents that calls are spent on, if it differs from the task's.
         """
-        self._enter("recall")
+        self._enter("look_up")
         task = self._task
         if k is not None:
             self._k = k
@@ -169,7 +178,7 @@ class SelectionRun:
         deleted = NOTHING
         with self._observer.stage("fetch"):
             async with task.context.deadline.enforced():
-                held = await self._held()
+                limits = await self._limits()
                 self.boosts, unread = await boosts_of(task, self.documents)
             self.warnings += unread
             try:
@@ -181,11 +190,13 @@ class SelectionRun:
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         self._short = small and not task.wanted.diversity
         with self._observer.stage("select"):
-            self.session, self.batch = await self._step(self._begin, held, deleted)
+            self.session, self.batch = await self._step(self._begin, limits, deleted)
 
     async def _step(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        """Run a step of the session: after other tasks of the event loop if it is short and few selections run, else in
-        a thread."""
+        """Run a step of the session in a thread.
+
+        A short step runs in the event loop, after other tasks, if few selections run.
+        """
         if self._short and self._shared.running <= FEW_RUNNING:
             await asyncio.sleep(0)
             return function(*args)
@@ -196,18 +207,20 @@ class SelectionRun:
         """The task's limit on groups or, from `retrieve` on, the default of its index."""
         return self._task.wanted.distinct
 
-    async def _held(self) -> Held:
-        """Read what limits the set."""
-        held = await held_by(replace(self._task.wanted, k=self._k), self._candidates, self.documents, self.pool.ids)
-        self.warnings += held.warnings
-        return held
+    async def _limits(self) -> SetLimits:
+        """Read the limits of the set."""
+        limits = await limits_of(replace(self._task.wanted, k=self._k), self._candidates, self.documents, self.pool.ids)
+        self.warnings += limits.warnings
+        return limits
 
     async def _read_ahead(self) -> NDArray[np.intp]:
-        """Read the documents that came with the request, and those scored for earlier tasks. Scores of unchanged texts
-        are reused. Returns the positions of documents that turned out to be deleted."""
+        """Read the documents that came with the request, and those scored for earlier tasks.
+
+        Scores of unchanged texts are reused. It returns the positions of deleted documents.
+        """
         hinted = await self.scores.look_up() if self._task.spending.reuse else set()
         wanted = np.arange(len(self.pool))
-        if not self._candidates.texts_at_hand:  # read only what had one of these texts when it was scored
+        if not self._candidates.texts_at_hand:  # read only documents that had one of these texts when scored
             wanted = wanted[[id in hinted for id in self.pool.ids]] if hinted else NOTHING
         positions = await self.documents.read(wanted)
         if hinted:
@@ -220,7 +233,7 @@ class SelectionRun:
             self.scores.reused = await self._in_thread(self.scores.reusable, found)
         return self.documents.deleted(positions)
 
-    def _begin(self, held: Held, deleted: NDArray[np.intp]) -> tuple[BaseSession, NDArray[np.intp]]:
+    def _begin(self, limits: SetLimits, deleted: NDArray[np.intp]) -> tuple[BaseSession, NDArray[np.intp]]:
         """Make the session and the first batch."""
         models = self.scores.model, self._encoder
         self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
@@ -236,16 +249,16 @@ class SelectionRun:
         known = {place: score for place, score in known.items() if place not in blank}
         replacing = len((self.scores.reused.keys() & known.keys()) - set(self._excluded.tolist()))
         budget = max(0, self._budget - replacing)
-        session = session_of(self._task, self.pool, self.calibrated, known, budget, held.limit, self.boosts)
+        session = session_of(self._task, self.pool, self.calibrated, known, budget, limits.limit, self.boosts)
         if self.documents.copies:
             session.same_texts(self.documents.texts.copy())
-        session.give_up(np.concatenate([deleted, held.deleted, self._excluded, self._blank]))
+        session.give_up(np.concatenate([deleted, limits.deleted, self._excluded, self._blank]))
         self._rounds = rounds_of(self._task, self._budget, self._full)
         return session, self._ask(session)
 
     def _ask(self, session: BaseSession) -> NDArray[np.intp]:
-        """Return the next batch: all if nothing is to be chosen, but no more than is likely to be scored in time."""
-        most = self._shared.pace.at_most(len(self.pool), self._seconds)
+        """Return the next batch, with no more documents than are likely to be scored in time."""
+        most = self._shared.pace.limit(len(self.pool), self._seconds)
         batch = session.ask_round(self._rounds, most, self._full)
         if self._task.report.explain_pool:
             if self._first is None:
@@ -255,12 +268,11 @@ class SelectionRun:
 
     @property
     def _seconds(self) -> float:
-        """Return the seconds until scores are of no use; infinite if the task accepts only a complete result."""
+        """The seconds until scores are useless; infinite if only a complete result is accepted."""
         deadline = self._task.context.deadline.of_scores
         return deadline.at - deadline.clock() if self._task.context.accepts != "complete" else math.inf
 
     async def progress(self) -> Progress:
-        """Return the current state."""
         self._enter("progress")
         session, scores = self.session, self.scores
         assert session is not None
@@ -282,7 +294,7 @@ class SelectionRun:
     async def score(self) -> None:
         """Have the batch scored and choose the next one, which is empty after an interruption.
 
-        Raises what retriever and scorer do, unless the task accepts an incomplete result.
+        It raises the errors of retriever and scorer, unless the task accepts an incomplete result.
         """
         self._enter("score")
         session = self.session
@@ -309,13 +321,23 @@ class SelectionRun:
     async def read_for(
         self, session: BaseSession, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
     ) -> bool:
-        """Read these documents, and have the session give up those that are deleted or have no content and share the
-        scores of copies. Returns whether there were any. ahead: if anything is read from far away, also read what may
-        be asked for next. answer: as in `Documents.read`."""
+        """Read documents, and update the session by their texts.
+
+        The session gives up deleted documents and those without content, and shares the scores of copies.
+
+        Args:
+            session: The session.
+            positions: The documents to read.
+            ahead: Whether to read documents in advance too, if any are read from a remote source.
+            answer: As in `Documents.read`.
+
+        Returns:
+            Whether the session changed.
+        """
         documents = self.documents
         before = session.given_up, documents.copies
         likely = partial(session.shortlist, AHEAD) if ahead and self._candidates.distant else None
-        copies = ahead or bool(session.scored.any())  # which matter where there are scores to share
+        copies = ahead or bool(session.scored.any())  # copies matter if there are scores to share
         read = await documents.read(positions, likely, copies=copies, answer=answer)
         self._blank = np.union1d(self._blank, documents.without_content(read))
         session.give_up(np.union1d(documents.deleted(read), self._blank))
@@ -324,24 +346,27 @@ class SelectionRun:
         return before != (session.given_up, documents.copies)
 
     async def _score(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Score the first positions, as many as are likely to be scored in time. Returns them and their scores."""
+        """Score the first of these positions that are likely to be scored in time.
+
+        It returns them and their scores.
+        """
         deadline, pace = self._task.context.deadline.of_scores, self._shared.pace
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
         texts = texts_of(self.documents.at(positions))
-        positions = positions[: pace.fitting(texts, self._seconds)]
+        positions = positions[: pace.count_fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
         begin, calls = deadline.clock(), self.scores.calls
         try:
             scores = await self.scores.score(texts, documents=ids, deadline=deadline.moment)
         except DeadlineExceeded:
-            pace.exceeded(texts, deadline.clock() - begin)
+            pace.record_timeout(texts, deadline.clock() - begin)
             raise
         late = isinstance(self.scores.failure, DeadlineExceeded)
         if late or self.scores.calls - calls == len(texts):
-            (pace.exceeded if late else pace.took)(texts, deadline.clock() - begin)
+            (pace.record_timeout if late else pace.record)(texts, deadline.clock() - begin)
         return positions, scores
 
     def _advance(self, session: BaseSession, asked: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -354,7 +379,10 @@ class SelectionRun:
         return self._ask(session)
 
     async def result(self) -> SelectionResult:
-        """Return the current selection, with its texts if the task asks for them. Raises as `score` does."""
+        """Return the current selection, with its texts if the task asks for them.
+
+        It raises the same errors as `score`.
+        """
         self._enter("result")
         task, session, scores = self._task, self.session, self.scores
         selection, outlook = EMPTY, Outlook(0.0, {}, answerable=0.0)
@@ -367,7 +395,7 @@ class SelectionRun:
                 status = Status.PARTIAL if session.scored.any() else Status.RETRIEVAL_ONLY
         elif self.interruption is not None:
             status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
-            outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # nothing is known of the scores
+            outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # without scores
         self.warnings += self._remarks()
         result = SelectionResult(
             task=task,
@@ -395,23 +423,26 @@ class SelectionRun:
             human=self.calibrated.human,
             model=scores.model,
             trust=self.calibrated.trust,
-            scores=self.calibrated.original(self.documents.texts),
+            scores=self.calibrated.original_scores(self.documents.texts),
             proposals=self._proposals,
             spans=scores.spans,
             has_texts=self._has_texts,
         )
-        self._observer.finished(result, task, scores.model)
+        self._observer.record(result, task, scores.model)
         return result
 
-    async def _explained(self) -> Explained | None:
+    async def _explained(self) -> Explanation | None:
         """Return how the set came about, if the task asks for it and anything was believed."""
         if self.session is None or self._first is None:
             return None
         ranking = self.calibrated.read(await self._step(self.session.ranking))
-        return Explained(self._first, ranking, self._sets)
+        return Explanation(self._first, ranking, self._sets)
 
     async def _selection(self, session: BaseSession) -> tuple[Selection, Outlook]:
-        """Return the selection and its outlook. Documents that turn out to be deleted make room for others."""
+        """Return the selection and its outlook.
+
+        Documents that turn out to be deleted are replaced by others.
+        """
         changed = True
         while changed:
             with self._observer.stage("select"):
@@ -430,7 +461,7 @@ class SelectionRun:
         return session.ranking() if self._task.ranks_all else session.selection(), outlook
 
     async def read_texts(self, positions: NDArray[np.intp]) -> bool:
-        """Read the texts of these documents for an answer. Returns whether the selection may have changed by it."""
+        """Read texts for an answer, and return whether the selection may have changed."""
         try:
             with self._observer.stage("fetch"), self._fitting():
                 async with self._task.context.deadline.of_texts.enforced():
@@ -443,7 +474,7 @@ class SelectionRun:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Read the texts of the answer within it. Texts that are too large for one are left out or refused."""
+        """Leave texts out of the answer, or refuse, if the block reads more than fits into it."""
         try:
             yield
         except AnswerTooLarge:
@@ -453,7 +484,7 @@ class SelectionRun:
             self.warnings.append(TEXTS_LEFT_OUT)
 
     def _with_blank(self, selection: Selection) -> Selection:
-        """Return a selection with the documents without content behind all others, if there is room for them."""
+        """Return a selection with documents without content at the end, if k allows more."""
         task, blank = self._task, np.setdiff1d(self._blank, self._excluded)
         if not task.ranks_all:
             limited = (
@@ -473,7 +504,7 @@ class SelectionRun:
         )
 
     async def _as_given(self) -> Selection:
-        """Return the first documents in the order of the pool, as many as fit."""
+        """Return the first documents in the order of the pool, up to the limit."""
         task, ids = self._task, self.pool.ids
         if task.wanted.min_relevance is not None:
             said = "nothing is known of the scores, so 'min_relevance' left nothing out"
@@ -481,13 +512,13 @@ class SelectionRun:
         if task.relevance.boosts is not None:
             self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
         self._blank = self.documents.without_content(np.arange(len(ids)))
-        held = await self._held()
-        worth = np.arange(len(ids), 0.0, -1.0)  # over the root of the length, if capacity is in tokens
-        if held.lengths is not None:
-            worth *= np.sqrt(held.lengths)
+        limits = await self._limits()
+        worth = np.arange(len(ids), 0.0, -1.0)  # a token limit divides it by the root of the length
+        if limits.lengths is not None:
+            worth *= np.sqrt(limits.lengths)
         worth[self._blank] = -1.0  # behind all others
-        worth[self._excluded] = -2.0  # left out below
-        capacity = held.limit.at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+        worth[self._excluded] = -2.0  # removed below
+        capacity = limits.limit.at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
         fits = capacity.with_others(capacity.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
@@ -498,7 +529,10 @@ class SelectionRun:
         return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
 
     def interrupt(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
-        """Record why the result is incomplete. Raises the error, or Overloaded, unless the task accepts that."""
+        """Record why the result is incomplete.
+
+        It raises the error, or Overloaded, unless the task accepts an incomplete result.
+        """
         if self._task.context.accepts == "complete":
             raise error
         self._refuse(error)
@@ -506,10 +540,13 @@ class SelectionRun:
         self._warn(slug, shortfall, error)
 
     def _refuse(self, error: BoundaryMorphError) -> None:
-        """Raises Overloaded if nothing was scored for lack of capacity and the task does not accept that.
+        """Check whether the task accepts a result in which nothing was scored for lack of capacity.
 
-        A deadline that comes while other requests are served counts as a lack of capacity: alone, the request might
-        have been in time.
+        A deadline that comes while other requests are served counts as a lack of capacity: without them, the request
+        might have been in time.
+
+        Raises:
+            Overloaded: If the task does not accept it.
         """
         scored = self.session is not None and self.session.scored.any()
         if self._task.context.accepts != "scored" or scored:
@@ -524,7 +561,7 @@ class SelectionRun:
             ) from error
 
     def _warn(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
-        """Add a warning for the caller, and log what the caller may not read."""
+        """Add a warning for the caller, and log the details that the caller may not read."""
         if error.public != str(error) and not error.logged:
             log.warning("%s: %s", shortfall, error)
         self.warnings.append(Notice(slug, f"{shortfall}: {error.public}"))
@@ -534,9 +571,10 @@ class SelectionRun:
         task, found = self._task, list[Notice]()
         if not selection.documents.size:
             ranking = self.calibrated.read(await self._step(session.ranking))
-            found += none_reached(task.wanted.min_relevance, ranking.relevance, bool(ranking.scored.any()))
+            scored = bool(ranking.scored.any())
+            found += remarks.min_relevance_notices(task.wanted.min_relevance, ranking.relevance, scored)
         if self.interruption is None and self._budget and not (session.history or self.ungraded or self.scores.reused):
-            found.append(no_call(session.stop_reason, len(selection.documents)))
+            found.append(remarks.no_call_notice(session.stop_reason, len(selection.documents)))
         return found
 
     def _remarks(self) -> list[Notice]:
@@ -544,19 +582,14 @@ class SelectionRun:
         left_out = 0 if self.session is None else self.session.given_up
         deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
         encoder = self._encoder if self.vectors in ("index", "encoder") else None
+        blank, about = np.setdiff1d(self._blank, self._excluded), remarks.document_notices
+        no_text = "{has} no text to read, so no call was spent on {it} and {its} score is 0"
+        cut = "{was} cut to the cross-encoder's maximum length to be scored"
         return [
-            *of_documents(
-                "documents-without-text",
-                len(np.setdiff1d(self._blank, self._excluded)),
-                "{has} no text to read, so no call was spent on {it} and {its} score is 0",
-            ),
-            *of_documents("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
-            *nothing_found(self.calibrated.scores.values()),
-            *of_documents("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
-            *of_documents(
-                "scoring-truncated",
-                self.scores.truncated,
-                "{was} cut to the cross-encoder's maximum length to be scored",
-            ),
-            *unfamiliar(self._task.query, self.scores.model, encoder),
+            *about("documents-without-text", len(blank), no_text),
+            *about("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
+            *remarks.low_score_notices(self.calibrated.scores.values()),
+            *about("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
+            *about("scoring-truncated", self.scores.truncated, cut),
+            *remarks.script_notices(self._task.query, self.scores.model, encoder),
         ]

@@ -1,4 +1,4 @@
-"""The scores of a selection: what a calibration makes of them, and how long they take."""
+"""Calibrate the scores of a selection, and predict how long scoring takes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS, Config
 from boundarymorph.selection.pool import SIGNAL_WEIGHTS, Trust
 from boundarymorph.selector.task import SelectionTask
 
-WORDS = "words"  # in place of an encoder's name, for vectors that were made from words
-FIRST_GUESS = 1e-4  # seconds a character: a tenth of a second for an abstract
-MOST_CHARACTERS = 2_048  # counted of a text: most cross-encoders cut it at 512 tokens
+WORDS = "words"  # stands for an encoder's name where vectors were made from words
+FIRST_GUESS = 1e-4  # seconds per character: a tenth of a second for an abstract
+MOST_CHARACTERS = 2_048  # characters that count: most cross-encoders cut texts at 512 tokens
 OVERHEAD = 50  # characters added for each document
-SHARE = 0.5  # of the remaining time that a round is expected to take at most
+SHARE = 0.5  # largest share of the remaining time that a round may be expected to take
 HARMFUL = Notice(
     "harmful-scorer", "by its judgements, this scorer makes sets worse here; leave out 'budget' to make no calls"
 )
@@ -38,11 +38,15 @@ SPARED = Notice(
 class CalibratedScores:
     """The scorer's scores of a task's documents, and how relevance is read as a probability.
 
-    reading: turns relevance into a probability, None for relevance as it is; created: when its calibration was made.
-    ranking_only: whether the session only sorts, so that it can get probabilities in place of scores. human:
-    whether relevance is what people are expected to find. trust: in the scorer. harmful: whether judgements say that
-    calls make sets worse. shipped: the map that ships, if there is no calibration to use; it is applied to the answer
-    alone. scores: the scorer's own, by position.
+    Attributes:
+        reading: Maps relevance to a probability; None for relevance itself.
+        created: When the calibration was made.
+        ranking_only: Whether the session only sorts, so that it can get probabilities in place of scores.
+        human: Whether relevance is the one that people are expected to find.
+        trust: The trust in the scorer.
+        harmful: Whether judgements say that calls make sets worse.
+        shipped: The map that ships, if there is no calibration to use. It is applied to the answer alone.
+        scores: The scorer's own scores, by position.
     """
 
     reading: ProbabilityMap | None = None
@@ -63,9 +67,14 @@ class CalibratedScores:
         encoder: str | None,
         trust: Trust | None = None,
     ) -> tuple[CalibratedScores, list[Notice]]:
-        """Take the map of the task's calibration, or say in a warning why not.
+        """Return the scores of a task, with the map of its calibration, or a warning why not.
 
-        scorer, encoder: names of the models in use, None if they are not known. trust: the declared one.
+        Args:
+            task: The task.
+            vectors: The source of the pool's vectors.
+            scorer: The name of the scorer; None if unknown.
+            encoder: The name of the encoder; None if unknown.
+            trust: The declared trust in the scorer.
         """
         calibration, trusted = task.relevance.calibration, task.relevance.trust or trust_of(scorer, trust)
         ranking_only, human = task.spending.goal == "scores", task.relevance.human
@@ -74,7 +83,7 @@ class CalibratedScores:
         if calibration is None:
             return bare, []
         known = {"lexical": WORDS, "index": encoder, "encoder": encoder}.get(vectors)
-        if (why := calibration.stale(scorer, known)) is not None:
+        if (why := calibration.staleness(scorer, known)) is not None:
             return bare, [Notice("calibration-not-used", f"the calibration was not used: {why}")]
         reading, measured = calibration.maps.get("human" if human else "scorer"), calibration.trust
         harmful = measured == "none" and human
@@ -93,24 +102,28 @@ class CalibratedScores:
         """Convert a minimum relevance, as callers know it, to the scale of the session."""
         return relevance if self.reading is None else self.reading.inverse(relevance)
 
-    def least(self, relevance: float) -> float:
-        """As `threshold`, for the set, whose relevance the shipped map turns into probabilities."""
+    def threshold_of_set(self, relevance: float) -> float:
+        """Convert a minimum relevance of the set, which the shipped map turns into probabilities."""
         return self.threshold(relevance) if self.shipped is None else self.shipped.inverse(relevance)
 
     def read(self, selection: Selection) -> Selection:
-        """Return the selection in the same order, with relevance as a probability if there is a shipped map."""
+        """Return the selection in the same order, with relevance as a probability if a map ships."""
         if self.shipped is None:
             return selection
         low, relevance, high = (self.shipped(selection.relevance + side * selection.std) for side in (-1, 0, 1))
         return replace(selection, relevance=relevance, std=(high - low) / 2)
 
     def add(self, documents: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Keep the scores (n,) of n documents, by position, and return (n,) what the session gets."""
+        """Keep the (n,) scores of n documents, by position, and return (n,) values for the session."""
         self.scores.update(zip(documents.tolist(), scores.tolist(), strict=True))
         return self.reading(scores) if self.reading is not None and self.ranking_only else scores
 
-    def original(self, texts: NDArray[np.intp]) -> dict[int, float]:
-        """Return the scorer's own scores by position. texts: (N,) numbers, equal for documents that share a score."""
+    def original_scores(self, texts: NDArray[np.intp]) -> dict[int, float]:
+        """Return the scorer's own scores by position.
+
+        Args:
+            texts: (N,) numbers, equal for documents that share a score.
+        """
         if self.reading is None and not self.human:
             return {}
         by_text = {int(texts[position]): score for position, score in self.scores.items()}
@@ -124,32 +137,40 @@ class CalibratedScores:
         return [replace(observation, score=self.scores[observation.document]) for observation in history]
 
     def add_known(self, known: Mapping[int, float]) -> dict[int, float]:
-        """As `add`, for known scores by position."""
+        """Keep known scores by position, and return the values for the session."""
         documents, scores = np.array(list(known), dtype=np.intp), np.array(list(known.values()), dtype=np.float64)
         return dict(zip(known, self.add(documents, scores).tolist(), strict=True))
 
 
 class Pace:
-    """The scorer's recent seconds per character, over the rounds of all selections, queueing included, by which a
-    round gets such a size that its scores arrive before the deadline."""
+    """The scorer's recent seconds per character, which limit rounds so that they end in time.
+
+    They are measured over the rounds of all selections, with queueing.
+    """
 
     def __init__(self) -> None:
         self._seconds = FIRST_GUESS
 
-    def at_most(self, documents: int, seconds: float) -> int:
-        """Return `documents`, or fewer if not even short ones are likely to be scored in half of these seconds."""
+    def limit(self, documents: int, seconds: float) -> int:
+        """Return `documents`, or fewer if even short ones would take too long.
+
+        They should be scored in half of these seconds.
+        """
         return max(1, int(min(documents, self._characters(seconds) / OVERHEAD)))
 
-    def fitting(self, texts: Sequence[str], seconds: float) -> int:
-        """Return how many of the first texts are likely to be scored in half of these seconds; at least 1."""
+    def count_fitting(self, texts: Sequence[str], seconds: float) -> int:
+        """Return how many of the first texts are likely to be scored in half of these seconds.
+
+        It is at least 1.
+        """
         allowed = self._characters(seconds)
         return max(1, sum(total <= allowed for total in accumulate(map(_counted, texts))))
 
-    def took(self, texts: Sequence[str], seconds: float) -> None:
-        """Learn from a round, by half of the ratio, so that a wrong estimate is soon corrected in either direction."""
+    def record(self, texts: Sequence[str], seconds: float) -> None:
+        """Learn from a round, by half of the ratio, so that a wrong estimate is soon corrected."""
         self._seconds = math.sqrt(self._seconds * _rate(texts, seconds))
 
-    def exceeded(self, texts: Sequence[str], seconds: float) -> None:
+    def record_timeout(self, texts: Sequence[str], seconds: float) -> None:
         """Learn from a round that was not finished after `seconds`."""
         self._seconds = max(self._seconds, _rate(texts, seconds))
 

@@ -1,4 +1,4 @@
-"""The selector of a process, which carries out selections."""
+"""Define the selector of a process, which carries out selections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from boundarymorph.telemetry.tracing import Stopwatch
 
 
 class Selector:
-    """Carries out selections: retrieves a pool, lets a session ask and the scorer answer, and reads the selection.
+    """Carries out selections: retrieves a pool, lets a session ask and the scorer answer.
 
     The mathematics runs in `threads` threads of its own, off the event loop. The caller closes retriever, scorer and
     cache.
@@ -41,8 +41,19 @@ class Selector:
         share: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """cache: of scores; trust, full: as in `Shared`; encoder: the encoder's name, None where it is not known;
-        share: of the threads that one caller gets, as in `Shares`."""
+        """Make a selector.
+
+        Args:
+            retriever: Retrieves candidates.
+            scorer: Scores them.
+            cache: The cache of scores.
+            trust: The trust that is declared for the scorer.
+            full: The number of documents that the scorer reads in one pass.
+            encoder: Returns the name of the encoder; None if unknown.
+            threads: The number of threads.
+            share: The share of the threads that one caller may have, as in `Shares`.
+            clock: Returns monotonic seconds.
+        """
         self.retriever = retriever
         self._known = CachingScorer(scorer, cache, clock=clock)
         self.encoder = encoder
@@ -62,9 +73,16 @@ class Selector:
     async def select(self, task: SelectionTask, watch: Stopwatch | None = None) -> SelectionResult:
         """Carry out one task. A cancelled task makes no further calls.
 
-        watch: pass a running one if the task has already taken time.
-        Raises what the retriever raises, and DeadlineExceeded, before there is a pool (with the lengths of its
-        documents if max_tokens is set), and what the scorer raises unless the task accepts an incomplete result.
+        It raises the errors of the retriever. It also raises those of the scorer, unless the task accepts an incomplete
+        result.
+
+        Args:
+            task: The task.
+            watch: A running stopwatch, if the task has already taken time.
+
+        Raises:
+            DeadlineExceeded: If the deadline passes before there is a pool (with the lengths of its documents if
+                `max_tokens` is set).
         """
         async for step in self.steps(task, watch, progress=False):
             last = step
@@ -74,8 +92,10 @@ class Selector:
     async def steps(
         self, task: SelectionTask, watch: Stopwatch | None = None, *, progress: bool = True
     ) -> AsyncGenerator[Progress | SelectionResult, None]:
-        """As `select`, but yield the progress before each round, unless there are several queries, and finally the
-        result."""
+        """Carry out one task, and yield its progress before each round and finally its result.
+
+        A task with several queries yields no progress.
+        """
         observer = Observer(watch or Stopwatch(self._clock))
         self._shared.running += 1
         try:
@@ -86,7 +106,7 @@ class Selector:
             else:
                 run = self._run(task, observer)
                 await run.retrieve()
-                await run.recall()
+                await run.look_up()
                 while run.batch.size:
                     if progress:
                         yield await run.progress()

@@ -1,4 +1,4 @@
-"""A task: what a selection is asked to do."""
+"""Define tasks: the instructions for a selection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ Rounds = int | Literal["auto"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Find this share of the relevant documents with this probability, both above 0; the share is at most 1."""
+    """Find a share of the relevant documents.
+
+    Attributes:
+        share: The share, above 0 and at most 1.
+        probability: The probability with which the share is found, above 0.
+    """
 
     share: float
     probability: float
@@ -29,16 +34,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the set is.
+    """The definition of the set.
 
     Attributes:
-        k: Documents to return; None for as many as fit into `max_tokens`.
-        max_tokens: Of all returned documents together.
+        k: The most documents; None for as many as fit into `max_tokens`.
+        max_tokens: The most tokens of all returned documents together.
         min_relevance: Only documents that are more likely than not to score at least this are returned.
         distinct: A limit on the documents of a group.
-        negligible: As in `selection.boundary.Best`.
-        diversity: As in `selection.diversity.Diverse`; 0 for none.
-        target: Find this much of all that has `min_relevance`.
+        negligible: As in `selection.boundary.BestBoundary`.
+        diversity: As in `selection.diversity.DiverseFinish`; 0 for none.
+        target: The share to find of all documents that have `min_relevance`.
         excluded: Ids of candidates that are not selected and not scored. Their known scores are evidence, and replace
             no call.
     """
@@ -55,16 +60,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """How many calls are made, and on what.
+    """How many calls are made, and for which purpose.
 
     Attributes:
         budget: The most calls.
         explicit: Whether the request names the budget.
-        goal: On what calls are spent: the set; its order, if every document fits; the ranking of all candidates; or the
-            scores of all.
-        rounds: In which calls go out at most, or "auto": three of a fixed budget.
-        settle: Stop when the expected loss is at most this share of the set's relevance.
-        reuse: Whether scores known from earlier tasks are evidence that replaces calls.
+        goal: The purpose of the calls: the set; its order, if every document fits; the ranking of all candidates; or
+            the scores of all.
+        rounds: The most rounds, or "auto": three rounds of a fixed budget.
+        settle: The selection stops when the expected loss is at most this share of the set's relevance.
+        reuse: Whether scores of earlier tasks are evidence that replaces calls.
         known: Scores by id that cost no call; ids outside the pool are ignored.
     """
 
@@ -79,16 +84,16 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """What relevance is.
+    """The definition of relevance.
 
     Attributes:
         method: A name in `methods.METHODS`.
-        human: Whether it is what people are expected to find, instead of the score (`selection.trend`).
-        trust: In the scorer, in place of the declared or measured trust.
-        calibration: Makes it a probability.
-        shipped: Whether the map that ships does so without a calibration.
-        instruction: For the scorer, if it takes one.
-        boosts: What it is multiplied by. Documents then compete by the product, and are ordered by it.
+        human: Whether it is the relevance that people are expected to find, instead of the score (`selection.trend`).
+        trust: The trust in the scorer, in place of the declared or measured trust.
+        calibration: The calibration that makes it a probability.
+        shipped: Whether the map that ships makes it a probability if there is no calibration.
+        instruction: The instruction for the scorer, if it takes one.
+        boosts: The factors of relevance. Documents then compete by the product, and are ordered by it.
     """
 
     method: str = DEFAULT
@@ -102,14 +107,14 @@ class Relevance:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the result has beside the set.
+    """The parts of the result beside the set.
 
     Attributes:
         return_documents: Whether it has the texts.
-        optional_texts: Whether texts that take more bytes than an answer may have are left out; else they are refused.
-        explain_pool: Whether it has `Explained`.
-        explain_depth: About how many of the first candidates; None for all.
-        proposals: With a target, how many documents to read next it names at most.
+        explain_pool: Whether it has `Explanation`.
+        explain_depth: The approximate number of first candidates to explain; None for all.
+        proposals: With a target, the most documents to read next that it names.
+        optional_texts: Whether texts that exceed the size of an answer are left out; else they are refused.
     """
 
     return_documents: bool = False
@@ -121,15 +126,16 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who asks, and what the work may take.
+    """The caller, and the limits of the work.
 
     Attributes:
-        caller: On whose behalf the work is done, by which callers take turns; "" is the service itself.
-        tenant: Whose known scores are used.
-        deadline: When the current set becomes the result.
-        accepts: The result after the deadline or a failure of scorer or retriever: only a complete one, or else their
-            error; or an incomplete one, but Overloaded if nothing was scored for lack of capacity; or any.
-        room: Where the bytes of the work are counted.
+        caller: The caller of the work, by which callers take turns; "" is the service itself.
+        tenant: The tenant whose known scores are used.
+        deadline: The time when the current set becomes the result.
+        accepts: The result that is accepted after the deadline or a failure of scorer or retriever: only a complete
+            one, or else their error; an incomplete one, but Overloaded if nothing was scored for lack of capacity; or
+            any.
+        room: The counter of the bytes of the work.
     """
 
     caller: str = ""
@@ -141,7 +147,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class WeightedSource:
-    """One of several queries with its candidates. weight: above 0 and up to 1."""
+    """One of several queries with its candidates.
+
+    Attributes:
+        source: The query and its candidates.
+        weight: The weight, above 0 and at most 1.
+    """
 
     source: Source
     weight: float
@@ -149,16 +160,16 @@ class WeightedSource:
 
 @dataclass(frozen=True, slots=True)
 class SelectionTask:
-    """Find the best documents for a query, or for any of several.
+    """Find the best documents for a query, or for any of several queries.
 
     Attributes:
-        source: The query and its candidates; of several, the first.
-        wanted: What the set is.
-        spending: How many calls are made, and on what.
-        relevance: What relevance is.
-        report: What the result has beside the set.
-        context: Who asks, and what the work may take.
-        several: If there are several queries, all of them.
+        source: The query and its candidates; the first of several queries.
+        wanted: The definition of the set.
+        spending: How many calls are made, and for which purpose.
+        relevance: The definition of relevance.
+        report: The parts of the result beside the set.
+        context: The caller, and the limits of the work.
+        several: All queries, if there are several.
     """
 
     source: Source

@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI
 from boundarymorph import __version__
 from boundarymorph.access.limits import Access
 from boundarymorph.agents import routes as agents
+from boundarymorph.agents.notes import ShownNotes
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
 from boundarymorph.api.compression import Compressed
 from boundarymorph.api.lifecycle import Build, Lifecycle
@@ -44,6 +45,7 @@ def create_app(
     playground = pages.playground(settings)
     routers = (select.router, rerank.router, indexes, operations.router, agents.router, playground)
     app = _application(settings, build, on_failure, routers, description)
+    app.state.shown_notes = ShownNotes()
     if settings.playground:
         app.openapi_external_docs = {"url": "playground", "description": "Try it in the playground"}
     return app

@@ -1,7 +1,7 @@
-"""The dialects of rerank requests: rows of a table, each with its paths, its request, its answer and its errors.
+"""Define the dialects of rerank requests, each with its paths, request, answer and errors.
 
-A request and an answer are declared by pydantic models with the names of the dialect. An alias names
-the field of `RerankRequest` or of `Ranking` that a field stands for.
+Pydantic models declare requests and answers with the names of the dialect. An alias names the field of `RerankRequest`
+or of `Ranking` that a field stands for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from boundarymorph.api.schemas import Array, Problem, QueryText, RelevantSpan
 from boundarymorph.api.select_answers import PassageOfDocument
 from boundarymorph.remote.wire import Span
 
-NESTED = ("input", "parameters")  # objects of DashScope whose fields count as those of the request
+NESTED = ("input", "parameters")  # objects of DashScope, whose fields count as fields of the request
 
 
 # The shape of Cohere: a list of documents, and an object with results.
@@ -48,20 +48,22 @@ class DocumentsRequest(RerankRequest):
     documents: Array[LaxDocument] = Field(
         description="one or more texts, or objects with a 'text' or with the rank_fields"
     )
-    model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
+    model: str | None = Field(
+        None, description="the name of a policy; other names are ignored, as the service has one model"
+    )
     top_k: LaxInt | None = Field(None, ge=1, description="another name for top_n")
     truncation: LaxBool | None = Field(
-        None, description="false: texts that are too long for the model are an error; they are cut by default"
+        None, description="false: texts that are too long for the model are an error; by default they are cut"
     )
-    return_documents: LaxBool | None = Field(None, description="return each document with its result")
+    return_documents: LaxBool | None = Field(None, description="whether to return each document with its result")
     rank_fields: Array[str] | None = Field(
         None, max_length=64, description="for documents that are objects: the fields to read, in this order"
     )
     max_tokens_per_doc: LaxInt | None = Field(
-        None, ge=1, description="the most tokens to read of a document, at four characters a token"
+        None, ge=1, description="the most tokens that are read of a document, at four characters per token"
     )
-    raw_scores: LaxBool | None = Field(None, description="return log-odds instead of scores in [0, 1]")
-    use_activation: LaxBool | None = Field(None, description="vLLM's name for it: false is the same as raw_scores true")
+    raw_scores: LaxBool | None = Field(None, description="whether to return log-odds instead of scores in [0, 1]")
+    use_activation: LaxBool | None = Field(None, description="vLLM's name: false is the same as raw_scores true")
 
     api_version: ClassVar[str] = "1"
     bare: ClassVar[bool] = False  # whether documents come back as strings
@@ -94,7 +96,7 @@ class DocumentsRequest(RerankRequest):
 
 
 class WantedSpans(BaseModel):
-    """Which spans a result has, as far as the scorer names any."""
+    """The spans that a result has, if the scorer names spans."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -107,7 +109,7 @@ class CohereV2Request(DocumentsRequest):
     """A request of version 2 of Cohere's API."""
 
     relevant_spans: WantedSpans | None = Field(
-        None, description="return the spans that the scorer finds relevant, if it names them; known scores have none"
+        None, description="the spans to return, if the scorer names relevant spans; known scores have no spans"
     )
 
     api_version: ClassVar[str] = "2"
@@ -130,19 +132,20 @@ class BareRequest(DocumentsRequest):
 class RerankResult(Answer):
     """One document."""
 
-    index: int = Field(description="of the document in the request, from 0")
+    index: int = Field(description="position of the document in the request, from 0")
     relevance_score: float = Field(
-        validation_alias="score", description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores"
+        validation_alias="score",
+        description="the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores",
     )
     document: dict[str, Any] | str | None = Field(
-        None, description="with return_documents; Infinity's and Voyage's is the bare text"
+        None, description="the document, with return_documents; for Infinity and Voyage the bare text"
     )
-    group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
+    group: Any = Field(None, description="with 'distinct' by a field: the field's value, if the document has it")
     passage: PassageOfDocument | None = Field(
-        None, description="of a document longer than the window: its best passage"
+        None, description="the best passage of a document that is longer than the window"
     )
     relevant_spans: list[RelevantSpan] | None = Field(
-        None, description="with relevant_spans: the most relevant parts of the document as it was read, best first"
+        None, description="with relevant_spans: the most relevant parts of the text that was read, best first"
     )
 
 
@@ -155,57 +158,57 @@ class ApiVersion(BaseModel):
 class BilledUnits(BaseModel):
     """The units that Cohere would bill."""
 
-    search_units: int = Field(description="one for each hundred documents")
+    search_units: int = Field(description="number of searches, one for each hundred documents")
 
 
 class Tokens(BaseModel):
-    """Tokens read and written, estimated at four characters a token."""
+    """Tokens that were read and written, estimated at four characters per token."""
 
-    input_tokens: int = Field(description="that the cross-encoder read")
-    output_tokens: int = Field(description="none")
+    input_tokens: int = Field(description="tokens that the cross-encoder read")
+    output_tokens: int = Field(description="always 0")
 
 
 class Meta(BaseModel):
     """Figures about the request that clients of Cohere read."""
 
-    api_version: ApiVersion = Field(description="of the path")
-    billed_units: BilledUnits = Field(description="by Cohere's rule; nothing is billed")
-    tokens: Tokens = Field(description="estimated")
-    warnings: list[str] | None = Field(None, description="what a caller should know, in words")
+    api_version: ApiVersion = Field(description="the version of the path")
+    billed_units: BilledUnits = Field(description="the units by Cohere's rule; nothing is billed")
+    tokens: Tokens = Field(description="estimated tokens")
+    warnings: list[str] | None = Field(None, description="warnings for the caller")
 
 
 class RerankAnswer(Diagnosed):
     """The results, best first, with the fields that clients of each dialect expect."""
 
-    id: str = Field(description="of this answer")
-    object: Literal["rerank"] = Field("rerank", description="rerank")
+    id: str = Field(description="the id of this answer")
+    object: Literal["rerank"] = Field("rerank", description="always rerank")
     model: str = Field(description="the cross-encoder, with everything that its scores depend on")
-    created: int = Field(description="seconds since 1970")
-    results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
-    meta: Meta = Field(description="for clients of Cohere")
+    created: int = Field(description="time of the answer, in seconds since 1970")
+    results: list[RerankResult] = Field(description="the results, best first; equal scores in the order of the request")
+    meta: Meta = Field(description="figures for clients of Cohere")
 
 
 class VoyageAnswer(RerankAnswer):
     """The results, best first, also under the name that clients of Voyage read."""
 
-    data: list[RerankResult] = Field(description="the results once more")
+    data: list[RerankResult] = Field(description="the same results")
 
 
 class AliyunOutput(Answer):
     """The object in which DashScope returns its results."""
 
-    results: list[RerankResult] = Field(description="best first; equal scores in the order of the request")
+    results: list[RerankResult] = Field(description="the results, best first; equal scores in the order of the request")
 
 
 class AliyunAnswer(Diagnosed):
     """The results, best first."""
 
     output: AliyunOutput = Field(description="the results")
-    request_id: str = Field(validation_alias="id", description="of this answer")
+    request_id: str = Field(validation_alias="id", description="the id of this answer")
 
 
 def flattened(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body of DashScope with the fields of its objects beside its own."""
+    """Return a body of DashScope in which the fields of its inner objects stand beside its own."""
     inner = [data[name] for name in NESTED if isinstance(data.get(name), dict)]
     own = {name: value for name, value in data.items() if name not in NESTED}
     return {name: value for fields in (own, *inner) for name, value in fields.items()}
@@ -215,13 +218,13 @@ class RerankError(BaseModel):
     """An error in the format of each dialect: `message` is Cohere's, `detail` Jina's, `error` vLLM's and Infinity's."""
 
     message: str = Field(description="the problem, and what to do about it")
-    detail: str = Field(description="the same")
-    error: dict[str, Any] = Field(description="message, type, param, and code: the status")
-    type: str = Field(description="stable; urn:boundarymorph:problem: and a name")
+    detail: str = Field(description="the same sentence")
+    error: dict[str, Any] = Field(description="message, type and param of the error, and its status as code")
+    type: str = Field(description="the kind of problem, which is stable: urn:boundarymorph:problem: and a name")
 
 
 def documents_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
-    """Return status and body. In these dialects an invalid request is 400."""
+    """Return status and body of a refusal. In these dialects an invalid request is 400."""
     status = HTTPStatus.BAD_REQUEST if problem.status == HTTPStatus.UNPROCESSABLE_ENTITY else HTTPStatus(problem.status)
     kind = status.phrase.title().replace(" ", "").removesuffix("Error") + "Error"
     error = {"message": problem.detail, "type": kind, "param": None, "code": status.value}
@@ -238,9 +241,11 @@ class MixedbreadRequest(RerankRequest):
     documents: Array[LaxDocument] = Field(
         alias="input", description="one or more texts, or objects with a 'text' or with the rank_fields"
     )
-    top_n: LaxInt | None = Field(None, alias="top_k", ge=0, description="how many results; null and 0: all")
-    model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
-    return_input: LaxBool = Field(False, description="return each document with its result")
+    top_n: LaxInt | None = Field(None, alias="top_k", ge=0, description="number of results; null and 0 return all")
+    model: str | None = Field(
+        None, description="the name of a policy; other names are ignored, as the service has one model"
+    )
+    return_input: LaxBool = Field(False, description="whether to return each document with its result")
     rank_fields: Array[str] | None = Field(
         None, max_length=64, description="for documents that are objects: the fields to read, in this order"
     )
@@ -256,22 +261,24 @@ class MixedbreadRequest(RerankRequest):
 class MixedbreadRank(Answer):
     """One document."""
 
-    index: int = Field(description="of the document in the request, from 0")
-    score: float = Field(description="in [0, 1], the cross-encoder's or expected")
-    input: str | dict[str, Any] | None = Field(None, validation_alias="document", description="with return_input")
-    group: Any = Field(None, description="with 'distinct' by a field: its value, if the document has one")
+    index: int = Field(description="position of the document in the request, from 0")
+    score: float = Field(description="the cross-encoder's score, or the expected score, in [0, 1]")
+    input: str | dict[str, Any] | None = Field(
+        None, validation_alias="document", description="the document, with return_input"
+    )
+    group: Any = Field(None, description="with 'distinct' by a field: the field's value, if the document has it")
     passage: PassageOfDocument | None = Field(
-        None, description="of a document longer than the window: its best passage"
+        None, description="the best passage of a document that is longer than the window"
     )
 
 
 class MixedbreadAnswer(Diagnosed):
     """The results, best first."""
 
-    object: Literal["list"] = Field("list", description="list")
+    object: Literal["list"] = Field("list", description="always list")
     model: str = Field(description="the cross-encoder, with everything that its scores depend on")
     data: list[MixedbreadRank] = Field(
-        validation_alias="results", description="best first; equal scores in the order of the request"
+        validation_alias="results", description="the results, best first; equal scores in the order of the request"
     )
     top_k: int = Field(validation_alias="count", description="the number of results")
     return_input: bool = Field(validation_alias="returns", description="as in the request")
@@ -279,7 +286,7 @@ class MixedbreadAnswer(Diagnosed):
 
 @dataclass(frozen=True, slots=True)
 class TextOf:
-    """Marks a string that is read of the `text` of an object. model: of the object."""
+    """Mark a string that is read from the `text` of an object with this model."""
 
     model: type[BaseModel]
 
@@ -288,7 +295,7 @@ class TextOf:
 
 
 class NimText(BaseModel):
-    """A text in an object; images are not supported."""
+    """A text in an object. Images are not supported."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -306,8 +313,12 @@ class NimRequest(RerankRequest):
 
     query: Annotated[str, TextOf(NimQuery)] = Field(description="the query")
     documents: Array[Annotated[str, TextOf(NimText)]] = Field(alias="passages", description="one or more to rank")
-    passages: LaxBool | None = Field(None, alias="best_passages", description="as 'passages' of the other formats")
-    model: str | None = Field(None, description="may name a policy; else ignored, as the service has one model")
+    passages: LaxBool | None = Field(
+        None, alias="best_passages", description="the same as 'passages' of the other formats"
+    )
+    model: str | None = Field(
+        None, description="the name of a policy; other names are ignored, as the service has one model"
+    )
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="NONE: passages that are too long for the model are an error; they are cut by default"
     )
@@ -324,29 +335,29 @@ class NimRequest(RerankRequest):
 class NimRank(Answer):
     """One passage."""
 
-    index: int = Field(description="of the passage in the request, from 0")
-    logit: float = Field(validation_alias="score", description="log-odds of a score, which is the sigmoid of the logit")
+    index: int = Field(description="position of the passage in the request, from 0")
+    logit: float = Field(validation_alias="score", description="log-odds of the score")
 
 
 class NimAnswer(Diagnosed):
     """All passages, best first."""
 
     rankings: list[NimRank] = Field(
-        validation_alias="results", description="best first; equal logits in the order of the request"
+        validation_alias="results", description="the passages, best first; equal logits in the order of the request"
     )
 
 
 class NimError(BaseModel):
     """An error in NIM's format."""
 
-    object: Literal["error"] = Field("error", description="error")
+    object: Literal["error"] = Field("error", description="always error")
     message: str = Field(description="the problem, and what to do about it")
-    detail: str = Field(description="the same")
-    type: str = Field(description="of the error, in a word")
+    detail: str = Field(description="the same sentence")
+    type: str = Field(description="the kind of error, in a word")
 
 
 def nim_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
-    """Return status and body."""
+    """Return status and body of a refusal."""
     kind = HTTPStatus(problem.status).phrase.lower().replace(" ", "_")
     return problem.status, NimError(message=problem.detail, detail=problem.detail, type=kind).model_dump()
 
@@ -358,11 +369,11 @@ class TeiRequest(RerankRequest):
     """A request in TEI's format."""
 
     documents: Array[LaxText] = Field(alias="texts", description="one or more to rank")
-    raw_scores: LaxBool = Field(False, description="return log-odds instead of scores in [0, 1]")
-    return_text: LaxBool = Field(False, description="return each text with its score")
+    raw_scores: LaxBool = Field(False, description="whether to return log-odds instead of scores in [0, 1]")
+    return_text: LaxBool = Field(False, description="whether to return each text with its score")
     truncate: LaxBool | None = Field(None, description="false: texts that are too long for the model are an error")
     truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
-        "Right", description="the end of a text is cut; with Left, texts that are too long for the model are an error"
+        "Right", description="Right cuts the end of a text; with Left, texts that are too long are an error"
     )
 
     @property
@@ -381,9 +392,11 @@ class TeiRequest(RerankRequest):
 class TeiRank(Answer):
     """One text."""
 
-    index: int = Field(description="of the text in the request, from 0")
-    score: float = Field(description="in [0, 1], the cross-encoder's or expected; log-odds with raw_scores")
-    text: str | None = Field(None, validation_alias="document", description="with return_text")
+    index: int = Field(description="position of the text in the request, from 0")
+    score: float = Field(
+        description="the cross-encoder's score, or the expected score, in [0, 1]; log-odds with raw_scores"
+    )
+    text: str | None = Field(None, validation_alias="document", description="the text, with return_text")
 
 
 class TeiAnswer(RootModel[list[TeiRank]]):
@@ -403,17 +416,18 @@ class WeaviateRequest(RerankRequest):
 class WeaviateScore(Answer):
     """One document."""
 
-    document: str = Field(description="its text")
+    document: str = Field(description="the text of the document")
     score: float = Field(
-        description="in [0, 1], the cross-encoder's or expected; 0 if min_relevance or distinct left it out"
+        description="the cross-encoder's score, or the expected score, in [0, 1]; 0 if min_relevance or distinct left "
+        "the document out"
     )
 
 
 class WeaviateAnswer(Answer):
-    """The scores of all documents in the order of the request, by which the module reads them."""
+    """The scores of all documents, in the order of the request."""
 
-    query: str = Field(description="as in the request")
-    scores: list[WeaviateScore] = Field(validation_alias="in_order", description="one for each document")
+    query: str = Field(description="the query of the request")
+    scores: list[WeaviateScore] = Field(validation_alias="in_order", description="a score for each document")
 
 
 ErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
@@ -434,11 +448,14 @@ class TeiError(BaseModel):
     """An error in TEI's format."""
 
     error: str = Field(description="the problem, and what to do about it")
-    error_type: ErrorType = Field(description="as TEI has it")
+    error_type: ErrorType = Field(description="the kind of error, in TEI's terms")
 
 
 def tei_refusal(problem: Problem) -> tuple[int, Mapping[str, Any]]:
-    """Return status and body. In this dialect an empty list is 400; a failure or delay of the cross-encoder is 424."""
+    """Return status and body of a refusal.
+
+    In this dialect an empty list is 400, and a failure or delay of the cross-encoder is 424.
+    """
     status = HTTPStatus(problem.status)
     if problem.type == errors.PROBLEM_TYPE + NoDocuments.slug:
         status = HTTPStatus.BAD_REQUEST
@@ -452,14 +469,14 @@ class Dialect:
     """One wire format.
 
     Attributes:
-        name: Whose format it is.
-        paths: Where it is spoken. Another dialect at one of these has another name for the list of documents.
+        name: The names of the services that have the format.
+        paths: The paths of its routes. Dialects with a common path have different names for the list of documents.
         request: The model of a request.
         answer: The model of an answer.
         error: The model of an error.
-        refusal: Returns status and body of the response to a request that has a problem.
-        content: Returns what the answer is made of.
-        flat: Returns a body whose query and documents are not within other objects.
+        refusal: A function that returns status and body of the response to a request with a problem.
+        content: A function that returns the part of a ranking that the answer is made of.
+        flat: A function that returns a body whose query and documents are not within other objects.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Rerank requests and their rankings in common terms, which the dialects have under names of their own."""
+"""Define rerank requests and rankings in common terms, which each dialect has under its own names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from boundarymorph.remote.wire import Span
 from boundarymorph.retrieval.boosts import MAX_RULES
 from boundarymorph.settings.sections import RelevanceKind
 
-CERTAIN = 1e-15  # the least distance of scores from 0 and 1 for their log-odds
+CERTAIN = 1e-15  # least distance of a score from 0 and 1 when its log-odds are computed
 # Fields that leave an answer as it is. Weaviate's module sends an empty `property`.
 HARMLESS = ("user", "priority", "request_id", "encoding_format", "metadata", "property")
-CHARACTERS_PER_TOKEN = 4  # of English text under the usual tokenizers
+CHARACTERS_PER_TOKEN = 4  # characters per token of English text with usual tokenizers
 UNIT = 100  # documents that Cohere counts as one search
-NAME_SHOWN, NAMES_SHOWN = 64, 8  # of unknown fields: characters of a name, and names in a warning
-TEXT = "text"  # the field to read by default if a document is an object
+NAME_SHOWN, NAMES_SHOWN = 64, 8  # most characters of an unknown field's name, and most names, in a warning
+TEXT = "text"  # the field of a document that is read by default
 
 
 def _as_text(value: object) -> object:
@@ -44,7 +44,7 @@ def _no_boolean(value: object) -> object:
 
 LaxBool = Annotated[bool, Field(strict=False)]  # some clients send "true"
 LaxInt = Annotated[int, BeforeValidator(_no_boolean), Field(strict=False)]  # some clients send 2.0 or "2"
-LaxText = Annotated[str, BeforeValidator(_as_text)]  # some clients send null for no text, and numbers
+LaxText = Annotated[str, BeforeValidator(_as_text)]  # some clients send numbers, and null for an empty text
 LaxDocument = Annotated[str | dict[str, Any], BeforeValidator(_as_text)]
 
 
@@ -53,21 +53,21 @@ class NoDocuments(InvalidInput):
 
 
 class RerankRequest(BaseModel):
-    """What every dialect takes. Unknown fields are ignored, as in other servers, with a warning."""
+    """The fields that every dialect takes. Unknown fields are ignored with a warning."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
     query: QueryText = Field(description="the information need, in plain words")
     documents: Any = Field(description="one or more texts")
-    top_n: LaxInt | None = Field(None, ge=0, description="how many results to return; null and 0: all")
+    top_n: LaxInt | None = Field(None, ge=0, description="number of results to return; null and 0 return all")
     budget: ListBudget | None = Field(
         None,
-        description='B: calls at most, below 1 a share of the documents, or "auto"; rerank.budget by default',
+        description='B: the most calls, or "auto"; below 1, a share of the documents. The default is rerank.budget',
     )
     rounds: Rounds | None = Field(
         None,
-        description="with a budget: requests to the scorer at most; with 1 the first documents of the list, and the "
-        "best by words, are scored, and the scores of all others are expected ones",
+        description="with a budget: the most requests to the scorer. With 1, the first documents of the list and the "
+        "best by words are scored, and all other scores are expected ones",
     )
     k: LaxInt | None = Field(
         None, ge=1, description="with a budget: find the k best as a set; by default calls go to the order of all"
@@ -78,42 +78,45 @@ class RerankRequest(BaseModel):
     distinct: DistinctBy = Field(
         None,
         validation_alias=AliasChoices("distinct", "group_by"),
-        description="true: no two results with the same text. The name of a field of the documents, which are then "
-        "objects: the best result for each of its values. An object: as many as it says",
+        description="true: no two results with the same text. The name of a field of documents that are objects: the "
+        "best result for each of its values. An object sets the number of results",
     )
     relevance: RelevanceKind | None = Field(
         None,
-        description="what scores are: 'scorer', the scorer's own, which is the default without a budget; or 'human', "
-        "what people are expected to find, which is the default with one, as in POST /select",
+        description="the kind of scores: 'scorer', the default without a budget, for the scorer's own; 'human', the "
+        "default with a budget, for the judgement expected of people, as in POST /select",
     )
     boost: Array[BoostRule] | None = Field(
         None,
         max_length=MAX_RULES,
-        description="rules by which relevance is multiplied, as in POST /select, by the fields of documents that are "
-        "objects; scores are then the products, and may exceed 1",
+        description="rules that multiply relevance, as in POST /select, by the fields of documents that are objects. "
+        "Scores are then the products, and may exceed 1",
     )
     calibration: bool | None = Field(
-        None, description="whether scores are probabilities by the service's calibration of pools, if it has one"
+        None, description="whether the service's calibration of pools, if it has one, makes scores probabilities"
     )
     passages: LaxBool | None = Field(
         None,
         description="whether documents longer than the model's window become passages, of which the best counts and "
-        "is returned; true by default where such documents are not an error. The calls, by default as many as there "
-        "are documents, are spent on passages",
+        "is returned; true by default where such documents are not an error. Calls, by default one for each document, "
+        "are spent on passages",
     )
     instruction: str | None = Field(
         None,
         validation_alias=AliasChoices("instruction", "instruct"),
-        description="what counts as relevant, in words, for a scorer that takes an instruction; else a warning says so",
+        description="an explanation of relevance for a scorer that takes an instruction; for others, a warning says "
+        "that it had no effect",
     )
-    deadline_ms: float | None = Field(None, gt=0, le=86_400_000, description="from the arrival of the request")
+    deadline_ms: float | None = Field(
+        None, gt=0, le=86_400_000, description="milliseconds from the arrival of the request"
+    )
     on_failure: Literal["error", "degrade"] = Field(
-        "error", description="if not all scores can be had: answer with an error, or with expected scores for the rest"
+        "error", description="if scores are missing: answer with an error, or with expected scores in their place"
     )
 
     @property
     def most(self) -> int | None:
-        """The number of results; None or 0 for all."""
+        """The number of results; None and 0 stand for all."""
         return self.top_n
 
     @property
@@ -141,7 +144,7 @@ class RerankRequest(BaseModel):
         return list(self.documents)
 
     def document(self, index: int) -> Any:
-        """Return a document as results have it."""
+        """Return a document in the form that results have."""
         return self.documents[index]
 
     @property
@@ -163,13 +166,13 @@ def names_of(request: type[RerankRequest]) -> dict[str, list[str]]:
 
 
 def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> list[Notice]:
-    """Return a warning that names the fields without an effect, if there are any. given: the body."""
+    """Return a warning that names the fields of the body `given` without an effect, if there are any."""
     known = {*HARMLESS, *(name for names in names_of(request).values() for name in names)}
     return without_effect("fields", [name for name, value in given.items() if value is not None and name not in known])
 
 
 def without_effect(what: str, names: Sequence[str]) -> list[Notice]:
-    """Return a warning, if there are any names. what: the names are of fields, for example."""
+    """Return a warning about these names, if there are any; `what` is their kind, such as 'fields'."""
     if not names:
         return []
     shown = ", ".join(repr(name[:NAME_SHOWN]) for name in names[:NAMES_SHOWN])
@@ -178,13 +181,13 @@ def without_effect(what: str, names: Sequence[str]) -> list[Notice]:
 
 
 def texts_of(documents: Sequence[str | Mapping[str, Any]], place: str, rank_fields: Sequence[str] | None) -> list[str]:
-    """Return the texts of documents. place: the name of their list. Raises InvalidInput."""
+    """Return the texts of documents; `place` is the name of their list. Raises InvalidInput."""
     fields = list(dict.fromkeys(rank_fields or [TEXT]))
     return [text_of(document, f"{place}.{number}", fields) for number, document in enumerate(documents)]
 
 
 def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]) -> str:
-    """Return the text of a document: for an object its fields, one per line. Raises InvalidInput."""
+    """Return the text of a document, which for an object has a field per line. Raises InvalidInput."""
     if isinstance(document, str):
         return document
     found = [document[field] for field in fields if document.get(field) is not None]
@@ -197,9 +200,16 @@ def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A document by its position in the request, with its score in [0, 1] or the log-odds of the score. It has the
-    value of the field of `distinct`, the document and its relevant spans if the request asks for them. A long document
-    has its best passage."""
+    """A document with its score.
+
+    Attributes:
+        index: The position of the document in the request.
+        score: The score in [0, 1], or its log-odds.
+        group: The value of the field of `distinct`.
+        document: The document, if the request asks for it.
+        passage: The best passage of a long document.
+        relevant_spans: The relevant spans, if the request asks for them.
+    """
 
     index: int
     score: float
@@ -210,45 +220,54 @@ class Ranked:
 
 
 def log_odds(score: float) -> float:
-    """Return the raw score, of which the score is the sigmoid."""
+    """Return the log-odds of a score, which is the sigmoid of the result."""
     score = min(max(score, CERTAIN), 1 - CERTAIN)
     return math.log(score / (1 - score))
 
 
 class Diagnostics(BaseModel):
-    """How a ranking was made."""
+    """The cost and the circumstances of a ranking."""
 
     status: StatusName = Field(
-        description='partial and retrieval_only: with "on_failure": "degrade", not all scores could be had'
+        description='partial or retrieval_only: scores are missing, with "on_failure": "degrade"'
     )
-    stop_reason: ReasonName = Field(description="why no more calls were made")
-    documents: int = Field(description="in the request")
-    budget: int = Field(description="B in force")
+    stop_reason: ReasonName = Field(description="the reason why no more calls were made")
+    documents: int = Field(description="number of documents in the request")
+    budget: int = Field(description="the budget B in force")
     cross_encoder_calls: int = Field(description="documents that the cross-encoder scored for this request")
-    cached_scores: int = Field(description="from the cache, or computed for another request at the same time")
-    reused_scores: int = Field(description="known from earlier requests; they replaced as many calls")
-    trips: int = Field(description="calls of the scorer")
+    cached_scores: int = Field(description="scores from the cache, or from another request at the same time")
+    reused_scores: int = Field(description="scores known from earlier requests, which replaced as many calls")
+    trips: int = Field(description="requests to the scorer")
     inferred: list[int] = Field(description="indexes of the results whose score is expected, not the cross-encoder's")
-    relevance: dict[int, float] | None = Field(None, description="with 'boost': of documents, by index, without boosts")
+    relevance: dict[int, float] | None = Field(None, description="with 'boost': relevance without boosts, by index")
     expected_loss: float = Field(description="share of the best k documents' relevance that is expected to be missed")
-    calibration: str | None = Field(None, description="when the calibration was made by which scores are probabilities")
+    calibration: str | None = Field(None, description="the time when the calibration in use was made")
     policy: str = Field(description="the policy in force, whose defaults the request has")
-    timings_ms: dict[str, float] = Field(description="by stage, and in total")
-    language_model: LanguageModelUsage | None = Field(None, description="if a language model was asked for scores")
-    warnings: list[AnswerWarning] = Field(description="what a caller should know")
+    timings_ms: dict[str, float] = Field(description="milliseconds by stage, and in total")
+    language_model: LanguageModelUsage | None = Field(None, description="the tokens of a language model that scores")
+    warnings: list[AnswerWarning] = Field(description="warnings for the caller")
 
 
 class TokenUsage(BaseModel):
     """Tokens that the cross-encoder read, estimated at four characters each."""
 
-    prompt_tokens: int = Field(description="of queries and documents")
-    total_tokens: int = Field(description="the same")
+    prompt_tokens: int = Field(description="tokens of queries and documents")
+    total_tokens: int = Field(description="the same number")
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What answers are made of. model: that scored the documents; results: those asked for, best first; tokens: an
-    estimate of what the model read."""
+    """The content of an answer in common terms.
+
+    Attributes:
+        request: The request.
+        texts: The texts of all documents.
+        id: The id of the answer.
+        model: The name of the model that scored the documents.
+        results: The requested results, best first.
+        tokens: Estimated number of tokens that the model read.
+        diagnostics: The cost and the circumstances of the ranking.
+    """
 
     request: RerankRequest
     texts: Sequence[str]
@@ -285,17 +304,17 @@ class Ranking:
 
     @property
     def created(self) -> int:
-        """In seconds since 1970."""
+        """The present time in seconds since 1970."""
         return int(time.time())
 
     @property
     def count(self) -> int:
-        """Of the results."""
+        """The number of results."""
         return len(self.results)
 
     @property
     def in_order(self) -> list[Ranked]:
-        """All documents in the order of the request, with a score of 0 if they are not among the results."""
+        """All documents in the order of the request; documents that are not results have a score of 0."""
         scores = {ranked.index: ranked.score for ranked in self.results}
         return [Ranked(index, scores.get(index, 0.0), document=text) for index, text in enumerate(self.texts)]
 
@@ -311,13 +330,15 @@ class Ranking:
 
 
 class Answer(BaseModel):
-    """An answer, or a part of one, whose fields are read of a `Ranking`, or of what that has."""
+    """An answer, or a part of it, whose fields are read from a `Ranking` or its parts."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
 class Diagnosed(Answer):
-    """An answer that also reports its usage and how the ranking was made."""
+    """An answer that also reports its usage, and the cost of the ranking."""
 
-    usage: TokenUsage = Field(description="estimated")
-    boundarymorph: Diagnostics = Field(validation_alias="diagnostics", description="how the ranking was made")
+    usage: TokenUsage = Field(description="estimated tokens")
+    boundarymorph: Diagnostics = Field(
+        validation_alias="diagnostics", description="the cost and the circumstances of the ranking"
+    )

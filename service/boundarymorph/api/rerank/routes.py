@@ -1,4 +1,4 @@
-"""The rerank routes of other services, whose clients only need another URL: a request is a selection of a pool."""
+"""Define the rerank routes of other services: a request is a selection from a pool."""
 
 from __future__ import annotations
 
@@ -38,7 +38,15 @@ from boundarymorph.api.rerank.ranking import (
 )
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import passage_of, usage_of
-from boundarymorph.api.select_task import boosts_of, context_of, cut_of, grouping_of, instruction_of, is_human
+from boundarymorph.api.select_task import (
+    boosts_of,
+    context_of,
+    cut_of,
+    grouping_of,
+    instruction_of,
+    is_human,
+    rounds_of,
+)
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
@@ -53,20 +61,27 @@ from boundarymorph.selector.task import Context, Relevance, SelectionTask, Spend
 from boundarymorph.settings import Settings
 from boundarymorph.telemetry import metrics
 
-LEAVING_OUT = ("min_relevance", "distinct", "group_by")  # by these a request asks for fewer results than documents
+LEAVING_OUT = ("min_relevance", "distinct", "group_by")  # fields that ask for fewer results than documents
 WARNINGS_HEADER = "X-BoundaryMORPH-Warnings"
 BY_POLICY = "/p/{policy}"
-WEAVIATE = "/weaviate"  # whose module asks for more below the same address
-ALIASES = {"/reranking"}  # of documented routes
+WEAVIATE = "/weaviate"  # prefix of the routes that Weaviate's module calls
+ALIASES = {"/reranking"}  # other paths of documented routes
 REFUSED = (400, 401, 403, 404, 408, 413, 415, 422, 424, 429, 500, 502, 503, 504)
 RERANKER: dict[str, dict[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that was read. policy: the name of the one in force; texts: of the documents; ignored: warnings about
-    fields that have no effect here; whole: whether the number of results stays: what a policy would leave out comes
-    last, with a score of 0."""
+    """A request that was read.
+
+    Attributes:
+        request: The request with the defaults of its policy.
+        texts: The texts of the documents.
+        policy: The name of the policy in force.
+        ignored: Warnings about fields that have no effect here.
+        whole: Whether the number of results stays the same. Documents that a policy would leave out then come last,
+            with a score of 0.
+    """
 
     request: RerankRequest
     texts: Sequence[str]
@@ -76,52 +91,52 @@ class Asked:
 
     @property
     def objects(self) -> list[Mapping[str, Any]]:
-        """The documents that are objects, whose fields may tell their groups; an empty one for each text."""
+        """The documents as objects, whose fields may name their groups; empty for a document that is a text."""
         return [each if isinstance(each, dict) else {} for each in self.request.documents]
 
 
 class ModelCard(BaseModel):
-    """What a request may name as its `model`."""
+    """A name that a request may give as its `model`."""
 
-    id: str = Field(description="its name")
-    object: Literal["model"] = Field("model", description="model")
-    created: int = Field(0, description="unknown: 0")
-    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="boundarymorph")
-    capabilities: list[str] = Field(["rerank"], description="rerank")
+    id: str = Field(description="the name")
+    object: Literal["model"] = Field("model", description="always model")
+    created: int = Field(0, description="always 0, as the time is unknown")
+    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="always boundarymorph")
+    capabilities: list[str] = Field(["rerank"], description="always rerank")
 
 
 class Models(BaseModel):
     """The cross-encoder and the policies, in the format of OpenAI's API."""
 
-    object: Literal["list"] = Field("list", description="list")
-    data: list[ModelCard] = Field(description="the cross-encoder first")
+    object: Literal["list"] = Field("list", description="always list")
+    data: list[ModelCard] = Field(description="the cross-encoder, and then the policies")
 
 
 class TeiInfo(BaseModel):
-    """What clients of TEI ask for before their first request."""
+    """The model and its limits, which clients of TEI read before their first request."""
 
     model_id: str = Field(description="the cross-encoder, with everything that its scores depend on")
     model_sha: str | None = Field(None, description="part of model_id, if known")
     model_dtype: str = Field("unknown", description="part of model_id, if known")
     model_type: dict[str, dict[str, Any]] = Field(description="reranker, with its only label")
-    max_concurrent_requests: int = Field(description="that may run or wait")
-    max_input_length: int = Field(description="tokens of a query and a text together")
+    max_concurrent_requests: int = Field(description="most requests that may run or wait")
+    max_input_length: int = Field(description="most tokens of a query and a text together")
     max_batch_tokens: int = Field(description="tokens of a full batch of pairs")
-    max_batch_requests: int | None = Field(None, description="no limit of its own")
-    max_client_batch_size: int = Field(description="texts in one request")
-    auto_truncate: bool = Field(True, description="texts that are too long are cut")
-    tokenization_workers: int = Field(1, description="one")
-    version: str = Field(__version__, description="of this service")
+    max_batch_requests: int | None = Field(None, description="always null, as there is no such limit")
+    max_client_batch_size: int = Field(description="most texts in one request")
+    auto_truncate: bool = Field(True, description="whether texts that are too long are cut")
+    tokenization_workers: int = Field(1, description="always 1")
+    version: str = Field(__version__, description="the version of this service")
 
 
 class DialectRoute(APIRoute):
-    """A route that refuses requests in the words of a dialect: the first of its path, until the body shows another."""
+    """A route that writes errors in a dialect: the first of its path, until the body shows another."""
 
-    takes_any_parameter = True  # in the query, such as Azure's api-version; they have no effect
+    takes_any_parameter = True  # query parameters, such as Azure's api-version, have no effect
 
     @property
     def refusal(self) -> Refusal:
-        """What makes status and body of a refusal."""
+        """The function that returns status and body of a refusal."""
         path = self.path.removeprefix(BY_POLICY)
         return (TEI if path in ("/info", f"{WEAVIATE}/meta") else PATHS.get(path, DIALECTS)[0]).refusal
 
@@ -130,13 +145,16 @@ router = APIRouter(tags=["reranking"], route_class=DialectRoute)
 
 
 async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: ReadyOf) -> Response:
-    """Returns all documents, best first, each with a score in [0, 1]: the cross-encoder's, or the expected one if the
-    budget is smaller than the list. If the caller disconnects, the work ends."""
+    """Return all documents, best first, each with a score in [0, 1].
+
+    The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
+    disconnects, the work ends.
+    """
     return await handler.answered(request, access, parts.selector, partial(_prepared, request, access, parts))
 
 
 def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> Prepared:
-    """Read a request, whose errors are then in the words of its dialect. data: the body. Raises as `_read` does."""
+    """Read a request with the body `data`. Its errors are then in its dialect. Raises as `_read` does."""
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
     dialect = _dialect(data, path)
     visit_of(request).refusal = dialect.refusal
@@ -169,7 +187,7 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
 async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     """Return the cross-encoder and the limits of one request."""
     settings, scorer = access.settings, parts.scorer
-    model = getattr(scorer, "model", None)  # only scorers in this process have one
+    model = getattr(scorer, "model", None)  # only scorers in this process have a model
     longest = scorer.max_length or settings.max_length
     return TeiInfo(
         model_id=scorer.name,
@@ -189,14 +207,17 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     responses={status: {"model": RerankError} for status in (401, 403, 429, 503)},
 )
 async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
-    """Return the cross-encoder, which answers whatever `model` is, and the policies, without those for other keys."""
+    """Return the cross-encoder, which answers for any `model`, and the policies that the key may use."""
     names = [parts.scorer.name, *access.policies.names(caller)]
     return Models(data=[ModelCard(id=name) for name in names])
 
 
 def _dialect(data: object, path: str) -> Dialect:
-    """Return the dialect of a path whose list of documents a body has. Raises InvalidInput, which names the path of
-    another dialect."""
+    """Return the dialect of the path whose list of documents the body has.
+
+    Raises:
+        InvalidInput: If the body is not an object, or belongs to another dialect, whose path the message names.
+    """
     if not isinstance(data, dict):
         raise InvalidInput("the body is not a JSON object")
     for dialect in PATHS[path]:
@@ -217,8 +238,13 @@ def _read(
     arrival: float,
     parts: Parts,
 ) -> tuple[Asked, SelectionTask]:
-    """Return what a request asks for, and its task. data: the body. Raises InvalidInput and pydantic's
-    ValidationError."""
+    """Return a request with the body `data`, and its task.
+
+    Raises:
+        ValidationError: If the body does not fit the dialect's model.
+        InvalidInput: If a value is malformed.
+        LimitExceeded: If a value is beyond a limit.
+    """
     caller = permitted(request)
     policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
@@ -242,8 +268,20 @@ def _read(
 def _task(
     asked: Asked, access: Access, context: Context, instruction: str | None, field: str, window: int | None
 ) -> SelectionTask:
-    """Return the task of ranking a pool of all documents. field: the request's name for the documents, for messages;
-    window: the tokens that the scorer reads. Raises NoDocuments and LimitExceeded."""
+    """Return the task of ranking all documents.
+
+    Args:
+        asked: The request.
+        access: The settings and the calibration of pools.
+        context: The context of the task.
+        instruction: The instruction for the scorer.
+        field: The request's name for the documents, for messages.
+        window: The tokens that the scorer reads; None if they are unknown.
+
+    Raises:
+        NoDocuments: If there are no documents.
+        LimitExceeded: If a value is beyond a limit.
+    """
     wanted, count, settings = asked.request, len(asked.texts), access.settings
     limits = settings.limits
     if not count:
@@ -262,12 +300,10 @@ def _task(
     budget = _budget(wanted, count, settings) if long else min(count, _budget(wanted, count, settings))
     relevance = wanted.relevance or ("scorer" if _asked_budget(wanted, settings) is None else None)
     human = is_human(relevance, settings.method, settings)
-    exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # it needs only scores
+    exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # all scores are computed
     k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
-    rounds = settings.rounds if wanted.rounds is None else wanted.rounds
     check_bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
     check_bound("k", wanted.k or 0, limits.k, "documents")
-    check_bound("rounds", 1 if rounds == "auto" else rounds, limits.rounds, "rounds")
     calibration = access.calibration if wanted.calibration is not False else None
     return SelectionTask(
         PoolSource(
@@ -283,7 +319,7 @@ def _task(
         Spending(
             budget,
             goal="scores" if exhaustive else "ranking",
-            rounds=rounds,
+            rounds=rounds_of(wanted.rounds, settings),
             settle=settings.auto_settle if wanted.budget == "auto" else None,
         ),
         Relevance(
@@ -299,7 +335,11 @@ def _task(
 
 
 def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: str) -> Ranking:
-    """Return the requested results with their warnings. Raises TextTooLong."""
+    """Return the requested results with their warnings.
+
+    Raises:
+        TextTooLong: If the scorer cut a text, and the request does not allow that.
+    """
     wanted, texts = asked.request, asked.texts
     if result.truncated and not wanted.cut:
         raise TextTooLong(
@@ -367,11 +407,14 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
 
 
 def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: Grouping | None) -> list[Ranked]:
-    """Return the requested results. index: the places of the selected documents in the request."""
+    """Return the requested results.
+
+    `index` has the positions of the selected documents in the request.
+    """
     wanted, returned = asked.request, asked.request.most or len(asked.texts)
     scores = selection.relevance if selection.value is None else selection.value
     there = selection.relevance >= (wanted.min_relevance or 0.0)
-    results = [Ranked(*of) for of in compress(zip(index, scores.tolist(), strict=True), there.tolist())]
+    results = [Ranked(*pair) for pair in compress(zip(index, scores.tolist(), strict=True), there.tolist())]
     results = results[:returned] if grouping is None else _distinct(results, asked, grouping, returned)
     if not asked.whole:
         return results
@@ -380,7 +423,7 @@ def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: 
 
 
 def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, returned: int) -> list[Ranked]:
-    """Return the best results that the grouping allows, at most `returned` results or, if groups count, groups."""
+    """Return the best results that the grouping allows, at most `returned` results or groups."""
     objects = asked.objects
     kept: list[Ranked] = []
     taken = Counter[object]()
@@ -399,7 +442,7 @@ def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, retur
 
 
 def _asked_budget(request: RerankRequest, settings: Settings) -> int | float | str | None:
-    """Return the budget by the request, its policy or the settings; None to score all documents."""
+    """Return the budget of the request, its policy or the settings; None scores all documents."""
     return settings.rerank.budget if request.budget is None else request.budget
 
 

@@ -180,7 +180,7 @@ def _trust(settings: Settings, index: str | None, table: ScoreTable) -> Trust:
         with closing(build_indexes(settings)) as catalog:
             artifacts = catalog.artifacts(index).read_if_sound()
             calibration = None if artifacts is None else artifacts.calibration
-    if calibration is None or calibration.trust is None or calibration.stale(scorer, None):
+    if calibration is None or calibration.trust is None or calibration.staleness(scorer, None):
         return trust_of(scorer, declared_trust(settings.scorer))
     return "weak" if calibration.trust == "none" else calibration.trust
 

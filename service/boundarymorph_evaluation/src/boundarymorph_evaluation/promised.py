@@ -14,9 +14,9 @@ import numpy as np
 from joblib import delayed
 from numpy.typing import NDArray
 
-from boundarymorph.selection import Best, DocumentCapacity, Session, Tolerance
+from boundarymorph.selection import BestBoundary, DocumentCapacity, Session, Tolerance
 from boundarymorph.selection.methods import HUMAN_CONFIG
-from boundarymorph.selection.stop import LOOKS_TO_SETTLE
+from boundarymorph.selection.stop import LOOKS_TO_STOP
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.problem import Question, SelectionProblem
 from boundarymorph_evaluation.promise import Audit, Checkpoint, Promise, certified
@@ -67,7 +67,7 @@ def audit_of(question: Question, k: int) -> Audit:
     """Return the audit of a query with the default method."""
     method = question.configured(HUMAN_CONFIG)
     posterior = method.posterior(question.pool, min(CALLS, len(question.pool)))
-    session = Session(question.pool, posterior, Best(DocumentCapacity(k), method), Tolerance(CALLS, 0.0))
+    session = Session(question.pool, posterior, BestBoundary(DocumentCapacity(k), method), Tolerance(CALLS, 0.0))
     problem, made = SelectionProblem(question, CALLS, k), []
     while (asked := session.ask_round()).size:
         session.tell(asked, problem.score(asked))
@@ -99,7 +99,7 @@ def try_promise(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS)
         threshold = certified([audits[place] for place in half], promise, CALLS).threshold
         if threshold is not None:
             stops.append([stop(audits[place], threshold) for place in rest])
-    believed = [stop(audit, promise.loss, LOOKS_TO_SETTLE) for audit in audits]
+    believed = [stop(audit, promise.loss, LOOKS_TO_STOP) for audit in audits]
     return PromiseOutcome(
         promise,
         1.0 - len(stops) / splits,

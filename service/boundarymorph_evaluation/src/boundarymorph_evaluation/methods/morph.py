@@ -19,7 +19,7 @@ from boundarymorph.selection import (
 )
 from boundarymorph.selection.capacity import top_k
 from boundarymorph.selection.methods import DEFAULT, HUMAN, HUMAN_CONFIG, METHODS, PAPER
-from boundarymorph.selection.posterior import percentile
+from boundarymorph.selection.posterior import percentile_prior
 from boundarymorph_evaluation.methods.method import Contestant, ScoringMethod
 from boundarymorph_evaluation.problem import Question, Ranking, SelectionProblem
 
@@ -120,7 +120,7 @@ class Independent(ScoringMethod):
     uses_k = True
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        prior = percentile(problem.pool)
+        prior = percentile_prior(problem.pool)
         mean, acquisition = prior.copy(), BoundaryGap()
         seen: list[int] = []
         scores: list[float] = []
