@@ -74,7 +74,7 @@ LONGEST_FIRST = (  # packages and files
 
 @pytest.fixture
 def tiny_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the place of the embedded ones; a fixture, for the cost of those shows in every test that opens them."""
+    """Put tiny weights in place of the embedded ones, which take long to open."""
     monkeypatch.setenv(weights.VARIABLE, str(weights.written()))
     monkeypatch.setattr(models, "_embedded", weights.tiny)
     # And of the servers that benchmarks start, which are forked as those of other tests are.

@@ -9,14 +9,14 @@ MEGABYTES, FILES = 4, 60
 
 
 class SmallDisk:
-    """A file system in memory, mounted at a folder. For a process in a mount namespace of its own."""
+    """A file system in memory, mounted at a folder, for a process in its own mount namespace."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mount(f"size={MEGABYTES}m,nr_inodes={FILES}")
 
     def fill(self) -> None:
-        """Leave no room for another byte."""
+        """Fill the disk to the last byte."""
         with (self.folder / "ballast").open("ab", buffering=0) as ballast:
             for size in (2**16, 2**12):
                 with suppress(OSError):
@@ -24,18 +24,18 @@ class SmallDisk:
                         pass
 
     def fill_with_files(self) -> None:
-        """Leave no room for another file."""
+        """Use up all inodes."""
         with suppress(OSError):
             for number in range(FILES):
                 (self.folder / f"file-{number}").touch()
 
     def empty(self) -> None:
-        """Make room again."""
+        """Free the space again."""
         for path in (self.folder / "ballast", *self.folder.glob("file-*")):
             path.unlink(missing_ok=True)
 
     def make_read_only(self) -> None:
-        """No file may be open for writing."""
+        """Remount the disk read-only; no file may be open for writing."""
         self._mount("remount,ro")
 
     def make_writable(self) -> None:

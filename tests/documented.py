@@ -9,7 +9,7 @@ TOLERANCE = 0.05  # of what models compute, which differs a little between proce
 
 
 def check_printed(printed: str, shown: str) -> None:
-    """Assert that every word is the same, and every number nearly."""
+    """Assert that words are equal and numbers nearly equal."""
     assert NUMBER.sub("0.0", printed).split() == NUMBER.sub("0.0", shown).split()
     numbers = [list(map(float, NUMBER.findall(text))) for text in (printed, shown)]
     assert numbers[0] == pytest.approx(numbers[1], abs=TOLERANCE)

@@ -13,5 +13,5 @@ def sample(name: str, **labels: str) -> float | None:
 
 
 def counted(name: str, **labels: str) -> float:
-    """The value of a sample; 0 if there is none."""
+    """Return the value of a sample, or 0."""
     return sample(name, **labels) or 0.0

@@ -21,7 +21,7 @@ _shared_out = _ports()
 
 
 def free_port() -> int:
-    """One that no other test has."""
+    """Return a port that no other test uses."""
     for port in _shared_out:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))

@@ -64,7 +64,7 @@ def session_of(
     reading: Reading | None = None,
     target: Target | None = None,
 ) -> Session:
-    """Compose a session. min_relevance: with a target, what is to be found; else a threshold."""
+    """Compose a session; with a target, `min_relevance` defines what to find, otherwise it is a threshold."""
     method = config or SelectionConfig()
     limit = capacity_of(k=k) if isinstance(k, int) else k
     if distinct is not None:

@@ -18,18 +18,18 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
 
 def text_of(page: Path) -> str:
-    """Without blocks of code."""
+    """Return the text of a page without its code blocks."""
     return re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
 
 
 def anchors_of(page: Path) -> set[str]:
-    """As forges and the site make them: lower case, hyphens for spaces, letters, digits and hyphens only."""
+    """Return anchors as forges and the site make them: lower-case letters, digits, and hyphens for spaces."""
     titles = re.findall(r"(?m)^#+ (.+)$", text_of(page))
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links(page: Path) -> None:
+def test_page_links_lead_to_existing_files_and_headings(page: Path) -> None:
     broken = []
     for path, anchor in LINK.findall(text_of(page)):
         target = (page.parent / path) if path else page
@@ -38,19 +38,19 @@ def test_links(page: Path) -> None:
     assert not broken
 
 
-def test_every_page_has_a_place_on_the_site() -> None:
+def test_every_page_is_in_the_site_navigation() -> None:
     placed = (ROOT / "mkdocs.yml").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f": {page.name}\n" not in placed] == []
 
 
-def test_every_setting_is_described() -> None:
-    """A section is described by a row for all of its settings, such as `cache.*`."""
+def test_every_setting_is_described_in_the_running_page() -> None:
+    """A row such as `cache.*` describes all settings of a section."""
     page = (ROOT / "docs" / "running.md").read_text()
     assert [name for name in Settings.model_fields if not re.search(rf"`{name}[`.]", page)] == []
 
 
-def test_every_warning_is_described() -> None:
-    """Programs find there what they may match."""
+def test_every_warning_slug_is_described_in_the_api_page() -> None:
+    """Programs look up there which slugs they may match."""
     section = (ROOT / "docs" / "api.md").read_text().partition("\n## Warnings\n")[2]
     listed = [slug for row in re.findall(r"(?m)^\| (`.*?) \|", section) for slug in re.findall(r"`([a-z-]+)`", row)]
     assert sorted(slug for slug in listed if slug != "slug") == sorted(get_args(Slug))
@@ -60,26 +60,26 @@ CODE = re.compile(r"(?ms)^[ ]*```[^\n]*\n(.*?)^[ ]*```|`([^`\n]+)`")
 
 
 def code_of(page: Path) -> str:
-    """The blocks and spans of code on a page, a command a line."""
+    """Return the code blocks and spans of a page, one command per line."""
     parts = "\n".join(block or span for block, span in CODE.findall(page.read_text()))
     return re.sub(r"\\\n\s*", " ", parts)
 
 
 def commands_of(page: Path, program: str) -> list[list[str]]:
-    """The words after a program of each line of code that begins with it, without what is not its own."""
+    """Return the words after a program in each code line that begins with it."""
     lines = re.findall(rf"(?m)^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*{program}((?: .*)?)$", code_of(page))
     return [re.split(r" (?:#|\||&&|>|<|&$)|;", line)[0].split() for line in lines]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_make_targets(page: Path) -> None:
+def test_make_targets_named_in_pages_exist(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     named = {word for words in commands_of(page, "make") for word in words[:1] if re.fullmatch("[a-z-]+", word)}
     assert named <= targets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_and_their_options(page: Path) -> None:
+def test_commands_and_options_named_in_pages_exist(page: Path) -> None:
     unknown = []
     for words in commands_of(page, "boundarymorph"):
         command: Any = get_command(app)
@@ -97,12 +97,12 @@ def test_commands_and_their_options(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_scripts(page: Path) -> None:
+def test_modules_named_in_pages_exist(page: Path) -> None:
     modules = re.findall(r"python -m ((?:load_tests|tests)[\w.]+)", code_of(page))
     assert [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").exists()] == []
 
 
-def test_extras() -> None:
+def test_extras_named_in_pages_match_the_project() -> None:
     there = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     pages = "".join(page.read_text() for page in PAGES)
     named = {extra for found in re.findall(r"\bboundarymorph\[([\w,]+)\]", pages) for extra in found.split(",")}

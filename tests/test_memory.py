@@ -32,7 +32,7 @@ libc.fflush(out)
 
 
 @pytest.mark.parametrize(("chosen", "arenas"), [(None, 2), ("3", 3)])
-def test_threads_share_arenas(chosen: str | None, arenas: int) -> None:
+def test_process_limits_malloc_arenas(chosen: str | None, arenas: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
     if chosen is not None:
         environment["MALLOC_ARENA_MAX"] = chosen

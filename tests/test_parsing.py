@@ -17,13 +17,13 @@ REQUESTS = sorted(OF_RETRIEVERS.union(openapi.BODIES), key=lambda model: (model.
 
 
 @pytest.mark.parametrize("text", [b"[{}, ]", b"{", b'{"a": NaN, b}', b"\xff", b"", b"1 2"])
-def test_what_is_not_json(text: bytes) -> None:
+def test_parse_refuses_malformed_json(text: bytes) -> None:
     with pytest.raises(InvalidInput, match="the body is not JSON"):
         reading.parse(text)
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[1,{"b":2,"a":'])
-def test_nesting_at_the_bound_and_beyond(opening: str) -> None:
+def test_parse_accepts_nesting_up_to_the_bound(opening: str) -> None:
     levels = opening.count("[") + opening.count("{")
     closing = "".join("]" if mark == "[" else "}" for mark in reversed(opening) if mark in "[{")
     most = 200 // levels
@@ -33,8 +33,8 @@ def test_nesting_at_the_bound_and_beyond(opening: str) -> None:
 
 
 @pytest.mark.parametrize("value", [b"{}", b'{"a":1}', b"[[]]"])
-def test_many_small_objects_and_arrays_are_refused(value: bytes) -> None:
-    """Up to 32 MiB of them, whatever the size of the body is."""
+def test_parse_refuses_too_many_small_objects_and_arrays(value: bytes) -> None:
+    """They may take 32 MiB, whatever the size of the body is."""
     few, many = (b"[" + b",".join([value] * number) + b"]" for number in (100_000, 700_000))
     assert len(reading.parse(few)) == 100_000
     with pytest.raises(InvalidInput, match="more than 15 times its"):
@@ -45,12 +45,12 @@ def test_many_small_objects_and_arrays_are_refused(value: bytes) -> None:
     ("value", "number"),
     [(b"1", 700_000), (b'"a"', 700_000), (b'{"id": "a", "text": "some words of it, and, more"}', 120_000)],
 )
-def test_many_values_of_the_usual_kinds_are_not(value: bytes, number: int) -> None:
+def test_parse_accepts_many_values_of_the_usual_kinds(value: bytes, number: int) -> None:
     assert len(reading.parse(b"[" + b",".join([value] * number) + b"]")) == number
 
 
 @pytest.mark.parametrize("model", REQUESTS, ids=lambda model: model.__name__)
-def test_lists_of_requests_are_checked_to_their_first_mistake(model: type[BaseModel]) -> None:
+def test_request_lists_are_validated_up_to_the_first_mistake(model: type[BaseModel]) -> None:
     lists = list(_schemas(model.__pydantic_core_schema__, "list"))
     if model.__name__ != "UploadedDocument":  # which is for the description only
         assert all(found.get("fail_fast") for found in lists), lists

@@ -38,11 +38,11 @@ def values(content: bytes) -> list[object]:
         MARK + b'[\n  {\n    "id": "q1",\n    "query": "sea"\n  },\n  {"query": "hills"}\n]\n',
     ],
 )
-def test_objects(content: bytes) -> None:
+def test_reader_reads_json_objects_in_every_layout(content: bytes) -> None:
     assert values(content) == OBJECTS
 
 
-def test_texts() -> None:
+def test_reader_reads_lines_of_plain_text() -> None:
     assert values(MARK + "Größe\r\n[sic] what?\n".encode()) == ["Größe", "[sic] what?"]
     assert values(b"[sic] what?\nsecond") == ["[sic] what?", "second"]
     assert values(b'["a", "b"]') == ["a", "b"]
@@ -61,12 +61,12 @@ def test_texts() -> None:
         (b"id,query\n1,sea\n", "CSV"),
     ],
 )
-def test_what_is_not_read(content: bytes, message: str) -> None:
+def test_reader_refuses_other_encodings_and_malformed_lines(content: bytes, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         values(content)
 
 
-def test_compressed_whatever_the_name(tmp_path: Path) -> None:
+def test_reader_detects_gzip_by_content(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_bytes(gzip.compress(b"sea\nhills\n"))
     with reading.open_path(path) as stream:
@@ -86,7 +86,7 @@ async def _cut(content: bytes, size: int, limit: int) -> list[Line]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("mark", [b"", MARK])
-def test_uploads_are_cut_alike_however_they_arrive(size: int, mark: bytes) -> None:
+def test_upload_lines_are_independent_of_chunk_size(size: int, mark: bytes) -> None:
     content = mark + b'{"a":1}\r\n\r\n{"b":2}\n' + mark + b'{"c":3}'
     found = asyncio.run(_cut(content, size, 2**20))
     assert [(line.number, line.text.strip()) for line in found] == [(1, b'{"a":1}'), (3, b'{"b":2}'), (4, b'{"c":3}')]
@@ -95,7 +95,7 @@ def test_uploads_are_cut_alike_however_they_arrive(size: int, mark: bytes) -> No
 
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0316", "\u0f73", "\U0001d165", "\u3099"])
-def test_a_run_of_marks_has_its_first_thirty(mark: str) -> None:
+def test_composed_keeps_thirty_combining_marks_of_a_run(mark: str) -> None:
     many = reading.compose(f"sea x{mark * 2_000} y{mark * 3}")
     assert many == unicodedata.normalize("NFC", f"sea x{mark * 30} y{mark * 3}")
 
@@ -104,7 +104,7 @@ ESCAPES = [rb"\ud83d", rb"\ude00", rb"\n", rb"\\", rb"\u0041", rb"\udfFF", b"ud8
 
 
 @given(st.lists(st.sampled_from(ESCAPES), max_size=9).map(b"".join), st.integers(1, 9))
-def test_halves_of_surrogate_pairs_are_replaced(text: bytes, piece: int) -> None:
+def test_lone_surrogate_escapes_are_replaced(text: bytes, piece: int) -> None:
     literal = re.compile(
         rb"\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
     )
@@ -115,7 +115,7 @@ def test_halves_of_surrogate_pairs_are_replaced(text: bytes, piece: int) -> None
 
 
 @pytest.mark.parametrize("escape", [rb"\n", rb"\ud83d", rb"\ud83d\ude00", rb"\\", rb"\\\ud83d", b"\\", b"a"])
-def test_a_body_of_escapes_takes_little_memory(escape: bytes) -> None:
+def test_parsing_a_body_of_escapes_takes_little_memory(escape: bytes) -> None:
     body = b'{"query":"' + escape * (2**20 // len(escape)) + b'"'
     tracemalloc.start()
     with pytest.raises(InvalidInput, match="not JSON"):
@@ -140,13 +140,13 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_a_body_that_is_parsed_in_pieces_has_the_same_value(value: object) -> None:
+def test_body_parsed_in_pieces_has_the_same_value(value: object) -> None:
     for body in (json.dumps(value).encode(), json.dumps(value, ensure_ascii=False, indent=1).encode()):
         assert reading._parsed_in_pieces(body) == json.loads(body)
 
 
 @pytest.mark.parametrize("inside", ["1,", "1.5,", "[1],", "{},", '"a",', "[1,2,3,4,5,6,7,8,9],"])
-def test_a_body_of_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch, inside: str) -> None:
+def test_body_of_too_many_values_is_refused_before_parsing(monkeypatch: pytest.MonkeyPatch, inside: str) -> None:
     monkeypatch.setattr(reading, "MOST_VALUES", 1_000)
     body = f'{{"query": "sea", "x": [[{inside * 2_000}1]]}}'.encode()
     with pytest.raises(LimitExceeded, match="1,000 are allowed"):

@@ -39,7 +39,7 @@ def message_of(error: BaseException) -> str:
 
 @pytest.mark.parametrize("given", [f"{KEY}\n", f"{KEY}\r\n", f"  {KEY}\t", f"\u00a0{KEY}"], ids=repr)
 @pytest.mark.parametrize("name", KEYS)
-def test_white_space_around_a_key_is_removed(name: str, given: str) -> None:
+def test_settings_strip_white_space_around_a_key(name: str, given: str) -> None:
     assert key_of(Settings.load(**KEYS[name](given)), name) == KEY
 
 
@@ -47,7 +47,7 @@ def test_white_space_around_a_key_is_removed(name: str, given: str) -> None:
     "given", [f"“{KEY}”", f"{KEY}\nX: 1", f"{KEY} {KEY}", f"{KEY}é", f"{KEY}\0", f"Bearer {KEY}"], ids=repr
 )
 @pytest.mark.parametrize("name", KEYS)
-def test_a_key_that_no_header_can_carry_is_refused_without_it(name: str, given: str) -> None:
+def test_key_that_no_header_can_carry_is_refused_without_echo(name: str, given: str) -> None:
     with pytest.raises(InvalidConfiguration, match="the key has characters that a header cannot carry") as raised:
         Settings.load(**KEYS[name](given))
     assert KEY not in message_of(raised.value)
@@ -57,7 +57,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_it(name: str, given: 
 
 
 @pytest.mark.parametrize("name", URLS)
-def test_white_space_around_a_url_is_removed(name: str) -> None:
+def test_settings_strip_white_space_around_a_url(name: str) -> None:
     settings = Settings.load(**URLS[name](f"user:{KEY}@host:1/x\n"))
     section: Any = settings.stores.get("s") or (settings.cache if name == "cache" else settings.rate_limits)
     assert section.url.get_secret_value().endswith(f"://user:{KEY}@host:1/x")
@@ -65,7 +65,7 @@ def test_white_space_around_a_url_is_removed(name: str) -> None:
 
 @pytest.mark.parametrize("given", [f"user:{KEY}@x@host:1", f"user:{KEY}#x@host:1", f"u:{KEY}\n@host:1"], ids=repr)
 @pytest.mark.parametrize("name", URLS)
-def test_a_password_with_unescaped_characters_is_refused_without_it(name: str, given: str) -> None:
+def test_url_with_an_unescaped_password_is_refused_without_echo(name: str, given: str) -> None:
     with pytest.raises(InvalidConfiguration, match=r"unescaped special character|control characters") as raised:
         Settings.load(**URLS[name](given))
     assert KEY not in message_of(raised.value)

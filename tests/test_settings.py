@@ -23,7 +23,7 @@ def write(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_CONFIG", str(path))
 
 
-def test_options_win_over_the_environment_and_it_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_prefer_options_to_environment_to_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.toml", "port = 1\nbudget = 1\nk = 1\n[limits]\nbudget = 10\nk = 10", monkeypatch)
     monkeypatch.setenv("BOUNDARYMORPH_BUDGET", "2")
     monkeypatch.setenv("BOUNDARYMORPH_K", "2")
@@ -34,7 +34,7 @@ def test_options_win_over_the_environment_and_it_over_the_file(tmp_path: Path, m
     assert settings.host == "127.0.0.1"
 
 
-def test_the_file_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_file_in_the_working_directory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "boundarymorph.toml").write_text("port = 7")
     assert Settings.load().port == 7
     write(tmp_path / "other.toml", "port = 8", monkeypatch)
@@ -56,22 +56,22 @@ REFUSED: list[tuple[str, str]] = [  # files, and what the refusal names
     ("[stores.My]", "stores.My.[key]: must have 1 to 64 of a-z"),
     ('[traces]\nurl = "collector"', "traces.url: must begin with http:// or https://"),
     *(
-        (f'[scorer]\ndevice = "{device}"', "scorer.device: must be auto, cpu, cuda or cuda:N")
+        (f'[scorer]\ndevice = "{device}"', "scorer.device: must be 'auto', 'cpu', 'cuda', or 'cuda:N'")
         for device in ("cuda:x", "tpu")
     ),
-    ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a url or a model"),
+    ('[scorer]\nurl = ["http://a"]\nmodel = "b"', "a URL or a model"),
     ('[scorer]\nprompt = "qwen3"', "prompt: only of a model with a name"),
     *((f"[{part}]\n{option}", "only of a model with a name") for part in ("encoder", "scorer") for option in NAMED),
     *(
         (f'[encoder]\nurl = "tei://a"\n{option}', "only of a model with a name")
         for option in (*NAMED, 'pooling = "cls"')
     ),
-    *((f"[encoder]\n{option}", "only of a model with a name or a url") for option in CHOSEN),
+    *((f"[encoder]\n{option}", "only of a model with a name or a URL") for option in CHOSEN),
 ]
 
 
 @pytest.mark.parametrize(("text", "named"), REFUSED)
-def test_file_with_a_mistake_is_refused_by_its_name(
+def test_settings_file_with_a_mistake_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, named: str
 ) -> None:
     write(tmp_path / "a.toml", text, monkeypatch)
@@ -83,7 +83,7 @@ def test_file_with_a_mistake_is_refused_by_its_name(
 
 
 @pytest.mark.strangers
-def test_file_of_another_editor_is_read_or_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_file_in_another_encoding_is_read_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.toml"
     write(path, "", monkeypatch)
     path.write_bytes(b"\xef\xbb\xbfk = 7\r\n[cache]\r\nenabled = false\r\n")
@@ -107,7 +107,7 @@ def test_file_of_another_editor_is_read_or_refused_in_words(tmp_path: Path, monk
         ("CONFIG", "/proc/self/mem"), ("KEYS", "["), ("KEYS", "[1]"),
     ],
 )  # fmt: skip
-def test_variable_with_a_mistake_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_invalid_settings_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"BOUNDARYMORPH_{name}", value)
     with pytest.raises(InvalidConfiguration):
         Settings.load()
@@ -125,7 +125,7 @@ def test_variable_with_a_mistake_is_refused(monkeypatch: pytest.MonkeyPatch, nam
         ("BOUNDARYMORPH_PORT__X", "BOUNDARYMORPH_PORT"),
     ],
 )
-def test_variable_that_is_no_setting_is_refused_without_its_value(
+def test_unknown_variable_is_refused_without_its_value(
     monkeypatch: pytest.MonkeyPatch, variable: str, near: str
 ) -> None:
     monkeypatch.setenv(variable, "secret")
@@ -146,7 +146,7 @@ def test_variable_that_is_no_setting_is_refused_without_its_value(
         ("SCORER_PORT_80_TCP_ADDR", "10.0.0.1"),
     ],
 )
-def test_variable_of_a_map_or_of_kubernetes_is_taken(
+def test_variables_of_maps_and_kubernetes_are_accepted(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(f"BOUNDARYMORPH_{variable}", value)
@@ -164,7 +164,9 @@ ONE, TWO = f"rag:select,write:{'0f' * 32}", f"ops:admin:{'a' * 64}:photos,team-*
         ("", ()), (ONE, (ONE,)), (f'["{ONE}", "{TWO}"]', (ONE, TWO)), ("[]", ()), ("nonsense", ("nonsense",)),
     ],
 )  # fmt: skip
-def test_keys_may_be_a_plain_list_or_json(monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]) -> None:
+def test_keys_setting_accepts_a_plain_list_or_json(
+    monkeypatch: pytest.MonkeyPatch, text: str, keys: tuple[str, ...]
+) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_KEYS", text)
     assert Settings.load().keys == keys
 
@@ -185,7 +187,7 @@ def shown(settings: Settings) -> dict[str, Any]:
         ("http://b?model=c&api_key=hunter2", False),
     ],
 )
-def test_url_is_shown_unless_it_holds_a_secret(url: str, open: bool) -> None:
+def test_url_setting_is_shown_unless_it_holds_a_secret(url: str, open: bool) -> None:
     assert shown(Settings.load(scorer={"url": url}))["scorer"]["url"] == [url if open else MASKED]
 
 
@@ -198,12 +200,12 @@ def test_url_is_shown_unless_it_holds_a_secret(url: str, open: bool) -> None:
         ({"threads": 2, "limits": {"sessions": 3}}, 3),
     ],
 )
-def test_sessions_depend_on_where_the_cross_encoder_is(given: dict[str, Any], sessions: int) -> None:
+def test_sessions_default_depends_on_where_the_scorer_runs(given: dict[str, Any], sessions: int) -> None:
     assert Settings.load(**given).sessions == sessions
 
 
-def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor a secret in place of its hash, nor what a language model's server is sent besides."""
+def test_shown_settings_mask_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This includes a secret in place of its hash, and the extra body for a language model."""
     key = f"rag:select:{'0f' * 32}"
     for name, value in {
         "SCORER__API_KEY": "hunter2",
@@ -218,7 +220,7 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(settings)["keys"] == [key, MASKED]
 
 
-def test_urls_are_one_or_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_settings_accept_one_url_or_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", "http://a:1")
     assert Settings.load().retriever.url == ("http://a:1",)
     monkeypatch.setenv("BOUNDARYMORPH_RETRIEVER__URL", '["http://a:1", "http://b:2"]')

@@ -25,7 +25,7 @@ OF_SELECTIONS = ("selection", "selector", "api")
 AT_THE_ROOT = {"__init__.py", "database.py", "errors.py", "library.py", "notices.py", "reading.py"}
 
 
-def test_files_are_small() -> None:
+def test_source_files_are_short() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in FILES}
     assert [path.name for path, length in lengths.items() if length > LINES_OF_A_FILE] == []
 
@@ -43,13 +43,13 @@ def test_functions_are_short() -> None:
 
 
 def nodes(*folders: str) -> Iterator[tuple[Path, ast.AST]]:
-    """Yield what the files in these folders of the package consist of."""
+    """Yield the syntax nodes of the files in these folders of the package."""
     for folder in folders:
         for path in (PACKAGE / folder).rglob("*.py"):
             yield from ((path, node) for node in ast.walk(ast.parse(path.read_text())))
 
 
-def test_constructors_of_selections_have_few_parameters() -> None:
+def test_selection_constructors_have_few_parameters() -> None:
     many = [
         f"{path.name}: {node.name}"
         for path, node in nodes(*OF_SELECTIONS)
@@ -60,7 +60,7 @@ def test_constructors_of_selections_have_few_parameters() -> None:
     assert many == []
 
 
-def test_dataclasses_of_selections_have_few_fields() -> None:
+def test_selection_dataclasses_have_few_fields() -> None:
     many = [
         f"{path.name}: {node.name}"
         for path, node in nodes(*OF_SELECTIONS)
@@ -95,12 +95,12 @@ def test_sessions_are_composed_instead_of_switched() -> None:
         assert list(options_in_methods((PACKAGE / "selection" / f"{name}.py").read_text())) == []
 
 
-def test_types_of_selections_are_complete() -> None:
+def test_selection_modules_have_no_ignored_types() -> None:
     for folder in OF_SELECTIONS:
         assert [path.name for path in (PACKAGE / folder).rglob("*.py") if "type: ignore" in path.read_text()] == []
 
 
-def test_nothing_asks_whether_an_object_follows_one_of_our_protocols() -> None:
+def test_code_never_checks_instances_of_its_protocols() -> None:
     classes = [node for _, node in nodes("") if isinstance(node, ast.ClassDef)]
     protocols = {node.name for node in classes if any("Protocol" in ast.unparse(base) for base in node.bases)}
     assert len(protocols) > 20
@@ -114,7 +114,7 @@ def test_nothing_asks_whether_an_object_follows_one_of_our_protocols() -> None:
     assert asking == []
 
 
-def test_no_circle_between_files_for_typing_either() -> None:
+def test_imports_for_typing_have_no_cycles() -> None:
     graph = grimp.build_graph("boundarymorph", *BESIDE, exclude_type_checking_imports=False)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:
@@ -123,13 +123,12 @@ def test_no_circle_between_files_for_typing_either() -> None:
         raise AssertionError(" -> ".join(error.args[1])) from None
 
 
-def test_context_variables_tell_nothing_about_requests() -> None:
-    """They are for traces, and for threads whose results nobody awaits."""
+def test_context_variables_are_only_for_traces_and_abandoned_threads() -> None:
     holding = {path.relative_to(PACKAGE.parent).as_posix() for path in FILES if "ContextVar" in path.read_text()}
     assert holding == {"boundarymorph/telemetry/tracing.py", "boundarymorph/inference/concurrency.py"}
 
 
-def test_everything_has_its_package() -> None:
+def test_package_root_contains_only_known_modules() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == AT_THE_ROOT
 
 

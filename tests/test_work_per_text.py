@@ -115,7 +115,7 @@ def seconds(call: Callable[[str], object], text: str) -> float:
 
 @pytest.mark.parametrize("kind", TIMED)
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_the_work_is_linear(entry: str, kind: str) -> None:
+def test_work_per_text_is_linear_in_its_length(entry: str, kind: str) -> None:
     spent = [seconds(ENTRIES[entry], KINDS[kind](SMALL * times)) for times in (1, 2, 4)]
     for times, this in zip((2, 4), spent[1:], strict=True):
         assert this <= SLACK * times * max(spent[0], TOO_SMALL), f"{entry}, {kind}: {spent}"

@@ -1,4 +1,4 @@
-"""Turn errors of the file system into our own, and check the contents of SQLite files."""
+"""Turn errors of the filesystem into our own, and check the contents of SQLite files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ SchemaObject = tuple[str, str, str, str]  # type, name, table and SQL of an obje
 
 
 def schema_objects(database: sqlite3.Connection) -> set[SchemaObject]:
-    """Return the tables, indexes, triggers and views of a database.
+    """Return the tables, indexes, triggers, and views of a database.
 
     White space in their SQL does not count.
     """

@@ -55,7 +55,7 @@ class LimitExceeded(InvalidInput):
 
 
 class InvalidIndexName(InvalidInput):
-    """The name of an index is not safe both as a file name and in a URL."""
+    """The name of an index is not safe both as a filename and in a URL."""
 
 
 class UnknownIndex(BoundaryMorphError, LookupError):
@@ -191,7 +191,7 @@ def missing_package(subject: str, package: str | None, extra: str) -> str:
     """Return a message that names a missing package and the command that installs it.
 
     Args:
-        subject: The setting, command or route that needs the package.
+        subject: The setting, command, or route that needs the package.
         package: The name of the module, if known.
         extra: The extra of boundarymorph that contains it. `make wheels` leaves the wheels of this project in dist.
     """

@@ -87,7 +87,7 @@ class Selector:
         self._defaults = defaults
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let copies and pickles call the constructor with the same arguments."""
+        """Make copies and pickles call the constructor with the same arguments."""
         return self._again, ()
 
     def select(self, query: str, texts: Iterable[Text], **options: Any) -> SelectResponse:
@@ -186,7 +186,7 @@ def _no_call(query: str, texts: Sequence[str]) -> NoReturn:
 
 
 def _embedded() -> tuple[Callable[[str, Sequence[str]], NDArray[np.float64]], str, int]:
-    """Return the scoring function of the embedded cross-encoder, its name and its token limit.
+    """Return the scoring function of the embedded cross-encoder, its name, and its token limit.
 
     Raises:
         InvalidInput: If it is not installed.
@@ -301,11 +301,10 @@ def _checked(values: ArrayLike, count: int) -> NDArray[np.float64]:
     scores = rounded_into_range(scores)
     wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
     if wrong.size:
-        place = int(wrong[0])
-        raise InvalidScores(
-            f"the score of text {place} is {float(scores[place])!r}, not in [0, 1]; apply a sigmoid to logits: "
-            "1 / (1 + exp(-score)). NaN means that the model failed"
-        )
+        score = float(scores[place := int(wrong[0])])
+        failed, logit = "NaN means that the model failed", "apply a sigmoid to logits: 1 / (1 + exp(-score))"
+        advice = failed if math.isnan(score) else logit
+        raise InvalidScores(f"the score of text {place} is {score!r}, not in [0, 1]; {advice}")
     return scores
 
 

@@ -100,7 +100,7 @@ Id = Annotated[
 Stream = BufferedReader | gzip.GzipFile
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # the errors of reading a gzip file
-AS_UTF8 = "save it as UTF-8, or convert it with iconv"
+AS_UTF8 = "save it as UTF-8, or convert it with 'iconv'"
 ONE_A_LINE = "write one JSON object a line, or an array of them"
 AS_LINES = (
     "it looks like CSV; convert it to lines of JSON: python3 -c 'import csv, json, sys; "
@@ -217,7 +217,7 @@ def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
 def is_table(line: str) -> bool:
     """Return whether a first line names the columns of a table.
 
-    Such a line has words between commas, semicolons or tabs, and one of them is a field of ours.
+    Such a line has words between commas, semicolons, or tabs, and one of them is a field of ours.
     """
     for mark in ",;\t":
         cells = [_CELL.fullmatch(cell) for cell in line.strip().split(mark)]
@@ -273,8 +273,8 @@ ALLOWED = {  # by the `pattern` of a field
     r"^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9a-f:]+)$": "must be the name of a host, its address, "
     "'*.' and a domain, or '*' for all",
     r"^[\w./-]{1,128}$": "must have 1 to 128 letters, digits, '.', '_', '-' and '/'",
-    r"^(auto|cpu|cuda(:\d+)?)$": "must be auto, cpu, cuda or cuda:N",
-    r"^(cpu|faiss(:\d+)?)$": "must be cpu, faiss or faiss:N",
+    r"^(auto|cpu|cuda(:\d+)?)$": "must be 'auto', 'cpu', 'cuda', or 'cuda:N'",
+    r"^(cpu|faiss(:\d+)?)$": "must be 'cpu', 'faiss', or 'faiss:N'",
     r"^[A-Za-z0-9_.-]{1,64}$": "must have 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'",
     r"^https?://": "must begin with http:// or https://",
     r"^[a-z][a-z0-9_]{0,39}$": "must have 1 to 40 of a-z, 0-9 and '_', and begin with a letter",

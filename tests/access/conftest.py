@@ -10,12 +10,12 @@ from tests.caching.conftest import shared_server as shared_server
 
 @pytest.fixture
 async def opened() -> AsyncIterator[AsyncExitStack]:
-    """What is closed after the test."""
+    """Yield a stack of what is closed after the test."""
     async with AsyncExitStack() as stack:
         yield stack
 
 
 @pytest.fixture(params=["process", "redis"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Of a Redis, or none, where the process keeps its own sums."""
+    """Return the URL of a Redis, or None, with which the process counts by itself."""
     return request.getfixturevalue("server").url if request.param == "redis" else None

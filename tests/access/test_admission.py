@@ -17,8 +17,8 @@ from tests import metrics
 from tests.clocks import Clock
 
 
-class Visitors:
-    """Callers who note when their turn comes and leave when told."""
+class QueuedRequests:
+    """Requests that record the order of their turns and leave on demand."""
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
@@ -57,7 +57,7 @@ async def settle() -> None:
     ],
 )
 async def test_admission_gives_turns_in_fair_order(running: int, come: str, leave: str, order: str) -> None:
-    visitors = Visitors(Admission(running=running))
+    visitors = QueuedRequests(Admission(running=running))
     for name in come.split():
         visitors.send(name, name[0])
         await settle()
@@ -66,9 +66,9 @@ async def test_admission_gives_turns_in_fair_order(running: int, come: str, leav
 
 
 async def test_admission_expects_a_turn_to_take_as_long_as_recent_turns() -> None:
-    """A second each at first; one of eleven seconds makes it two, a tenth of the new one and nine of the old."""
+    """The first guess is one second; a turn of 11 seconds moves it a tenth of the way, to 2 seconds."""
     clock = Clock()
-    visitors = Visitors(Admission(running=1, clock=clock))
+    visitors = QueuedRequests(Admission(running=1, clock=clock))
     slow = visitors.send("slow")
     await settle()
     clock.now += 11
@@ -101,9 +101,9 @@ async def test_admission_expects_a_turn_to_take_as_long_as_recent_turns() -> Non
 async def test_request_that_would_wait_half_its_time_is_refused_at_once(
     admission: dict[str, Any], there: str, comes: str, seconds: float, refused: bool
 ) -> None:
-    """seconds: until its turn, where each takes one."""
+    """`seconds` is the expected wait, where each turn takes one second."""
     clock = Clock()
-    visitors = Visitors(Admission(clock=clock, **admission))
+    visitors = QueuedRequests(Admission(clock=clock, **admission))
     for name in there.split():
         visitors.send(name, name[0])
         await settle()
@@ -118,14 +118,14 @@ async def test_request_that_would_wait_half_its_time_is_refused_at_once(
 
 @pytest.mark.parametrize("ago", [0, 0.1])
 async def test_request_whose_deadline_passed_gets_a_free_turn(ago: float) -> None:
-    """There is room: what came too late is the request itself, after it was read."""
+    """A turn is free, so admission does not refuse; the deadline is checked later."""
 
     def refused(reason: str) -> float:
         return metrics.counted("boundarymorph_requests_refused_total", reason=reason)
 
     too_late, deadline = refused("too_late"), refused("deadline")
     clock = Clock()
-    visitors = Visitors(Admission(running=1, clock=clock))
+    visitors = QueuedRequests(Admission(running=1, clock=clock))
     late = visitors.send("late", deadline=clock.now - ago)
     await settle()
     assert late.done()
@@ -137,7 +137,7 @@ async def test_request_whose_deadline_passed_gets_a_free_turn(ago: float) -> Non
 
 async def test_request_that_gives_up_leaves_the_queue() -> None:
     clock = Clock()
-    visitors = Visitors(Admission(running=1, clock=clock))
+    visitors = QueuedRequests(Admission(running=1, clock=clock))
     visitors.send("first")
     await settle()
     impatient = visitors.send("impatient", deadline=clock.now + 2.5)
@@ -153,12 +153,12 @@ async def test_request_that_gives_up_leaves_the_queue() -> None:
 
 
 async def test_request_is_refused_when_its_deadline_passes_in_the_queue() -> None:
-    """Turns were short lately, and then one is not."""
+    """Recent turns were short, so the request waits; but the running turn does not end."""
     admission = Admission(running=1)
     for _ in range(100):
         async with admission.turn("a"):
             pass
-    visitors = Visitors(admission)
+    visitors = QueuedRequests(admission)
     visitors.send("endless")
     await settle()
     waiting = visitors.send("waiting", deadline=time.monotonic() + 0.5)
@@ -171,7 +171,7 @@ async def test_request_is_refused_when_its_deadline_passes_in_the_queue() -> Non
 
 
 async def test_turn_of_a_request_cancelled_on_its_turn_goes_to_the_next() -> None:
-    visitors = Visitors(Admission(running=1))
+    visitors = QueuedRequests(Admission(running=1))
     visitors.send("first")
     await settle()
     leaving = visitors.send("leaving")
@@ -187,8 +187,8 @@ async def test_turn_of_a_request_cancelled_on_its_turn_goes_to_the_next() -> Non
 
 
 async def test_single_caller_gets_no_more_than_its_share_of_turns() -> None:
-    """Three of four turns; another caller has the fourth at once."""
-    visitors = Visitors(Admission(running=4, share=0.75))
+    """One caller has three of four turns; another caller gets the fourth at once."""
+    visitors = QueuedRequests(Admission(running=4, share=0.75))
     for number in range(9):
         visitors.send(f"a{number}", "a")
     await settle()
@@ -203,7 +203,7 @@ async def test_single_caller_gets_no_more_than_its_share_of_turns() -> None:
 
 
 class TestRequests:
-    """Requests in progress, of all kinds: `Access.enter`."""
+    """Requests of all kinds in progress, as counted by `Access.enter`."""
 
     def test_caller_gets_its_share_of_requests_and_another_the_rest(self, tmp_path: Path) -> None:
         access = Access(Settings(data_directory=tmp_path, limits=Limits(requests=4)))

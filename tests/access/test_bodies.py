@@ -31,7 +31,7 @@ MOST, OF_A_SELECTION = 2**16, 2**14  # bytes in flight, and those of the mathema
 
 @asynccontextmanager
 async def connected(url: str, *, receive_buffer: int | None = None) -> AsyncIterator[tuple[Any, Any]]:
-    """A reader and a writer to a service. receive_buffer: bytes that the kernel takes for the reader."""
+    """Yield a reader and a writer connected to a service, with the kernel's receive buffer in bytes."""
     parts = urlsplit(url)
     door = socket.socket()
     if receive_buffer is not None:
@@ -49,7 +49,7 @@ def head(length: int, accept: str = "*/*") -> bytes:
     return f"POST /select HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
-class TestTime:
+class TestSlowBodies:
     async def test_body_that_stops_half_way_is_given_up_and_frees_its_place(self, tmp_path: Path) -> None:
         limits = Limits(requests=1)
         app = application("whole", Settings(data_directory=tmp_path, body_seconds=0.5, limits=limits))
@@ -71,7 +71,7 @@ class TestTime:
             answer(await client.post("/select", json=SELECT))
 
 
-class TestSilentUploads:
+class TestPausedUploads:
     @pytest.mark.parametrize("sent", [b"", b'{"id": "a", "text": "a"}\n{'])
     async def test_upload_that_pauses_too_long_is_refused_and_frees_its_place(
         self, tmp_path: Path, sent: bytes
@@ -88,7 +88,7 @@ class TestSilentUploads:
 
 @pytest.mark.strangers
 class TestStrictUploads:
-    """They are kept in the temporary folder until all of them has been checked."""
+    """Strict uploads are kept in the temporary folder until all of their lines are checked."""
 
     limits = Limits(body_bytes=2**20, line_bytes=2**16, bytes_in_flight=2**25)
 
@@ -117,7 +117,7 @@ class TestStrictUploads:
 
 
 async def silent_upload(url: str, sent: bytes) -> bytes:
-    """The answer to an upload of which no more arrives than this."""
+    """Return the answer to an upload that stops after `sent`."""
     upload = "POST /indexes/texts/documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
     async with connected(url) as (reader, writer):
         writer.write(f"{upload}Content-Length: 1000\r\n\r\n".encode() + sent)
@@ -125,11 +125,11 @@ async def silent_upload(url: str, sent: bytes) -> bytes:
             return bytes(await reader.read())
 
 
-class TestReadersWhoStop:
+class TestSlowReaders:
     async def test_client_that_stops_reading_events_is_disconnected(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Of events of half a megabyte each, none is read: the turn is free long before the deadline."""
+        """The client reads none of the events of half a megabyte; its turn is free before the deadline."""
         pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
         request = {"query": "q", "pool": pool, "budget": 60, "rounds": 60, "k": 1_000, "deadline_ms": 600_000}
         body = orjson.dumps(request)
@@ -153,7 +153,7 @@ class TestReadersWhoStop:
 
 
 async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """What comes, until the end or a break."""
+    """Return the bytes that arrive until the connection ends or breaks."""
     try:
         while part := await reader.read(2**16):
             yield part
@@ -161,7 +161,7 @@ async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         return
 
 
-class TestAnswers:
+class TestLargeAnswers:
     @pytest.mark.parametrize("pieces", [[0], [1], [LARGE_ANSWER], [LARGE_ANSWER, 1], [LARGE_ANSWER, LARGE_ANSWER]])
     @pytest.mark.parametrize("more", [False, True])
     async def test_large_answer_is_sent_in_pieces_and_only_the_last_ends_it(
@@ -189,9 +189,9 @@ def test_list_longer_than_every_limit_is_refused_before_it_is_read() -> None:
             decoded(orjson.dumps(value), Limits(dimension=8, pool=7))
 
 
-class TestBytesInHand:
+class TestBytesInFlight:
     def test_settings_leave_each_key_room_for_the_largest_body(self) -> None:
-        """The largest body fits into the share of one key."""
+        """The largest body must fit into the share of one key."""
         for share, bytes_in_flight in ((0.75, 4_096), (1.0, 3_072)):
             Limits(body_bytes=3_072, bytes_in_flight=bytes_in_flight, key_share=share)
             with pytest.raises(ValidationError, match=r"leave 3,07\d bytes to a key, under body_bytes"):

@@ -46,7 +46,7 @@ ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS
 
 @pytest.fixture(params=ROUTES)
 async def role(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
-    """A client of each application that has routes for indexes, with both keys."""
+    """Yield each application with index routes, and a client that has both keys."""
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in (SOME, ALL)))
     async with AsyncExitStack() as stack:
         if request.param == "gateway":
@@ -112,7 +112,7 @@ def test_routes_of_this_test_are_all_that_name_an_index(tmp_path: Path) -> None:
 
 
 def _with_index(document: dict[str, Any]) -> set[tuple[str, str]]:
-    """Operations with an index in their path or in their body."""
+    """Return the operations with an index in their path or body."""
     found = set()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

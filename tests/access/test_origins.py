@@ -78,7 +78,7 @@ async def test_key_replaces_the_host_check_unless_hosts_are_set(
 
 
 async def test_probe_without_a_host_is_answered(tmp_path: Path) -> None:
-    """As HAProxy sends them: HTTP/1.0, without a Host."""
+    """HAProxy sends such probes: HTTP/1.0 without a Host header."""
     async with serving(Settings(data_directory=tmp_path)) as client:
         request = client.build_request("GET", "/readyz")
         del request.headers["host"]
@@ -104,7 +104,7 @@ PAGE = {"origin": "http://localhost:3000"}
     ],
 )
 @pytest.mark.parametrize("with_keys", [False, True])
-async def test_body_from_a_page_must_be_json(
+async def test_body_sent_by_a_web_page_must_be_json(
     tmp_path: Path, headers: dict[str, str], accepted: bool, with_keys: bool
 ) -> None:
     settings = Settings(data_directory=tmp_path, keys=(str(KEY),) if with_keys else ())

@@ -56,7 +56,6 @@ class TestTenants:
             assert ranked["cross_encoder_calls"] == 0
 
     async def test_scores_in_flight_are_not_shared_between_tenants(self, client: httpx.AsyncClient) -> None:
-        """A score that another tenant waits for is not shared either."""
         answers = await asyncio.gather(*(select(client, who, reuse=False) for who in ("ada", "grace", "nobody")))
         assert [found["usage"]["cross_encoder_calls"] for found in answers] == [5, 5, 5]
         assert [found["usage"]["cached_scores"] for found in answers] == [0, 0, 0]

@@ -14,7 +14,7 @@ SCENARIOS = ("server-initialize", "ping", "tools-list", "dns-rebinding-protectio
 
 
 def main(*command: str) -> int:
-    """The number of scenarios that failed. command: what runs the program."""
+    """Run the conformance scenarios with `command`, and return the number of failures."""
     with TemporaryDirectory() as directory, service(Path(directory) / "data") as running:
         server = ["server", "--url", f"http://localhost:{running.port}/mcp", "--scenario"]
         return sum(subprocess.run([*command, *server, scenario]).returncode != 0 for scenario in SCENARIOS)

@@ -56,7 +56,7 @@ class Running:
 
     @asynccontextmanager
     async def connect(self, transport: Transport = Transport.HTTP, name: str = "owner") -> AsyncIterator[Client]:
-        """A client with the key of this name."""
+        """Connect a client with the key of this name."""
         secret = SECRETS[name][0]
         if transport == Transport.STDIO:
             args = ["-m", "boundarymorph.cli", "mcp", "--url", self.url]
@@ -71,7 +71,7 @@ class Running:
 
 
 async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    """The answer, which the client has held against the tool's output schema, and is the text too."""
+    """Return the structured answer, after checking that the text content is equal."""
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
     [text] = result.content
@@ -82,7 +82,7 @@ async def structured(client: Client, tool: str, **arguments: Any) -> dict[str, A
 
 
 async def refused(client: Client, tool: str, **arguments: Any) -> str:
-    """What the language model is told."""
+    """Return the error message that the language model receives."""
     result = await client.call_tool(tool, arguments)
     assert result.is_error and result.structured_content is None
     [text] = result.content
@@ -92,7 +92,7 @@ async def refused(client: Client, tool: str, **arguments: Any) -> str:
 
 @contextmanager
 def running(directory: Path, **changes: Any) -> Iterator[Running]:
-    """A service with the indexes "papers" (p0 to p39, of which p7 is long and has a URL) and "empty"."""
+    """Run a service with the indexes "papers" (p0 to p39; p7 is long and has a URL) and "empty"."""
     settings = Settings(data_directory=directory, keys=tuple(str(key) for _, key in SECRETS.values()), **changes)
     papers: list[dict[str, Any]] = [
         {"id": f"p{n}", "title": f"Paper {n}", "text": f"text {n}", "metadata": {"year": 2000 + n}} for n in range(40)
@@ -113,12 +113,12 @@ Serve = Callable[..., AbstractContextManager[Running]]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    """A service of one test, with other settings or whose indexes it changes."""
+    """Start services with other settings, or with indexes that the test changes."""
     return partial(running, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service whose indexes no test changes."""
+    """Return a shared service whose indexes no test changes."""
     with running(tmp_path_factory.mktemp("data")) as service:
         yield service

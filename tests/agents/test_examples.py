@@ -21,7 +21,7 @@ FUNCTIONS = runpy.run_path(str(EXAMPLES / "functions.py"))
 
 
 class Scripted:
-    """A language model behind the chat completions of OpenAI. say: its message to a request."""
+    """A language model behind OpenAI's chat completions; `say` makes the message for each request."""
 
     def __init__(self, say: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.asked: list[dict[str, Any]] = []

@@ -159,7 +159,7 @@ async def test_mcp_refuses_a_caller_without_the_scope(
 
 
 async def test_mcp_has_no_sessions_and_refuses_large_bodies(serve: Serve) -> None:
-    """Nor anything else than POST: nobody can keep a stream open in which nothing comes."""
+    """Only POST is served, so nobody can keep an idle stream open."""
     with serve(agents=AgentSettings(body_bytes=1024)) as service:
         async with service.api() as api:
             begun = await api.post("/mcp", json=request("initialize", BEGIN), headers=rpc.ACCEPT)

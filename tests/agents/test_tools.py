@@ -78,7 +78,7 @@ class TestSelectDocuments:
         assert not any("next_offset" in document for document in found["documents"])
 
     async def test_select_documents_notes_that_the_answer_is_missing(self, service: Running) -> None:
-        """By the scores of the 40 papers, the best of which is known here; a budget for all leaves no doubt."""
+        """The best score of the 40 papers is known here, and the budget covers all of them."""
         best = max(score_of(QUERY["query"], f"Paper {n}\n{LONG if n == 7 else f'text {n}'}") for n in range(40))
         async with service.connect() as client:
             for least, probability in ((best - 0.01, 1.0), (best + (1 - best) / 2, 0.0)):
@@ -98,7 +98,7 @@ class TestSelectDocuments:
                 assert "the fields of this index are year (number), url (string)" in found["notes"]
 
     @pytest.mark.parametrize("transport", Transport)
-    async def test_note_about_an_index_is_shown_once_to_each_caller(
+    async def test_tool_note_about_an_index_is_shown_once_per_caller(
         self, serve: Serve, tmp_path: Path, transport: Transport
     ) -> None:
         with serve() as service:

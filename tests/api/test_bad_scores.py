@@ -26,7 +26,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 
 class Faulty(SeededScorer):
-    """A scorer whose scores are changed."""
+    """A scorer whose scores are altered by `change`."""
 
     def __init__(self, change: Callable[[np.ndarray[Any, Any]], object]) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Faulty(SeededScorer):
 
 
 def first(score: float) -> Callable[[np.ndarray[Any, Any]], object]:
-    """Return a change of the first score."""
+    """Return a function that replaces the first score."""
     return lambda values: [score, *values[1:]]
 
 

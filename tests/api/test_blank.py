@@ -52,7 +52,7 @@ async def test_blank_texts_and_texts_without_words_are_recognized(texts: list[st
         assert (has_content(text), has_words(text)) == (content, words), text
 
 
-async def test_document_without_words_is_last(client: httpx.AsyncClient) -> None:
+async def test_document_without_words_ranks_last(client: httpx.AsyncClient) -> None:
     for text in WITHOUT_WORDS:
         ranked = answer(await client.post("/v1/rerank", json={"query": "q", "documents": [text, "a"]}))["results"]
         assert [(result["index"], result["relevance_score"] > 0) for result in ranked] == [(1, True), (0, False)]
@@ -87,7 +87,7 @@ async def test_rerank_ranks_blank_documents_last(client: httpx.AsyncClient, budg
         assert {result.get("relevance_score", result.get("score")) for result in results[2:]} == {0}
 
 
-async def test_index_skips_blank_documents(client: httpx.AsyncClient) -> None:
+async def test_upload_skips_blank_documents(client: httpx.AsyncClient) -> None:
     answer(await client.put("/indexes/some"))
     documents = [{"id": str(place), "text": text} for place, text in enumerate([*BLANK, "a"])]
     report = answer(await client.post("/indexes/some/documents", json=documents))

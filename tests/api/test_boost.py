@@ -19,7 +19,7 @@ SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL
 
 
 def boost_of(id: str, weights: Mapping[str, float] | None = None) -> float:
-    """What RULES and a weight give a document."""
+    """Return the boost of a document by RULES and its weight."""
     number = int(id[1:])
     linear = max(0.001, 1 - (40 - number) / 40)
     return (4 if number >= 30 else 1) * linear * (weights or {}).get(id, 1.0)
@@ -29,7 +29,7 @@ def boost_of(id: str, weights: Mapping[str, float] | None = None) -> float:
 async def source(
     request: pytest.FixtureRequest, settings: Settings
 ) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, Any]]]:
-    """Documents of a request, of an index here, and of one behind a retriever on a socket."""
+    """Yield a client and documents of a request, of a local index, and of a remote retriever's index."""
     async with gateway(settings) if request.param == "gateway" else serving(settings) as client:
         if request.param == "pool":
             yield client, {"pool": POOL}
@@ -43,7 +43,7 @@ async def source(
 async def test_select_value_is_relevance_times_boost(
     source: tuple[httpx.AsyncClient, dict[str, Any]], budget: int
 ) -> None:
-    """Of the scores and, where there are few or none, of what is expected."""
+    """This holds for scores and, with few or no scores, for expected relevance."""
     client, given = source
     body = await select(client, query=QUERY, k=10, budget=budget, boost=RULES, relevance="scorer", **given)
     documents = body["documents"]
@@ -124,7 +124,7 @@ async def test_select_accepts_the_most_boost_rules_allowed(client: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("budget", [None, 8])
-async def test_rerank_routes_score_by_value(client: httpx.AsyncClient, budget: int | None) -> None:
+async def test_rerank_routes_return_boosted_values_as_scores(client: httpx.AsyncClient, budget: int | None) -> None:
     documents = [{"text": document["text"], **document["metadata"]} for document in POOL]
     asked = {"query": QUERY, "documents": documents, "boost": RULES, "budget": budget, "relevance": "scorer"}
     body = answer(await client.post("/v1/rerank", json=asked))

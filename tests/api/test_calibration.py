@@ -30,7 +30,7 @@ def read(score: float) -> float:
 
 @pytest.fixture
 def calibrated(settings: Settings, tmp_path: Path) -> Settings:
-    """The settings of a service with a calibration of pools."""
+    """Return settings with a calibration of pools."""
     path = tmp_path / "pools.json"
     path.write_bytes(orjson.dumps(MADE.to_json()))
     return settings.model_copy(update={"calibration": path})

@@ -38,14 +38,14 @@ async def test_large_answer_is_compressed_if_accepted(
     assert (response.num_bytes_downloaded < len(plain.content) / 4) == is_compressed
 
 
-async def test_stream_is_compressed_only_if_it_explains_the_pool(client: httpx.AsyncClient) -> None:
+async def test_event_stream_is_compressed_only_with_explain_pool(client: httpx.AsyncClient) -> None:
     for explain, encoding in (("pool", "gzip"), (True, None)):
         response = await client.post("/select", json={**SELECTION, "explain": explain}, headers=EVENTS)
         assert response.headers.get("content-encoding") == encoding
         assert response.text.startswith("event: round\n") and "event: selection\n" in response.text
 
 
-async def test_compressed_event_arrives_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compressed_event_is_sent_before_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scorer waits until the first event has been read."""
     held = Held(monkeypatch)
     async with (

@@ -30,7 +30,7 @@ BEST = sorted(SCORES, key=lambda id: -SCORES[id])
 
 
 def best_of(groups: dict[str, str], k: int, at_most: int) -> list[float]:
-    """The scores of the best set by hand."""
+    """Return the scores of the best set, computed literally."""
     taken = Counter[str]()
     chosen: list[float] = []
     for id in BEST:
@@ -42,7 +42,7 @@ def best_of(groups: dict[str, str], k: int, at_most: int) -> list[float]:
 
 @pytest.fixture(params=["pool", "index"])
 async def source(client: httpx.AsyncClient, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The chunks in the request, or in a real index."""
+    """Return the chunks as a pool of the request, or in a real index."""
     if request.param == "pool":
         return {"pool": POOL}
     answer(await client.put("/indexes/chunks"))
@@ -95,7 +95,7 @@ PASSAGES: list[dict[str, Any]] = [
 
 @pytest.fixture
 async def passages(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Of a service with the index "passages", whose selections are distinct by document."""
+    """Yield a client of a service whose index "passages" is distinct by document by default."""
     settings = Settings(data_directory=tmp_path)
     async with filled(settings) as client:
         answer(await client.put("/indexes/passages"))
@@ -117,7 +117,7 @@ async def passages(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 async def test_distinct_defaults_to_the_setting_of_the_index(
     passages: httpx.AsyncClient, given: dict[str, Any], count: int
 ) -> None:
-    """Unless the request does."""
+    """A value in the request overrides the setting."""
     body = answer(await passages.post("/select", json={"query": QUERY, "index": "passages", "k": 30, **given}))
     assert len(body["documents"]) == count
     if count == 6:
@@ -129,7 +129,7 @@ async def test_distinct_defaults_to_the_setting_of_the_index(
 @pytest.mark.strangers
 @pytest.mark.parametrize(("budget", "k"), [(0, 5), (7, 2)])
 async def test_distinct_bounds_groups_across_several_queries(passages: httpx.AsyncClient, budget: int, k: int) -> None:
-    """With so few candidates the queries find different passages of a file."""
+    """With few candidates, the queries find different passages of a file."""
     asked = {"queries": ["a", "b", "c"], "index": "passages", "budget": budget, "depth": 4, "k": k}
     body = answer(await passages.post("/select", json={**asked, "return_documents": True}))
     groups = [document["group"] for document in body["documents"]]
@@ -140,7 +140,7 @@ async def test_distinct_bounds_groups_across_several_queries(passages: httpx.Asy
 @pytest.mark.strangers
 @pytest.mark.parametrize("budget", [0, 30])
 async def test_objective_ignores_the_distinct_default_of_the_index(passages: httpx.AsyncClient, budget: int) -> None:
-    """The limit of the index is for the best k documents."""
+    """The limit of the index applies only to selections of the best k documents."""
     known = {document["id"]: 1.0 for document in PASSAGES[:20]}
     asked = {"query": QUERY, "index": "passages", "objective": {"find": 0.9}, "budget": budget}
     body = answer(await passages.post("/select", json={**asked, "known_scores": known}))

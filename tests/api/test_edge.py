@@ -47,7 +47,7 @@ class TestMethods:
             ("/select", 405),
         ],
     )
-    async def test_head_is_answered_as_get_without_the_body(
+    async def test_head_request_is_answered_like_get_without_a_body(
         self, client: httpx.AsyncClient, path: str, status: int
     ) -> None:
         client.headers["Accept-Encoding"] = "identity"  # an answer that is compressed as it is sent has no length
@@ -113,7 +113,7 @@ def test_event_stream_is_preferred_by_accept_qualities(accept: str, streams: boo
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The callers of the lists of indexes."""
+    """Record the callers that list indexes."""
     told: list[str] = []
     run = FairExecutor.run
 
@@ -148,7 +148,7 @@ async def test_caller_without_a_key_is_its_network_address(
 
 
 async def test_threads_scorer_and_encoder_receive_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads, the scorer and the encoder; what does not know it would take no turns."""
+    """Work without a caller would take no part in the fair turns."""
     told: dict[str, set[str]] = {}
 
     def noting(kind: type, name: str) -> None:
@@ -203,7 +203,7 @@ async def test_caller_behind_a_local_proxy_is_the_forwarded_address(tmp_path: Pa
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """The lines as they are written, with the ids of their requests."""
+    """Return the log lines as written, with the ids of their requests."""
     lines, logger = io.StringIO(), logging.getLogger("boundarymorph.api.problems")
     handler = logging.StreamHandler(lines)
     handler.setFormatter(tracing.Lines())
@@ -214,7 +214,7 @@ def log() -> Iterator[io.StringIO]:
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    """With a route that raises, and one that raises when its answer has begun."""
+    """Return an application with a route that raises, and one that raises after its answer has begun."""
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
 
     async def raising() -> None:

@@ -29,7 +29,7 @@ async def answerable(client: httpx.AsyncClient, **given: Any) -> Any:
 
 @pytest.mark.parametrize("relevance", ["human", "scorer"])
 async def test_answerable_is_0_or_1_when_every_document_is_scored(client: httpx.AsyncClient, relevance: str) -> None:
-    """By the threshold of the request, or a half; and by scores, also where people find more or less."""
+    """The threshold is that of the request or 0.5, and it applies to scores even if relevance is human."""
     assert await answerable(client, relevance=relevance) == 1.0
     for least, expected in ((BEST, 1.0), (min(1.0, BEST + 1e-6), 0.0)):
         assert await answerable(client, relevance=relevance, min_relevance=least) == expected
@@ -43,14 +43,14 @@ async def test_answerable_is_between_0_and_1_without_all_scores(client: httpx.As
 
 
 def gathered(body: dict[str, object]) -> float:
-    """The true scores of a set, summed."""
+    """Return the sum of the true scores of a selection."""
     chosen = body["documents"]
     assert isinstance(chosen, list)
     return float(sum(SCORES[document["id"]] for document in chosen))
 
 
 async def test_select_learns_a_feature_that_scores_follow(client: httpx.AsyncClient) -> None:
-    """On any increasing scale, and where half of the documents lack it for these; a useless one is left alone."""
+    """The feature may have any increasing scale and lack half of its values; a useless one has no effect."""
     clicks = np.exp(20 * np.array([*SCORES.values()])).tolist()
     halved = [value if number % 2 else None for number, value in enumerate(clicks)]
     noise = np.random.default_rng(0).normal(size=COUNT).tolist()

@@ -114,7 +114,7 @@ class TestUpload:
 
 
 class TestProgress:
-    """An upload that asks for lines is told how it goes. The clock is the test's."""
+    """Uploads that ask for NDJSON get progress lines; the test controls the clock."""
 
     @pytest.fixture(autouse=True)
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ class TestDocuments:
 
 
 class TestStorage:
-    """The disk and other processes are real; only the waiting is shortened and the disk made small."""
+    """The disk and other processes are real; waits are shortened and the disk is small."""
 
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:

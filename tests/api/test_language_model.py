@@ -25,7 +25,7 @@ REQUEST: dict[str, Any] = {"query": "music", "pool": POOL, "budget": 6, "rounds"
 
 
 def judged(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """A service on a cheap encoder and the scorer of its settings."""
+    """Build a service with a cheap encoder and the scorer of its settings."""
     scorer = build_scorer(settings, on_lost)
     return faked(scorer, cache=MemoryScoreCache())(settings)
 
@@ -34,7 +34,7 @@ def judged(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Pa
 async def service(
     directory: Path, chat: Chat | None = None, **judge: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Server]]:
-    """A ready service and the language model behind it, which was asked once."""
+    """Yield a ready service and its language model, which has answered one probe."""
     async with running(chat or Chat()) as (server,):
         url = f"openai+http://127.0.0.1:{server.port}/v1?model=scripted"
         settings = Settings(

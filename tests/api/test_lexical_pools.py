@@ -25,7 +25,7 @@ MEMBERS = [*TEXTS, *(f"filler number {number} about a tram" for number in range(
 
 
 class CountedEncoder(SeededEncoder):
-    """Counts what it is asked for."""
+    """An encoder that counts the texts it encodes."""
 
     texts = 0
 
@@ -54,14 +54,14 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 
 
 async def select(client: httpx.AsyncClient, texts: Any = TEXTS, **more: Any) -> dict[str, Any]:
-    """The answer; ids are positions. Without calls, k being all but one."""
+    """Return the answer for k = N - 1 without calls; ids are positions."""
     pool = more.pop("pool", [{"text": text} for text in texts])
     body = {"query": QUERY, "pool": pool, "budget": 0, "k": len(pool) - 1, **more}
     return answer(await client.post("/select", json=body))
 
 
 def ranked(body: dict[str, Any]) -> list[tuple[int, float]]:
-    """Positions and retrieval scores of what was returned, in retrieval order."""
+    """Return positions and retrieval scores of the documents, in retrieval order."""
     documents = sorted(body["documents"], key=lambda document: document["retrieval_rank"])
     return [(int(document["id"]), document["retrieval_score"]) for document in documents]
 
@@ -123,7 +123,7 @@ async def test_pool_is_encoded_when_encoder_vectors_are_requested(client: httpx.
 async def test_pool_keeps_bm25_order_when_vectors_miss_the_deadline(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And their thread is free again."""
+    """The thread that computes the vectors is freed."""
     ended = threading.Event()
 
     def endless(matrix: Any, *_: object, **__: object) -> None:

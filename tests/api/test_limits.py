@@ -26,7 +26,7 @@ Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
 def select(**of_size: Callable[[int], Any]) -> Send:
-    """POST /select with fields that depend on a size."""
+    """Return a sender of POST /select with fields that depend on a size."""
 
     async def send(client: httpx.AsyncClient, size: int) -> httpx.Response:
         fields = {name: of(size) for name, of in of_size.items()}
@@ -42,14 +42,14 @@ async def whole_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 
 async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    """So many bytes, of which another request has 1,024."""
+    """Send a body of `size` bytes while another request holds 1,024 bytes."""
     with Held.bytes_in_flight.reserve("others") as take:
         take(1_024)
         return await client.put("/indexes/new", content=b'{"encoder": "none"}'.ljust(size - 1_024))
 
 
 async def a_selection(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    """So many bytes, of which another request has all but what the body and the mathematics of this one take."""
+    """Select with `size` bytes in flight, most of which another request holds."""
     with Held.bytes_in_flight.reserve("others") as take:
         pool = [{"text": str(number), "embedding": [1.0, number]} for number in range(3)]
         asked = orjson.dumps({"query": "q", "query_embedding": [1.0, 0.0], "pool": pool, "budget": 2, "k": 1})
@@ -67,7 +67,7 @@ async def to_score(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 
 async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    """So many selections, none of which ends before all are in or refused: the answer of the one that fared worst."""
+    """Send `size` selections at once, and return the least successful answer."""
     Held.open.clear()
     asking = [asyncio.create_task(client.post("/select", json={"query": "q", "pool": texts(3)})) for _ in range(size)]
     async with asyncio.timeout(PATIENCE):
@@ -78,7 +78,7 @@ async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 
 class Held(SeededScorer):
-    """A scorer that answers when it is open."""
+    """A scorer that waits until it is opened."""
 
     open: asyncio.Event
     requests: Shares
@@ -91,7 +91,7 @@ class Held(SeededScorer):
 
 @dataclass(frozen=True)
 class Case:
-    """A limit's value, with others that it needs; what is sent of a size; how one over it is refused."""
+    """A limit's value, the other limits it needs, the request of a given size, and the expected refusal."""
 
     value: float
     send: Send
@@ -140,7 +140,7 @@ CASES = {
 }
 
 
-def test_every_limit_has_a_case() -> None:
+def test_every_limit_setting_has_a_test_case() -> None:
     """Limits of connections are in test_connections.py, and those for passages in test_passages.py.
 
     Selections beyond `sessions` wait.
@@ -151,7 +151,7 @@ def test_every_limit_has_a_case() -> None:
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
 async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
-    """A client whose timeout is longer gets its answer by then, not an error."""
+    """A client with a longer timeout gets an answer by the limit, not an error."""
     limits = Limits(deadline_seconds=3)
     settings = Settings(data_directory=tmp_path, deadline_seconds=2, limits=limits)
     for asked, seconds in ((None, 2), (2_999.0, 2.999), (3_001.0, 3)):
@@ -181,7 +181,7 @@ async def test_limit_admits_its_value_and_refuses_one_more(name: str, tmp_path: 
 
 @asynccontextmanager
 async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a scorer, or of a service with one document in "texts"."""
+    """Yield a client of a scorer, or of a service with one document in "texts"."""
     Held.open = asyncio.Event()
     Held.open.set()
     app = application("scorer", settings) if scorer else create_app(settings, build=faked(Held()))

@@ -25,7 +25,7 @@ PERSON = {"query": QUERY, "budget": 0, "objective": OBJECTIVE}
 
 
 async def by_hand(client: httpx.AsyncClient, source: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Answer as a person does until nothing is named any more. Return all judgements, and the last answer."""
+    """Judge the proposed documents until none is proposed; return all judgements and the last answer."""
     judged: dict[str, float] = {}
     while True:
         found = answer(await client.post("/select", json={**PERSON, **source, "known_scores": judged}))
@@ -50,7 +50,7 @@ async def test_objective_is_reached_by_human_judgements_without_a_call(client: h
 
 
 async def test_objective_is_answered_by_the_scorer_within_the_budget(client: httpx.AsyncClient) -> None:
-    """The answer has what reaches the minimum of all that was scored; calls end with the statement or the budget."""
+    """The answer has every scored document that reaches the minimum."""
     pool = texts(150)
     scores = {document["id"]: score_of(QUERY, document["text"]) for document in pool}
     least = float(np.quantile([*scores.values()], 0.8))

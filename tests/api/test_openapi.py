@@ -41,7 +41,7 @@ OTHERS_PATHS = {
 
 @cache
 def described(app: str, with_keys: bool = False) -> dict[str, Any]:
-    """The description of a role, which nobody changes. A gateway has that of a whole service."""
+    """Return the OpenAPI document of a role; tests must not change it."""
     document = APPS[app](Settings(keys=(str(KEY),) if with_keys else ())).openapi()
     if not with_keys:
         validate(document)
@@ -49,7 +49,7 @@ def described(app: str, with_keys: bool = False) -> dict[str, Any]:
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the path of each operation, and what is said of it."""
+    """Yield the path and the description of each operation."""
     for path, methods in document["paths"].items():
         for operation in methods.values():
             yield path, operation
@@ -61,7 +61,7 @@ def test_openapi_file_matches_the_application(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("app", APPS)
-def test_every_field_and_parameter_is_described(app: str) -> None:
+def test_openapi_describes_every_field_and_parameter(app: str) -> None:
     document = described(app)
     undescribed = [
         f"{name}.{field}"
@@ -146,7 +146,7 @@ BY_DEFAULT = {"depth": None, "filter": None, "hybrid": False, "ranked": False, "
 @pytest.mark.parametrize("source", ["index", "pool"])
 @pytest.mark.parametrize("asked", ["query", "queries"])
 def test_openapi_schema_refuses_fields_that_exclude_each_other(asked: str, source: str) -> None:
-    """Of a request with any two other fields it says what the service does."""
+    """For any two further fields, the schema agrees with the service."""
     document = described("whole")
     validator = Draft202012Validator({**document["components"]["schemas"]["SelectRequest"], **document})
     body = {asked: GIVEN[asked], source: GIVEN[source]}

@@ -32,7 +32,7 @@ class TestStarting:
     async def test_routes_without_a_model_are_served_before_readiness(
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Though the encoder, as if it were elsewhere, has not answered."""
+        """The encoder has not answered yet."""
         asked, may_go_on = asyncio.Event(), asyncio.Event()
 
         async def away(encoder: SeededEncoder) -> None:

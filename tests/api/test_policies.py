@@ -31,7 +31,7 @@ POLICIES = {
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """The keys chat, which has a policy, and plain."""
+    """Yield a client of a service with the keys "chat", which has a policy, and "plain"."""
     secrets = {}
     settings_keys = []
     for name in ("chat", "plain"):
@@ -56,7 +56,7 @@ async def reranked(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields
 async def test_unknown_policy_error_hides_policies_of_other_keys(
     client: httpx.AsyncClient, key: str, told: list[str]
 ) -> None:
-    """They may be called after customers."""
+    """Policies may be named after customers."""
     headers = {"authorization": f"Bearer {client.extensions[key]}"}  # type: ignore[attr-defined]
     body = {"query": QUERY, "pool": TEXTS, "documents": TEXTS, "texts": TEXTS}
     for path in ("/p/nosuch/select", "/p/nosuch/v1/rerank", "/p/nosuch/rerank", "/p/nosuch@5/select"):
@@ -169,7 +169,7 @@ CHUNK_SCORES = [score_of(QUERY, chunk["text"]) for chunk in CHUNKS]
         ({"distinct": {"by": "doc.id", "at_most": 2}, "top_n": 7}, 2, 7),
     ],
 )
-async def test_rerank_returns_documents_for_chunks(
+async def test_rerank_groups_chunks_by_document(
     client: httpx.AsyncClient, budget: int | None, fields: dict[str, Any], at_most: int, count: int
 ) -> None:
     results = (await reranked(client, documents=CHUNKS, model="default@auto", **fields, budget=budget))["results"]

@@ -18,7 +18,7 @@ RELEVANCE = {
 
 @pytest.fixture(params=["pool", "index"])
 def source(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """30 documents of a pool, or 40 of an index."""
+    """Return a pool of 30 documents, or an index of 40."""
     return SOURCES[request.param]
 
 
@@ -77,7 +77,7 @@ def ids(found: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("budget", [0, 6])
 @pytest.mark.parametrize("more", [{"k": 5}, {"max_tokens": 20}, {"k": 8, "distinct": True}])
-async def test_exclude_ids_leave_out_what_earlier_turns_returned(
+async def test_exclude_ids_omit_documents_of_earlier_turns(
     client: httpx.AsyncClient, source: dict[str, Any], budget: int, more: dict[str, Any]
 ) -> None:
     """An agent's turns: each leaves out what those before it returned, until nothing is left."""

@@ -18,7 +18,7 @@ SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL
 
 @pytest.fixture
 async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    """Of a service with the setting that the product has by default, which other tests do not."""
+    """Yield a client of a service with the product's default relevance, which other tests override."""
     monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
     async with filled(Settings(data_directory=tmp_path)) as client:
         yield client

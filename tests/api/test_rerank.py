@@ -70,7 +70,7 @@ def ranked(
     order: Sequence[int] = ORDER,
     **more: Callable[[int], Any],
 ) -> list[dict[str, Any]]:
-    """The results of a dialect: the index of each document, its score, and more fields."""
+    """Return the results of a dialect: index, score and further fields of each document."""
     return [
         {"index": index, score: of(SCORES[index]), **{name: value(index) for name, value in more.items()}}
         for index in order
@@ -150,7 +150,7 @@ EXCHANGES: list[tuple[str, dict[str, Any], Any]] = [
 async def test_rerank_answers_recorded_client_requests(
     client: httpx.AsyncClient, path: str, request_: dict[str, Any], expected: Any
 ) -> None:
-    """The bytes come as Go's and Python's encoders write them, without a content type."""
+    """The bytes are those of Go's and Python's encoders, without a content type."""
     body: Any = answer(await client.post(path, content=json.dumps(request_, separators=(",", ":")).encode()))
     assert body == expected if isinstance(expected, list) else expected.items() <= body.items(), body
 
@@ -211,13 +211,13 @@ async def test_text_values_other_than_strings_are_read_as_json(client: httpx.Asy
     }
 
 
-async def test_max_tokens_per_doc_cuts_what_is_scored(client: httpx.AsyncClient) -> None:
+async def test_max_tokens_per_doc_truncates_the_scored_text(client: httpx.AsyncClient) -> None:
     body = await post(client, documents=["abcdefghijkl", "xyz"], max_tokens_per_doc=2, return_documents=True)
     found = {result["document"]["text"]: result["relevance_score"] for result in body["results"]}
     assert found == {"abcdefghijkl": score_of(QUERY, "abcdefgh"), "xyz": score_of(QUERY, "xyz")}
 
 
-async def test_fields_without_effect_are_warned_of(client: httpx.AsyncClient) -> None:
+async def test_rerank_warns_of_fields_without_effect(client: httpx.AsyncClient) -> None:
     body = await post(client, "/v2/rerank", relevant_spans={"mode": "enabled"}, priority=3)
     warnings = body["meta"]["warnings"]
     assert [{"slug": "no-effect", "message": said} for said in warnings] == body["boundarymorph"]["warnings"]
@@ -232,7 +232,7 @@ async def test_fields_without_effect_are_warned_of(client: httpx.AsyncClient) ->
 async def test_rerank_path_alone_decides_the_answer_format(
     client: httpx.AsyncClient, path: str, fields: dict[str, Any]
 ) -> None:
-    """Neither the name of a model nor the fields of a vendor change the form of an answer."""
+    """Model names and vendor fields do not change the form of an answer."""
     body = await post(client, path, return_documents=True, **fields)
     plain = await post(client, path, return_documents=True)
     assert body.keys() == plain.keys() and "data" not in body
@@ -249,7 +249,7 @@ async def test_models_and_info_routes_name_the_model(client: httpx.AsyncClient) 
         assert answer(await client.get(f"{prefix}/weaviate/.well-known/ready"))["status"] == "ok"
 
 
-async def test_equal_documents_keep_their_order(client: httpx.AsyncClient) -> None:
+async def test_rerank_keeps_the_order_of_equal_documents(client: httpx.AsyncClient) -> None:
     found = indexes(await post(client, documents=["same", "other", "same", "same", "other"]))
     assert [index for index in found if index in (0, 2, 3)] == [0, 2, 3]
     assert sorted(found) == [0, 1, 2, 3, 4]
@@ -320,7 +320,7 @@ async def test_rerank_degrades_on_scorer_failure_if_allowed(tmp_path: Path, on_f
 
 @pytest.mark.parametrize("policy", ["strict", "none", "once", "groups"])
 async def test_rerank_keeps_list_positions_of_documents_a_policy_omits(client: httpx.AsyncClient, policy: str) -> None:
-    """Weaviate's reranker-cohere writes each score to its index in a list of as many as results."""
+    """Weaviate's reranker-cohere writes each score at its index in a list as long as the results."""
     documents = [{"text": text, "doc": number % 3} for number, text in enumerate([*TEXTS, *TEXTS])]
     for count, fields in ((24, {}), (5, {"top_n": 5}), (24, {"budget": 10})):
         results = (await post(client, f"/p/{policy}/v2/rerank", documents=documents, **fields))["results"]

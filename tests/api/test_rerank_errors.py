@@ -33,19 +33,19 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 
 
 def request(field: str, texts: Sequence[Any], **fields: Any) -> dict[str, Any]:
-    """In a dialect that is named by its field of documents."""
+    """Return a request in the dialect that is named by its field of documents."""
     given = [{"text": text} for text in texts] if field == "passages" else list(texts)
     return {"query": QUERY[field], field: given, **fields}
 
 
 def form(path: str) -> str:
-    """The form of errors at a path, by the list of documents of the dialect that has it first."""
+    """Return the error dialect of a path, named by its field of documents."""
     dialect = PATHS[path][0]
     return "texts" if dialect.error is TeiError else dialect.documents
 
 
 def said(response: httpx.Response, field: str, status: int) -> str:
-    """Check that a refusal has status and shape of its dialect; what it says."""
+    """Check the status and shape of a refusal in its dialect, and return its message."""
     body = response.json()
     assert response.headers["content-type"] == "application/json"
     assert "Traceback" not in response.text

@@ -41,7 +41,7 @@ LIMITS = Limits(body_bytes=4096, pool=50, query_characters=20, text_characters=3
 
 @pytest.fixture
 async def alone(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a retriever."""
+    """Yield a client of a retriever."""
     app = application("retriever", Settings(data_directory=tmp_path, limits=LIMITS, depth=50))
     async with client_of(app) as client:
         await ready(client)
@@ -51,14 +51,14 @@ async def alone(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(name="gateway")
 async def gateway_(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a gateway whose retriever is on a real socket."""
+    """Yield a client of a gateway whose retriever is on a real socket."""
     async with gateway(Settings(data_directory=tmp_path / "remote")) as client:
         await fill(client)
         yield client
 
 
 def _sent_as_it_is(url: str, method: str, path: str) -> tuple[int, bytes]:
-    """Status and body for a path that other clients would normalise."""
+    """Send a path without normalising it, and return status and body."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
     with closing(connection):
         connection.request(method, path)
@@ -136,7 +136,7 @@ class TestGateway:
         problem(await gateway.delete("/indexes/new"), 404, "unknown-index")
 
     async def test_gateway_handles_document_ids_that_look_like_paths(self, gateway: httpx.AsyncClient) -> None:
-        """What is deleted is the document, never what another reading of the path may lead to."""
+        """Deleting removes exactly the named document, however a proxy might read its path."""
         for id in ("...", "..a/.b", "a/b", "a//b", "/", "a\n", "ä?#%", "a%2fb", "https://a.b/c?d=e#f", "x" * 512):
             await gateway.post("/indexes/own/documents", json=[{"id": id, "text": "odd", "embedding": [1, 1, 0, 0]}])
             escaped = "".join(f"%{byte:02X}" for byte in id.encode())
@@ -145,7 +145,7 @@ class TestGateway:
             assert answer(await gateway.get("/indexes/own"))["count"] == 4
 
     async def test_gateway_refuses_paths_that_a_proxy_may_rewrite(self, tmp_path: Path) -> None:
-        """A proxy between gateway and retriever would lead past the check of the key for an index."""
+        """A proxy behind the gateway could otherwise lead past the check of the key for an index."""
         retriever = application("retriever", Settings(data_directory=tmp_path))
         reached = list[bytes]()
 
@@ -173,7 +173,7 @@ FEW = 500  # which sockets and their readers may hold
 async def in_front_of(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], patch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client, over a socket, of a gateway in front of what answers so once it has read the head of a request."""
+    """Yield a client of a gateway whose retriever runs `serve` after reading the head of a request."""
 
     async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -182,7 +182,7 @@ async def in_front_of(
         writer.close()
 
     async def unprobed(_: Parts) -> None:
-        """It need not describe itself."""
+        """Replace the retriever's probe, which the fake server cannot answer."""
 
     patch.setattr(Parts, "check", unprobed)
     server = await asyncio.start_server(answering, "127.0.0.1", 0)
@@ -193,7 +193,7 @@ async def in_front_of(
 
 
 async def settled(count: Callable[[], int]) -> int:
-    """A count, once it has stood still for a while."""
+    """Return a count once it has stopped changing."""
     before = -1
     while count() != before:
         before = count()
@@ -230,7 +230,7 @@ async def test_gateway_passes_an_upload_on_in_pieces(monkeypatch: pytest.MonkeyP
 async def test_gateway_breaks_off_an_answer_when_its_retriever_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A retriever that is restarted during an upload, say: the caller sees that it broke off, and the log why."""
+    """As when a retriever restarts during an upload: the caller sees the break, and the log says why."""
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")

@@ -22,7 +22,7 @@ POOL = texts(150)
 
 @asynccontextmanager
 async def gateway(wire: Wire, folder: Path, **options: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Server]]:
-    """A service whose scorer is a server of this kind. Relevance is the default: to people."""
+    """Yield a service whose scorer is a server of this kind; relevance is human by default."""
     async with running(wire) as [server]:
         named = f"?model={wire.models[0]}" if wire.description_path is None else ""
         scorer = {"url": f"{wire.scheme}://127.0.0.1:{server.port}{named}", **options.pop("scorer", {})}
@@ -63,7 +63,7 @@ async def test_select_spends_a_budget_in_rounds_that_fit_the_scorer(
 
 
 def _by_round(batches: list[int], rounds: list[int]) -> list[list[int]]:
-    """The requests of each round, which may be split to fit the server."""
+    """Group the requests by round, since a round may be split to fit the server."""
     left, parts = list(batches), []
     for size in rounds:
         part: list[int] = []

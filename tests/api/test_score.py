@@ -19,7 +19,7 @@ LIMITS = Limits(body_bytes=2048, texts=4, query_characters=20, text_characters=2
 
 @pytest.fixture
 def model(request: pytest.FixtureRequest) -> SeededCrossEncoder:
-    """With the options that a test's parameter names."""
+    """Return a model with the options of the test's parameter."""
     return SeededCrossEncoder(**getattr(request, "param", {}))
 
 

@@ -35,7 +35,7 @@ ROUTES = [
 
 @pytest.fixture
 async def locked(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A service with one key a scope."""
+    """Yield a service with one key per scope."""
     configured = tuple(str(key) for _, key in SECRETS.values())
     async with serving(Settings(data_directory=tmp_path, keys=configured)) as client:
         yield client

@@ -27,7 +27,7 @@ def ids(body: dict[str, Any]) -> list[str]:
 def check(
     body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, rounds: int = 1_000, spend: str = "order"
 ) -> None:
-    """Everything that holds of any answer of the fake service, where `retrieval_rank` goes by the encoder's vectors."""
+    """Check the properties of any answer of the fake service; `retrieval_rank` follows the encoder's vectors."""
     chosen, usage = body["documents"], body["usage"]
     count = len(texts_by_id)
     assert body["status"] == "complete"
@@ -112,7 +112,7 @@ async def test_query_embedding_replaces_the_encoded_query(client: httpx.AsyncCli
     assert body["documents"][0]["retrieval_score"] == pytest.approx(5 / np.sqrt(26))
 
 
-async def test_depth_bounds_the_pool(client: httpx.AsyncClient) -> None:
+async def test_depth_bounds_the_size_of_the_pool(client: httpx.AsyncClient) -> None:
     for name in ("depth", "N"):
         body = await select(client, index="texts", k=3, budget=2, **{name: 10})
         assert body["pool_size"] == 10
@@ -154,7 +154,7 @@ async def test_documents_are_returned_for_an_index_and_on_request(client: httpx.
 
 
 async def test_explain_pool_describes_every_candidate(client: httpx.AsyncClient) -> None:
-    """The choice is the same as without."""
+    """Explaining does not change the selection."""
     plain = await select(client, index="texts", k=5, budget=8)
     body = await select(client, index="texts", k=5, budget=8, explain="pool")
     assert body["documents"] == plain["documents"] and len(body["rounds"]) == plain["usage"]["rounds"]
@@ -200,7 +200,7 @@ async def test_given_scores_cost_no_call(client: httpx.AsyncClient) -> None:
 
 
 async def test_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
-    """What a client of any reranker sends: documents, and neither k nor anything else that is particular to us."""
+    """A client of any reranker sends documents without k or other fields of this service."""
     body = await select(client, pool=texts(20), budget=30)
     scores = {document["id"]: score_of(QUERY, document["text"]) for document in texts(20)}
     assert ids(body) == sorted(scores, key=lambda id: -scores[id])
@@ -209,7 +209,7 @@ async def test_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
     assert (body["usage"]["cross_encoder_calls"], body["usage"]["rounds"]) == (20, 1)
 
 
-async def test_warning_says_why_no_call_was_made(client: httpx.AsyncClient) -> None:
+async def test_select_warns_why_no_call_was_made(client: httpx.AsyncClient) -> None:
     known = [document | {"cross_encoder_score": 0.5} for document in texts(9)]
     for request, why in (
         ({"pool": texts(9), "spend": "set"}, "every document fits"),
@@ -224,7 +224,7 @@ async def test_warning_says_why_no_call_was_made(client: httpx.AsyncClient) -> N
 
 
 @pytest.mark.parametrize(("tokens", "most", "count"), [(None, 810, 2), (None, 690, 1), (2_000, 810, 1)])
-async def test_passage_takes_its_own_tokens_unless_the_document_says_how_many(
+async def test_passage_counts_its_own_tokens_unless_the_document_has_a_count(
     client: httpx.AsyncClient, tokens: int | None, most: int, count: int
 ) -> None:
     """The long document has 1,600 tokens in passages of 379 and one of 275, of which one counts. The other has 425."""
@@ -252,7 +252,7 @@ class TestStreaming:
         assert body == plain
 
 
-class TestWords:
+class TestFilter:
     DOCUMENTS: ClassVar[list[dict[str, Any]]] = [
         {"id": f"{number}", "text": text, "metadata": {"year": 2000 + number, "tags": ["even", "odd"][number % 2]}}
         for number, text in enumerate(

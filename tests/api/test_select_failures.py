@@ -15,8 +15,8 @@ from tests.retrieval.fakes import SeededEncoder, vector_of
 REQUEST: dict[str, Any] = {"query": "q", "index": "texts", "budget": 6, "rounds": 3, "k": 5}
 
 
-class TestTheOrderThatTheCallerGave:
-    """Of documents whose scores and embeddings came along, while the query cannot be encoded."""
+class TestGivenOrder:
+    """The pool has scores and embeddings, but the query cannot be encoded."""
 
     POOL: ClassVar[list[dict[str, Any]]] = [
         {"id": f"d{number}", "text": f"text {number}", "score": float(number % 7), "embedding": vector_of("x").tolist()}
@@ -58,7 +58,7 @@ class TestTheOrderThatTheCallerGave:
             problem(await client.post("/select", json=REQUEST), status, error.slug)
 
 
-class TestBusy:
+class TestOverload:
     async def test_overloaded_scorer_gives_429_or_a_degraded_answer(
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -90,7 +90,7 @@ class TestBusy:
         self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SeededScorer, "score", late)
-        pool = TestTheOrderThatTheCallerGave.POOL  # so that there is an answer however soon the deadline comes
+        pool = TestGivenOrder.POOL  # so that there is an answer however soon the deadline comes
         request = {"query": "q", "pool": pool, "query_embedding": vector_of("q").tolist(), "budget": 6, "k": 5}
         short = request | {"deadline_ms": 400}
         alone = answer(await client.post("/select", json=short))
@@ -123,7 +123,7 @@ async def test_scorer_failure_during_a_stream_is_a_problem_event(
 async def test_selection_before_the_first_score_equals_budget_zero(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, ranked: dict[str, bool]
 ) -> None:
-    """In the first event of a stream, and when the deadline comes before the first score."""
+    """This is the first event of a stream, and the answer if the deadline passes before the first score."""
     request = {"query": "text 7 and 11", "pool": texts(80), "k": 9, "reuse": False, **ranked}
     without = [document["id"] for document in (await select(client, **request, budget=0))["documents"]]
     stream = await client.post("/select", json=request | {"budget": 8}, headers={"accept": "text/event-stream"})

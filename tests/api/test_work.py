@@ -23,7 +23,7 @@ SECONDS = PATIENCE  # after which a test has failed
 
 
 class Gate:
-    """What calls of a function wait for, from when it is shut until it is open; how many came to it."""
+    """A gate for calls of a function: they wait while it is shut, and `came` counts them."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -95,8 +95,8 @@ class TestUploads:
             assert on_loop and not any(on_loop)
 
 
-class TestBytesOfStreamedUploads:
-    """So many bytes as an upload keeps at a time are in hand from its beginning to its end."""
+class TestStreamedUploads:
+    """A streamed upload holds the bytes of one batch from its beginning to its end."""
 
     async def test_streamed_upload_counts_a_batch_in_bytes_in_flight(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

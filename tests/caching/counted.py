@@ -9,7 +9,7 @@ OUTCOMES = {"lookups": ("hit", "miss", "corrupt", "error"), "writes": ("ok", "er
 
 
 class Counted:
-    """Differences of the caches' counters over a block: `lookups` and `writes` by outcome."""
+    """Measure the caches' counters over a block: `lookups` and `writes` by outcome."""
 
     def __init__(self, cache: str) -> None:
         self._cache = cache

@@ -28,7 +28,7 @@ class Counted(Scores):
 
 
 class Gate:
-    """Lets all through, or those who come after `shut` wait for `open`."""
+    """A gate that lets calls through until `shut`, after which they wait for `open`."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -92,7 +92,7 @@ class GatedEncoder(SeededEncoder):
 
 
 class Alone(CachingScorer):
-    """A `Scorer`, each call of which is a task of its own."""
+    """A `Scorer` that makes a task of its own for each call."""
 
     name = "known"
     takes_instruction = False
@@ -129,13 +129,13 @@ class SlowScoreCache(MemoryScoreCache):
 
 
 async def turns(count: int = 20) -> None:
-    """Let the others on the loop go on."""
+    """Let other tasks of the event loop run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def begun(call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-    """The call on its way, as far as it comes by itself."""
+    """Start a call, and let it proceed as far as it can."""
     task = asyncio.create_task(call)
     await turns()
     return task

@@ -18,7 +18,7 @@ from tests.ports import free_port
 
 
 class RedisServer:
-    """A server process of its own; options: of its configuration, as on its command line."""
+    """A Redis process; `options` are added to its command line."""
 
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
         self.port = port or free_port()
@@ -41,13 +41,13 @@ class RedisServer:
         until(self._listens)
 
     def kill(self) -> None:
-        """As kill -9 does it."""
+        """Kill the process with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def flush(self) -> None:
-        """Forget all."""
+        """Delete all keys."""
         with self.admin() as admin:
             admin.flushall()
 
@@ -60,14 +60,14 @@ class RedisServer:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def mend(self) -> None:
-        """It runs, whatever was done to it."""
+        """Make the server run again, whatever was done to it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
         if self._process.poll() is not None:
             self.start()
 
     def admin(self) -> closing[Any]:
-        """A client to change it by."""
+        """Yield a client that may change the server."""
         return closing(redis.Redis(self.host, self.port))
 
     def _listens(self) -> bool:
@@ -80,10 +80,7 @@ class RedisServer:
 
 
 class Relay:
-    """An address whose server may change; open connections keep theirs.
-
-    `target` is the port of the server that new connections reach.
-    """
+    """An address that forwards new connections to the port `target`, which may change."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -123,9 +120,9 @@ async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) ->
 
 @asynccontextmanager
 async def speaking(answer: bytes, after: float = 0) -> AsyncIterator[str]:
-    """Yield the URL of a server that gives the same answer to everything but its name.
+    """Yield the URL of a server that gives one answer to every command.
 
-    It answers after some seconds.
+    It answers after some seconds, except for SETINFO.
     """
     conversations: set[asyncio.Task[Any]] = set()
 

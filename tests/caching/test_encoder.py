@@ -44,7 +44,7 @@ async def test_cached_query_vector_equals_the_encoded_one(encoder: CachingEncode
 
 
 async def test_concurrent_equal_queries_are_encoded_once(encoder: CachingEncoder, inner: GatedEncoder) -> None:
-    """For another one if that was cancelled; an error is that of all."""
+    """If the first request is cancelled, another one encodes; an error reaches all of them."""
     inner.gate.shut()
     first, *others = [asyncio.create_task(encoder.encode_query("trams")) for _ in range(4)]
     await turns()
@@ -66,7 +66,7 @@ async def test_concurrent_equal_queries_are_encoded_once(encoder: CachingEncoder
 
 
 class Renamed(GatedEncoder):
-    """An encoder of servers, which tell their model."""
+    """An encoder on servers that report their model, which may change."""
 
     identity: str | None = None
 

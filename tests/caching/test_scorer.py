@@ -44,7 +44,7 @@ def expected(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class TestContract(ScorerContract):
-    """With everything cached that was asked before."""
+    """The scorer contract holds with every earlier score cached."""
 
 
 class TestReadingThrough:
@@ -95,7 +95,7 @@ class TestReadingThrough:
         assert set(await cache.look_up("seeded", QUERY)) == {digest("a")}
 
 
-class TestRecalling:
+class TestRecall:
     async def test_recall_returns_all_cached_scores_of_a_query(self, scorer: Alone, cache: MemoryScoreCache) -> None:
         await scorer.score(QUERY, ["a", "b"], documents=["id a", "id b"])
         await scorer.score(QUERY, ["b", "c"])
@@ -129,12 +129,12 @@ class TestRecalling:
 
 
 class Renamed(GatedScorer):
-    """A scorer of servers, which tell their model."""
+    """A scorer on servers that report their model, which may change."""
 
     identity: str | None = None
 
 
-class TestNames:
+class TestModelNames:
     async def test_scores_are_not_cached_until_the_model_is_known(self, cache: MemoryScoreCache) -> None:
         inner = Renamed()
         scorer = Alone(inner, cache)

@@ -69,7 +69,7 @@ def test_measured_trust_overrides_the_declared_only_for_a_sure_gain(
 
 
 def test_measured_gain_is_estimated_on_held_out_queries() -> None:
-    """One query cannot vouch for itself: what only it supports has no gain."""
+    """A choice that only one query supports has no gain."""
     queries = queries_of(6)
     queries[0] = OrderShares(0.8, 0.8, {**queries[0].choices, "none": 1.0})
     sure = MeasuredTrust.of(queries_of(20, none=0.9, weak=0.8), "weak")

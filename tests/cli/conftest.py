@@ -21,7 +21,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The entry point, in this process and an empty directory, at a terminal that is wide and knows no colours."""
+    """Run the entry point in this process, in an empty directory, on a wide terminal without colours."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(common.console, "width", 300)  # which it reads from the environment once
     monkeypatch.setenv("NO_COLOR", "1")
@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def refused(outcome: Outcome) -> str:
-    """Check that it was one line on stderr, exit code 1; the line."""
+    """Check for exit code 1 and one line on stderr, and return that line."""
     assert outcome.code == 1
     assert outcome.out == ""
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1

@@ -25,7 +25,7 @@ Calibrate = Callable[..., str]
 
 @pytest.fixture
 def calibrate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
-    """The command on fakes, with the indexes of `filled`; returns what it prints."""
+    """Run the command on fakes with the indexes of `filled`, and return its output."""
     monkeypatch.setattr(composition, "build", fake_service)
     asyncio.run(fill_directory(tmp_path))
     (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
@@ -43,12 +43,12 @@ def kept(folder: Path) -> Calibration | None:
 
 
 def worth(pair: dict[str, Any]) -> float:
-    """A person's view: by the score, and by the cosine of fake vectors, which the scorer does not know."""
+    """Return a person's grade: by the score, and by the cosine of fake vectors, which the scorer lacks."""
     return score_of(pair["query"], pair["text"]) + float(vector_of(pair["query"]) @ vector_of(pair["text"]))
 
 
 def judged(pairs: Sequence[dict[str, Any]]) -> bytes:
-    """The pairs with grades: of each query, the best eight are relevant."""
+    """Return the pairs with grades; the best eight of each query are relevant."""
     of_query: dict[str, list[float]] = {}
     for pair in pairs:
         of_query.setdefault(pair["query"], []).append(worth(pair))

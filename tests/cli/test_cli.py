@@ -147,7 +147,7 @@ class TestIndexes:
     def test_select_answers_a_file_of_queries(
         self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The service at a URL makes the selections, or one that the command starts."""
+        """A service at a URL selects, or one that the command starts."""
         assert run("index", "build", "few", "--from", str(source)).code == 0
         queries = tmp_path / "queries"
         lines = "strings", "", '{"id": "b", "query": "bread", "k": 1}', '{"query": "x", "index": "none"}'
@@ -212,7 +212,7 @@ class TestIndexes:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.usefixtures("tiny_weights")
 def test_interrupted_index_build_resumes(run: Run, source: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """Killed while it waits for more. Selections are one of each document from the first passage on."""
+    """The build is killed while it waits for input. From the first passage on, selections are distinct by document."""
     count = 300
     lines = [orjson.dumps({"id": n, "text": f"the number {n}"}) + b"\n" for n in range(count)]
     source.write_bytes(b"".join(lines))
@@ -318,19 +318,19 @@ class TestWithoutTheEncoder:
 
 @pytest.fixture
 def own(source: Path) -> list[str]:
-    """How an index of own vectors is built, from `source`, and so without an encoder."""
+    """Return the arguments that build an index of own vectors from `source` without an encoder."""
     records = [{"id": str(n), "text": "t", "metadata": {"n": n}, "embedding": [1, n]} for n in range(3)]
     source.write_bytes(b"\n".join(map(orjson.dumps, records)))
     return ["index", "build", "own", "--dimension", "2", "--from"]
 
 
 def told_of(run: Run, name: str) -> dict[str, str]:
-    """What `index info` says, label by label."""
+    """Return the output of `index info` by label."""
     return dict(line.split(maxsplit=1) for line in run("index", "info", name).out.splitlines())
 
 
 def listed(run: Run) -> list[list[str]]:
-    """The names of all indexes, and how many documents each has."""
+    """Return the names of all indexes and their document counts."""
     return [line.split()[:2] for line in run("index", "list").out.splitlines()[1:]]
 
 
@@ -340,7 +340,7 @@ class TestSources:
     def test_index_build_reads_plain_and_gzip_sources(
         self, run: Run, source: Path, own: list[str], packed: bool, way: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of several packed members, as `cat a.gz b.gz` makes, whatever its name; also from standard input."""
+        """Gzip files may have several members and any name, and may come from standard input."""
         if packed:
             lines = source.read_bytes().splitlines(keepends=True)
             source.write_bytes(gzip.compress(lines[0]) + gzip.compress(b"".join(lines[1:])))
@@ -377,8 +377,8 @@ LOCAL = [["compact", "a"], ["words", "a"], ["snapshot", "a", "--to", "b"], ["res
 ANYWHERE = [["list"], ["info", "a"], ["describe", "a", "b"], ["delete", "a"], ["build", "a", "--from", "docs.jsonl"]]
 
 
-class TestWhereTheIndexesAre:
-    """Not on this machine: commands do what a service would do, or say where."""
+class TestRemoteIndexes:
+    """Indexes on another machine: commands use the service, or say where the indexes are."""
 
     @pytest.mark.parametrize(
         ("setting", "command", "says"),

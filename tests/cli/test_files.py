@@ -24,7 +24,7 @@ Build = Callable[..., Outcome]
 
 @pytest.fixture
 def build(run: Run) -> Build:
-    """`index build docs --from SOURCE` in an empty directory, by words alone, which needs no model."""
+    """Run `index build docs --from SOURCE` in an empty directory, with words only and no model."""
 
     def build(source: str, *options: str) -> Outcome:
         return run("index", "build", "docs", "--from", source, "--encoder", "none", *options)
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def stored() -> dict[str, Document]:
-    """The documents of the index, by id."""
+    """Return the documents of the index by id."""
     with closing(LocalCatalog(Path("data/indexes"))) as catalog:
         return {document.id: document for document in catalog.get("docs").page("", 1_000)}
 

@@ -34,7 +34,7 @@ def test_log_has_a_line_per_stage_and_every_ten_seconds(screen: StringIO) -> Non
     ]
 
 
-def test_end_of_a_build_names_rate_and_bad_lines(screen: StringIO) -> None:
+def test_ingestion_summary_shows_rate_and_skipped_lines(screen: StringIO) -> None:
     problems = [BadLine(n, "bad" if n != 3 else "worse") for n in range(1, 101)]
     report = IngestReport(added=1_000, unchanged=500, skipped=102, truncated=1, problems=problems)
     terminal.print_ingestion(new_console(file=screen), "few", report, 4.0)
@@ -97,7 +97,7 @@ def test_selection_is_printed_as_a_table() -> None:
     assert max(map(len, lines)) <= 110
 
 
-def test_boosted_selection_shows_values() -> None:
+def test_boosted_selection_is_printed_with_values() -> None:
     documents = [{**document, "value": 0.25} for document in ANSWER["documents"]]
     first = next(line for line in shown({**ANSWER, "documents": documents}).splitlines() if "doc[1]" in line)
     assert first.split()[:6] == ["1", "0.900", "scored", "4,321", "0.250", "doc[1]"]

@@ -31,7 +31,7 @@ COUNT = 40  # documents of the index "texts"
 
 @dataclass
 class Seen:
-    """A request as the service saw it. client: the address that it came from, one for each connection."""
+    """A request as the service saw it; `client` is its address, one for each connection."""
 
     path: str
     headers: dict[str, str]
@@ -45,7 +45,7 @@ class Seen:
 
 
 class Recorder:
-    """ASGI middleware that keeps the requests."""
+    """ASGI middleware that records the requests."""
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
@@ -69,7 +69,7 @@ class Recorder:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """Those of POST /select, in order."""
+        """Return the bodies of POST /select, in order."""
         return [seen.body for seen in self.seen if seen.path == "/select"]
 
     @property
@@ -83,7 +83,7 @@ class Recorder:
 
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[str]:
-    """The URL of an application that runs in a thread of its own, so that tests may block. A service is ready."""
+    """Yield the URL of an application in a thread of its own, so that tests may block."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(on_socket(app)) as url:
         until(lambda: httpx.get(f"{url}/readyz").status_code != httpx.codes.SERVICE_UNAVAILABLE)
         yield url
@@ -91,7 +91,7 @@ def serving(app: ASGIApp) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
-    """With cheap models and the index "texts" (d0 to d39). Tests that change documents use other indexes."""
+    """Yield a service with cheap models and the index "texts" (d0 to d39), which tests must not change."""
     recorder = Recorder(create_app(Settings(data_directory=tmp_path_factory.mktemp("data")), build=fake_service))
     with serving(recorder) as recorder.url:
         with Client(recorder.url) as client:
@@ -108,7 +108,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
 
 @pytest.fixture
 def recorder(service: Recorder) -> Recorder:
-    """What the service of the module was asked in this test."""
+    """Return the recorder of requests, emptied before the test."""
     service.seen.clear()
     return service
 
@@ -120,7 +120,7 @@ def url(service: Recorder) -> str:
 
 @pytest.fixture
 def embedded_url(tmp_path: Path) -> Iterator[str]:
-    """A service with the embedded models and the default relevance, as readers have it."""
+    """Yield a service with the embedded models and the default relevance."""
     settings = Settings(data_directory=tmp_path / "data", relevance="human", cache=CacheSettings(enabled=False))
     with serving(create_app(settings, build=composition.build)) as url:
         yield url
@@ -132,7 +132,7 @@ class Flavour(StrEnum):
 
 
 class InThread:
-    """A `Client` with the methods of an `AsyncClient`: each call is made in a thread."""
+    """A `Client` with the methods of an `AsyncClient`: each call runs in a thread."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -159,13 +159,13 @@ class InThread:
 
 @pytest.fixture(params=[Flavour.ASYNC, pytest.param(Flavour.SYNC, marks=pytest.mark.slow)])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """The test runs with `AsyncClient`, and in `make test-all` with `Client`, which is made from it."""
+    """Run the test with `AsyncClient`, and in `make test-all` also with `Client`, which is generated from it."""
     return Flavour(request.param)
 
 
 @pytest.fixture
 async def connect(flavour: Flavour) -> AsyncIterator[Connect]:
-    """Makes clients of a URL, or of what answers in place of a service, and closes them in the end."""
+    """Return a function that makes clients of a URL or a transport, and close them after the test."""
     made: list[Any] = []
 
     def connect(to: str | Callable[[httpx.Request], httpx.Response], **options: Any) -> AsyncClient:

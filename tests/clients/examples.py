@@ -27,7 +27,7 @@ NAMES = (
 
 
 class Chat:
-    """A server that speaks OpenAI's dialect and always says the same."""
+    """A server for OpenAI's dialect that always gives the same answer."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -43,20 +43,20 @@ class Chat:
 
     @contextmanager
     def variables(self) -> Iterator[dict[str, str]]:
-        """Those by which programs find it."""
+        """Return the environment variables by which programs find the server."""
         with serving(self.app) as url:
             yield {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-of-a-test"}
 
 
 def typescript(program: str, directory: Path) -> list[str]:
-    """The command that runs a program as if the TypeScript client were installed."""
+    """Return the command that runs a program as if the TypeScript client were installed."""
     copy = directory / "program.ts"
     copy.write_text(program.replace('"boundarymorph-client"', f'"{(PACKAGE / "src" / "index.ts").as_uri()}"'))
     return [str(NODE), str(copy)]
 
 
 def printed_by(*command: str, **variables: str) -> str:
-    """What a program prints."""
+    """Run a program, and return its output."""
     environment = {**os.environ, **variables}
     done = subprocess.run(command, cwd=PACKAGE, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -64,7 +64,7 @@ def printed_by(*command: str, **variables: str) -> str:
 
 
 def index_docstrings(url: str) -> dict[str, str]:
-    """Fill the index of the demo with the docstrings of NAMES, and return them."""
+    """Fill the demo's index with the docstrings of NAMES, and return them."""
     texts = {name: f"{getdoc(pkgutil.resolve_name(name))}" for name in NAMES}
     with Client(url) as client:
         client.create_index(demo.INDEX)
@@ -73,7 +73,7 @@ def index_docstrings(url: str) -> dict[str, str]:
 
 
 def check_example(command: Sequence[str], url: str) -> None:
-    """A program gives the model what it finds with the question, and prints the reply and its sources."""
+    """Check that a program gives the model the documents found, and prints the reply and its sources."""
     texts, chat = index_docstrings(url), Chat()
     with chat.variables() as variables:
         printed = printed_by(*command, QUESTION, BOUNDARYMORPH_URL=url, **variables)

@@ -97,7 +97,7 @@ async def test_batch_yields_the_error_of_a_request_as_its_result(
 async def test_batch_closed_early_cancels_requests_in_flight(
     connect: Connect, flavour: Flavour, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client that blocks waits for those in flight."""
+    """The blocking client waits for requests in flight."""
     score, held = SeededScorer.score, list[str]()
 
     async def hold(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:

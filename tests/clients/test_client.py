@@ -41,7 +41,7 @@ class TestSelect:
         assert len(selection.documents) == 5 and len(selection.rounds or ()) == 4
 
     async def test_extend_infers_from_given_scores_without_a_call(self, connect: Connect, url: str) -> None:
-        """Half the documents lie in each of two directions, and only those of one are relevant."""
+        """Half of the documents lie in each of two directions, and only one direction is relevant."""
         vectors = np.random.default_rng(1).standard_normal((40, 8)) / 4 + np.eye(8)[np.arange(40) % 2]
         found = await connect(url).extend(
             QUERY,
@@ -178,7 +178,7 @@ class TestUpload:
     async def test_upload_reads_documents_while_it_sends_them(
         self, connect: Connect, url: str, index: str, recorder: Recorder
     ) -> None:
-        """3 MB do not fit into the buffers of a connection, so the last are read after the request has begun."""
+        """The buffers of a connection do not hold 3 MB, so the last documents are read after the request begins."""
         begun: list[int] = []
 
         def documents() -> Iterator[dict[str, Any]]:

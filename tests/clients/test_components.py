@@ -45,7 +45,7 @@ class Kit:
         self, component: Any, texts: Sequence[str | None], metadata: Sequence[dict[str, Any]] = (), *,
         query: str = "sea", later: bool = False,
     ) -> list[tuple[str, float, dict[str, Any]]]:  # fmt: skip
-        """Text, relevance and metadata of each chosen document."""
+        """Return text, relevance and metadata of each chosen document."""
         documents = [self.document(text, metadata[n] if n < len(metadata) else {}) for n, text in enumerate(texts)]
         chosen = self.rerank(component, query, documents, later)
         return [self.read(each) for each in (asyncio.run(chosen) if later else chosen)]
@@ -155,7 +155,7 @@ TEXTS = [f"{'a walk in the hills' if n % 2 else 'a swim in the sea'} {n}" for n 
 
 class TestKnownScores:
     def test_known_scores_rank_documents_without_scores(self, kit: Kit, url: str, recorder: Recorder) -> None:
-        """Another reranker read the first twelve, and found those of the sea relevant."""
+        """Another reranker scored the first twelve documents; those about the sea are relevant."""
         known = [{"by": kind(score)} for kind in (float, np.float32, Decimal) for score in (0.75, 0.125) * 2]
         component = kit.reranker(base_url=url, budget=0, known_score_field="by", **{kit.k: 12})
         found = kit.reranked(component, TEXTS, [*known, {"by": None}], query="a day out")
@@ -174,7 +174,7 @@ class TestKnownScores:
 
 
 class TestSelectors:
-    """In place of a service, a `Selector` of this process."""
+    """Components with a local `Selector` in place of a service."""
 
     @staticmethod
     def of_the_sea(query: str, texts: Sequence[str]) -> list[float]:

@@ -37,7 +37,7 @@ BOOKS[2]["metadata"] |= {"shelf": "7", "printed": "1992-05-01"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """A service with the index "books"."""
+    """Yield a service with the index "books"."""
     settings = Settings(
         data_directory=tmp_path_factory.mktemp("dify"), keys=(str(KEY), str(OTHERS)), limits=Limits(k=50), k=7
     )
@@ -50,7 +50,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    """The module of the example."""
+    """Return the module of the example."""
     sys.path.insert(0, str(EXAMPLE))
     import dify
 
@@ -63,14 +63,14 @@ def example() -> Any:
 async def dify(
     client: httpx.AsyncClient, example: Any, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the example, which asks the service."""
+    """Yield a client of the example, which calls the service."""
     monkeypatch.setenv("BOUNDARYMORPH_URL", str(client.base_url))
     async with on_socket(example.app) as url, httpx.AsyncClient(base_url=url, timeout=60) as dify:
         yield dify
 
 
 async def post(dify: httpx.AsyncClient, **fields: Any) -> httpx.Response:
-    """Send what Dify sends, in its order of the fields, with its headers."""
+    """Send a request as Dify does, with its order of fields and its headers."""
     setting = {"top_k": fields.pop("top_k", 4), "score_threshold": fields.pop("score_threshold", 0.0)}
     sent = {"retrieval_setting": setting, "query": "a story", "knowledge_id": "books", **fields}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET}"}
@@ -78,7 +78,7 @@ async def post(dify: httpx.AsyncClient, **fields: Any) -> httpx.Response:
 
 
 async def years(dify: httpx.AsyncClient, *conditions: dict[str, Any], **condition: Any) -> set[int]:
-    """The years of the books that meet conditions."""
+    """Return the years of the books that meet conditions."""
     sent = {"logical_operator": "and", **condition, "conditions": list(conditions)}
     records = answer(await post(dify, top_k=50, metadata_condition=sent))["records"]
     return {record["metadata"]["year"] for record in records}

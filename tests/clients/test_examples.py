@@ -17,13 +17,13 @@ KEY = "bm_a-secret-that-nobody-prints"
 
 
 def examples(page: Path) -> list[tuple[str, str]]:
-    """The blocks of Python of a page, each with the block after it."""
+    """Return the Python blocks of a page, each with the block after it."""
     blocks = re.findall(r"```(\w*)\n(.*?)```\n", page.read_text(), re.DOTALL)
     return [(code, after) for (kind, code), (_, after) in pairwise(blocks) if kind == "python"]
 
 
 def to_a_tenth(text: str) -> str:
-    """A text without the second decimals, which depend on the processor."""
+    """Remove second decimals, which depend on the processor."""
     return re.sub(r"(\d\.\d)\d", r"\1", text)
 
 

@@ -34,7 +34,7 @@ METADATA: list[dict[str, Any]] = [{}, *({"x": value} for value in VALUES), {"x":
 def check_agrees(
     translation: dict[str, Any], metadata: list[dict[str, Any]], test: Callable[[dict[str, Any]], bool]
 ) -> None:
-    """A translation passes what the reference passes, except where that compares what it cannot."""
+    """Check that a translation matches like the reference, except where that one cannot compare."""
     ours, compared = Filter(json.loads(encoded(translation))), 0
     for each in metadata:
         try:

@@ -53,7 +53,7 @@ async def test_pipeline_runs_after_serialization(
     assert result["prompt"]["prompt"] == "".join(f"{document.content};" for document in chosen) + "text"
 
 
-def test_ranker_resolves_its_secret(url: str, recorder: Recorder) -> None:
+def test_ranker_reads_its_key_from_a_secret(url: str, recorder: Recorder) -> None:
     token = BoundaryMorphRanker(base_url=url, api_key=Secret.from_token("bm_secret"))
     for ranker in (token, BoundaryMorphRanker(base_url=url)):
         ranker.run("q", FOUND)

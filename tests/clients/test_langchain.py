@@ -24,7 +24,7 @@ def test_reranker_works_in_a_compression_retriever(url: str, recorder: Recorder)
 
 @pytest.mark.parametrize("later", [False, True])
 async def test_retriever_takes_options_per_call(url: str, recorder: Recorder, later: bool) -> None:
-    """As arguments, bound to it, and as configurable fields."""
+    """Options may be arguments, bound, or configurable fields."""
     retriever = BoundaryMorphRetriever(base_url=url, index="texts", k=9, options={"depth": 20})
     bound, configurable = retriever.bind(k=2, budget=1), retriever.configurable_fields(k=ConfigurableField("chosen"))
     steps: list[tuple[Any, Any, int]] = [

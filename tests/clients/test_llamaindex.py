@@ -31,7 +31,7 @@ class Events(BaseEventHandler):
 
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
-    """Those of the instrumentation, as they happen."""
+    """Return the events of the instrumentation as they happen."""
     handler, root = Events(), get_dispatcher()
     root.add_event_handler(handler)
     yield handler.seen

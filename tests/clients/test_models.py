@@ -33,7 +33,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def shape(schema: Any) -> Any:
-    """The types of a JSON schema, without its words, values and bounds."""
+    """Return the types of a JSON schema without descriptions, values and bounds."""
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -55,7 +55,7 @@ def test_answer_models_match_the_openapi_schemas(model: type[BaseModel]) -> None
 
 
 def named_in(schema: Any) -> set[str]:
-    """The models that a part of the document refers to, and those that they do."""
+    """Return the models that a part of the document refers to, directly or not."""
     names = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
     return names.union(*(named_in(SCHEMAS[name]) for name in names))
 
@@ -88,7 +88,7 @@ def test_select_options_match_the_openapi_schema() -> None:
 
 
 def test_every_problem_type_has_an_error_class() -> None:
-    """And no class is for a type that is not."""
+    """There is no class for an unknown type."""
     rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| \d{3}", (DOCS / "api.md").read_text(), re.MULTILINE)
     types = {name for row in rows for name in re.findall(r"[a-z-]+", row)}
     assert len(types) > 30

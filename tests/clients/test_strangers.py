@@ -93,7 +93,7 @@ def test_async_client_works_in_successive_event_loops(url: str) -> None:
 
 
 def _asked_by_child(url: str, calls: int) -> list[str]:
-    """Ask by the client of the parent."""
+    """Send requests with the parent's client."""
     return [CLIENTS[url].select("sea", pool=[f"{os.getpid()} {n}", "hill"], k=2).documents[0].id for n in range(calls)]
 
 

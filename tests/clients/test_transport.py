@@ -24,7 +24,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Exchanges:
-    """Answers one request after the other, and keeps them. An exception in place of an answer is raised."""
+    """A transport that answers requests in order and records them; an exception is raised."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self.requests: list[httpx.Request] = []

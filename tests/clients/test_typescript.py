@@ -27,7 +27,7 @@ def test_typescript_rag_example_answers_from_documents(url: str, tmp_path: Path)
 
 
 def test_typescript_types_match_the_openapi_document() -> None:
-    """By their fields, and whether they may be missing; `make compatibility WITH=typescript` generates it again."""
+    """Compare fields and whether they are optional; `make compatibility WITH=typescript` generates the types."""
     written = re.findall(
         r"^        (\w+): \{\n(.*?)^        \}", (PACKAGE / "src" / "schema.ts").read_text(), re.MULTILINE | re.DOTALL
     )

@@ -18,5 +18,5 @@ clients.cohere()
 
 
 @pytest.mark.parametrize("case", check.CHECKS, ids=lambda case: f"{case.endpoint} {case.what}")
-def test_cohere_sdk(running: check.Servers, case: check.Check) -> None:
+def test_cohere_sdk_reads_answers_of_a_service(running: check.Servers, case: check.Check) -> None:
     case.run(running)

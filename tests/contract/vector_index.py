@@ -24,7 +24,7 @@ def names(count: int, start: int = 0) -> list[str]:
 
 
 class VectorIndexContract:
-    def test_a_view_never_changes(self, make: Make) -> None:
+    def test_view_of_an_index_never_changes(self, make: Make) -> None:
         vectors, index = unit(2000, 16), make(16)
         index.upsert(names(1500), vectors[:1500], np.arange(1, 1501))
         view, query = index.view(), vectors[3]
@@ -39,7 +39,7 @@ class VectorIndexContract:
             np.testing.assert_array_equal(one.vectors, other.vectors)
         assert (len(view), len(index)) == (1500, 1990)
 
-    def test_other_dimensions_and_depths_are_refused(self, make: Make) -> None:
+    def test_index_refuses_wrong_dimensions_and_depths(self, make: Make) -> None:
         index = make(8)
         with pytest.raises(InvalidEmbeddings):
             index.upsert(["a"], unit(1, 9))
@@ -48,7 +48,7 @@ class VectorIndexContract:
         with pytest.raises(InvalidInput):
             index.view().search(unit(1, 8)[0], 0)
 
-    def test_searches_during_changes_see_each_of_them_whole(self, make: Make) -> None:
+    def test_searches_see_concurrent_changes_whole_or_not_at_all(self, make: Make) -> None:
         """Every document is always there, in one of its two states; a batch changes state at once."""
         index, states = make(16), (unit(200, 16, seed=1), unit(200, 16, seed=2))
         index.upsert(names(200), states[0])

@@ -22,7 +22,7 @@ class Stage:
 
 
 def stages() -> dict[str, Stage]:
-    """All stages by name."""
+    """Return all stages by name."""
     found: dict[str, Stage] = {}
     stage = Stage()
     for line in DOCKERFILE.read_text().replace("\\\n", " ").splitlines():
@@ -45,6 +45,6 @@ def stages() -> dict[str, Stage]:
 
 
 def requirements(target: str) -> list[Path]:
-    """The files of what is installed in a target."""
+    """Return the requirement files that are installed in a target."""
     there = stages()
     return [path for stage in there[target].copies_from for path in there[stage].requirements]

@@ -24,13 +24,13 @@ HEAD = "# Written by `make lock` from docker/requirements and constraints.txt.\n
 
 
 def locked(text: str) -> dict[str, str]:
-    """Each entry of a file, with its hashes, by `NAME==VERSION`."""
+    """Return each `NAME==VERSION` of a file with its hashes."""
     entries = re.findall(r"^([\w.-]+==[^\s;]+)(.*?(?:\\\n.*?)*)$", text, re.MULTILINE)
     return {pinned: pinned + rest for pinned, rest in entries}
 
 
 def constrained() -> set[str]:
-    """The `NAME==VERSION` of constraints.txt, as pip compares names."""
+    """Return the `NAME==VERSION` lines of constraints.txt, with names normalised as pip does."""
     return {plain(line) for line in CONSTRAINTS.read_text().split()}
 
 

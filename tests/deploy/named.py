@@ -19,13 +19,13 @@ CREATE = {"gateway": create_app, "retriever": create_retriever_app, "scorer": cr
 
 
 def role_of(name: str) -> str:
-    """The role in the name of a target, a service or a Deployment."""
+    """Return the role in the name of a target, a service or a Deployment."""
     return next(role for role in COMMANDS if role in name)
 
 
 @cache
 def paths(role: str) -> set[str]:
-    """What a role answers to GET."""
+    """Return the paths that a role answers to GET."""
     return {path for path, operations in CREATE[role](_SETTINGS).openapi()["paths"].items() if "get" in operations}
 
 

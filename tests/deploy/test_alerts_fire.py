@@ -96,7 +96,7 @@ CASES: list[tuple[str, Fault, float | None]] = [
 
 
 def values(alert: str) -> list[float]:
-    """What the first metric of an alert has now, with the labels that the alert asks for."""
+    """Return the current values of the first metric of an alert, with the labels that it asks for."""
     selector = next(selectors(ALERTS[alert]))
     while selector.name in RECORDED:
         selector = next(selectors(RECORDED[selector.name]))

@@ -59,12 +59,12 @@ def grouped_by(expression: str) -> set[str]:
 
 
 def labels_left(expression: str) -> set[str]:
-    """The labels of an expression's results: those that it groups by, or those of its metrics."""
+    """Return the labels of an expression's results: those it groups by, or those of its metrics."""
     return grouped_by(expression) or set.union(*map(labels_of, selectors(expression)))
 
 
 @pytest.mark.parametrize("expression", SHOWN + [rule["expr"] for rule in RULES])
-def test_expression_parses_and_its_labels_exist(expression: str) -> None:
+def test_dashboard_expression_parses_and_uses_existing_labels(expression: str) -> None:
     found = list(selectors(expression))
     assert found
     for selector in found:
@@ -73,7 +73,7 @@ def test_expression_parses_and_its_labels_exist(expression: str) -> None:
 
 
 @pytest.mark.parametrize("panel", DRAWN, ids=lambda panel: panel["title"])
-def test_panel_has_units_and_shows_missing_data_as_missing(panel: dict[str, Any]) -> None:
+def test_dashboard_panel_has_units_and_marks_missing_data(panel: dict[str, Any]) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     assert defaults["unit"] not in ("", "none", "short") or defaults["mappings"], "values of states have names instead"
     assert defaults["noValue"] == "no data"
@@ -81,7 +81,7 @@ def test_panel_has_units_and_shows_missing_data_as_missing(panel: dict[str, Any]
     assert not any(re.search(r"\b(vector|absent)\(", target["expr"]) for target in panel["targets"])
 
 
-def test_alerts_name_labels_that_their_expressions_keep() -> None:
+def test_alert_texts_use_labels_that_their_expressions_keep() -> None:
     alerts = [rule for rule in RULES if "alert" in rule]
     assert len({rule["alert"] for rule in alerts}) == len(alerts) == len(RULES) - len(RECORDED)
     for rule in alerts:

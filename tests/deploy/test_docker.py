@@ -25,7 +25,7 @@ STORES = tomllib.loads((ROOT / "service" / "boundarymorph_stores" / "pyproject.t
 
 
 def names(lines: list[str]) -> set[str]:
-    """Of packages, as pip compares them."""
+    """Return package names, normalised as pip does."""
     plain = (re.split(r"[<>=\[ #]", line)[0] for line in lines if not line.startswith(("#", "-")))
     return {str(canonicalize_name(name)) for name in plain if name}
 
@@ -59,7 +59,7 @@ def test_image_requirements_match_the_project() -> None:
 
 @pytest.mark.slow
 def test_gateway_imports_no_model_libraries() -> None:
-    """Bytecode that is in its image is of what `gateway_imports.py` imports."""
+    """The image compiles the modules that `gateway_imports.py` imports."""
     program = DOCKERFILE.parent / "gateway_imports.py"
     command = [sys.executable, "-c", f"import runpy, sys; runpy.run_path({str(program)!r}); print(*sys.modules)"]
     imported = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
@@ -83,7 +83,7 @@ def test_locked_packages_have_hashes_and_tested_versions() -> None:
 
 @pytest.mark.strangers
 def test_locked_packages_cover_the_oldest_interpreter() -> None:
-    """What the packages ask for differs from release to release of an interpreter."""
+    """Dependencies of packages vary with the release of the interpreter."""
     environment = {"python_full_version": "3.11.0", "python_version": "3.11", "implementation_version": "3.11.0"}
     installed = {canonicalize_name(each.name): each for each in distributions()}
     for name, before in locked.AFTER.items():
@@ -109,7 +109,7 @@ def test_image_runs_the_command_of_its_role(target: str) -> None:
 
 
 def test_compose_settings_are_valid() -> None:
-    """With the variables of the image and of both files; URLs lead to the ports of their roles."""
+    """Variables come from the image and both files; URLs lead to the ports of their roles."""
     services, others = (compose(file)["services"] for file in ("compose.yaml", "compose.gpu.yaml"))
     for name in COMMANDS:
         more = others.get(name, {}).get("environment", {})
@@ -125,7 +125,7 @@ def test_compose_settings_are_valid() -> None:
 
 
 def test_compose_services_are_confined() -> None:
-    """Our images as `make images` ran them. The others write to their volumes alone."""
+    """Our services have the confinement of `make images`; others write only to their volumes."""
     parsed, settings = compose("compose.yaml"), settings_from({})
     assert parsed["networks"]["behind"] == {"internal": True}
     assert settings.limits.bytes_in_flight < 2 * 2**30  # strict uploads are kept in /tmp

@@ -43,14 +43,14 @@ def of_kind(kind: str) -> list[Manifest]:
 
 
 def container(workload: Manifest) -> Manifest:
-    """The only container of its pods."""
+    """Return the only container of a workload's pods."""
     (only,) = workload["spec"]["template"]["spec"]["containers"]
     assert isinstance(only, dict)
     return only
 
 
 def environment(workload: Manifest) -> dict[str, str]:
-    """The values of its variables, with likely ones for those that come from secrets."""
+    """Return the environment variables, with likely values for those from secrets."""
     found = {}
     for variable in container(workload).get("env", []):
         source = variable.get("valueFrom", {})
@@ -67,7 +67,7 @@ def in_bytes(quantity: str) -> int:
     return int(quantity.removesuffix("Gi")) * 2**30
 
 
-def test_manifests_follow_the_schemas() -> None:
+def test_manifests_validate_against_the_kubernetes_schemas() -> None:
     without = set()
     for manifest in WHOLE:
         try:
@@ -77,7 +77,7 @@ def test_manifests_follow_the_schemas() -> None:
     assert without == CUSTOM
 
 
-def test_kustomizations_list_every_file_and_our_images() -> None:
+def test_kustomizations_list_every_file_and_the_project_images() -> None:
     for folder, kustomization in KUSTOMIZATIONS.items():
         listed = kustomization.get("resources", []) + [patch["path"] for patch in kustomization.get("patches", [])]
         assert all((folder / name).exists() for name in listed + kustomization.get("components", []))
@@ -138,7 +138,7 @@ def test_workload_fits_its_image_service_and_limits(role: str) -> None:
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"] == labels
 
 
-def test_network_policies_open_the_ports_of_the_roles() -> None:
+def test_network_policies_open_exactly_the_ports_of_the_roles() -> None:
     policies = {each["metadata"]["name"]: each["spec"] for each in of_kind("NetworkPolicy")}
     for role in COMMANDS:
         assert [rule["ports"] for rule in policies[role]["ingress"]] == [[{"port": PORTS[role]}]]

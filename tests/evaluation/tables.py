@@ -15,7 +15,7 @@ from tests.selection.pools import clustered
 def synthetic(
     queries: int = 4, n: int = 60, seed: int = 0, *, name: str = "made-up", without: Sequence[str] = ()
 ) -> ScoreTable:
-    """A few clustered pools over one set of documents, with labels that follow the scorer."""
+    """Return a table of clustered pools over one set of documents; labels follow the scorer."""
     pool, _ = clustered(n, 16, seed)
     rng = np.random.default_rng(seed)
     documents = pool.embeddings
@@ -45,7 +45,7 @@ def synthetic(
 
 
 def on_a_circle(degrees: Sequence[float], scores: Sequence[float], query: float = 0.0) -> Question:
-    """Documents at angles in the plane; the nearer an angle, the higher the cosine. Given in retrieval order."""
+    """Return documents at angles in the plane, in retrieval order; nearer angles have higher cosines."""
     angles = np.deg2rad(degrees)
     embeddings = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     direction = np.array([np.cos(np.deg2rad(query)), np.sin(np.deg2rad(query))])

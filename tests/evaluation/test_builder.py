@@ -25,7 +25,7 @@ COLLECTION = Collection(
 
 
 class Lengths:
-    """A `Scorer` that keeps count; its scores depend on the two texts alone."""
+    """A `Scorer` that counts pairs; its scores depend only on the two texts."""
 
     takes_instruction = False
     max_length = None
@@ -114,8 +114,8 @@ def test_builder_updates_judgments_and_queries_of_a_finished_table(tmp_path: Pat
         made(replace(COLLECTION, queries={**COLLECTION.queries, "q3": "text 3"}))
 
 
-class Dies(Lengths):
-    """After 64 pairs."""
+class FailingLengths(Lengths):
+    """A scorer that fails after 64 pairs."""
 
     async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
         if self.pairs >= 64:
@@ -127,7 +127,7 @@ class Dies(Lengths):
 def test_builder_resumes_an_unfinished_table_of_the_same_depth(tmp_path: Path, depth: int, left: int) -> None:
     path = tmp_path / "t.npz"
     with pytest.raises(ConnectionError):
-        build(path, Dies())
+        build(path, FailingLengths())
     assert [one.name for one in tmp_path.iterdir()] == ["t.npz.unfinished"]
     rest = Lengths()
     again, whole = build(path, rest, depth=depth), build(tmp_path / "whole.npz", Lengths(), depth=depth)

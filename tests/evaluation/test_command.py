@@ -50,13 +50,13 @@ def run(*arguments: str | Path) -> str:
 
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report without plots, for tests of everything else."""
+    """Make reports without plots."""
     monkeypatch.setattr(report, "_draw", lambda studies, folder: {})
 
 
 @pytest.fixture
 def small_pictures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Every figure is drawn, but small and unarranged, which takes most of the time. Returns those that were drawn."""
+    """Draw every figure small and without layout, which takes most of the time; return the figures."""
     drawn = list[Figure]()
 
     def figure(figsize: tuple[float, float], layout: str, dpi: int) -> Figure:
@@ -83,7 +83,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_evaluate_writes_the_report_of_two_tables(tmp_path: Path, small_pictures: list[Figure]) -> None:
-    """report.md beside this test has it, without times and empty lines. A failure names the file to renew it from."""
+    """The expected report.md is beside this test, without times and empty lines; a failure names the new file."""
     one, out = synthetic(n=45, seed=1), tmp_path / "out"
     tables.write(replace(one, arrays={**one.arrays, "call_seconds": np.array(0.02)}), tmp_path / "one.npz")
     tables.write(synthetic(n=45, seed=2, queries=2, without=["bm25", "grade"]), tmp_path / "other.npz")
@@ -134,7 +134,7 @@ def test_evaluate_is_repeatable_in_several_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_pictures")
-def test_evaluate_without_labels_or_calls(tmp_path: Path) -> None:
+def test_evaluate_works_without_labels_or_calls(tmp_path: Path) -> None:
     tables.write(synthetic(n=45, without=["grade", "n_relevant"]), tmp_path / "t.npz")
     methods = ["--methods", "mips,human@auto", "--budgets", "0,4", "--k", "5"]
     shown = run("--table", tmp_path / "t.npz", *methods, "--out", tmp_path / "out")
@@ -165,13 +165,13 @@ def test_evaluate_refuses_wrong_options(tmp_path: Path, arguments: list[str], co
 
 @pytest.fixture
 def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading them is a mistake."""
+    """Fail if a model is loaded."""
     monkeypatch.delattr(command, "build_encoder")
     monkeypatch.delattr(command, "build_local_scorer")
 
 
 @pytest.mark.usefixtures("without_models")
-def test_evaluate_notices_a_wrong_folder_before_it_computes(tmp_path: Path) -> None:
+def test_evaluate_refuses_an_unusable_output_folder_before_computing(tmp_path: Path) -> None:
     tables.write(synthetic(), tmp_path / "t.npz")
     request = Evaluation(table=[tmp_path / "t.npz"], data=str(tmp_path), out=tmp_path / "t.npz" / "report")
     with pytest.raises(InvalidInput, match="choose another with --out"):
@@ -186,7 +186,7 @@ TOPICS = {
 
 
 def texts(folder: Path) -> Path:
-    """Thirty short documents on three subjects, in the BEIR layout."""
+    """Write thirty short documents on three subjects in the BEIR layout."""
     folder.mkdir()
     places = ["Dover", "Lisbon", "a bay", "steam", "an oven stone", "honey", "1851", "a match", "blitz", "winter"]
     with gzip.open(folder / "corpus.jsonl.gz", "wt") as file:
@@ -232,7 +232,7 @@ def test_evaluate_scores_texts_with_the_real_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_evaluate_with_a_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_takes_a_language_model_as_the_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finished table is not scored again; documents without a grade are left out."""
     monkeypatch.setattr(command, "build_encoder", lambda settings: SeededEncoder())
     folder = texts(tmp_path / "kitchen")

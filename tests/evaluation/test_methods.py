@@ -66,7 +66,7 @@ def test_hybrid_baseline_equals_its_base_on_the_fused_order(method: SingleStage 
 
 
 def linked(question: Question, graph: list[list[int]]) -> Question:
-    """The question with this as the graph of its documents."""
+    """Return the question with this graph of its documents."""
     question.__dict__["neighbourhood"] = SimpleNamespace(seconds=0.0, graph=lambda degree: np.array(graph))
     return question
 
@@ -113,7 +113,7 @@ def test_quam_scores_the_neighbour_with_the_highest_affinity() -> None:
         assert run.calls == [0, 1, third]
 
 
-def test_bagel_starts_at_the_head_and_then_anneals() -> None:
+def test_bagel_scores_the_head_first_and_then_anneals() -> None:
     run, _ = run_once(Bagel(beta0=2.0), QUESTIONS[0], 11, 10)
     assert run.calls[:5] == [0, 1, 2, 3, 4]
     assert len(run.calls) == 11
@@ -150,7 +150,7 @@ def test_morph_trusts_a_scorer_like_the_service(scorer: str, trust: Trust) -> No
 
 
 def test_extend_scores_the_head_and_lets_a_session_choose() -> None:
-    """It pays for the same documents as reranking the first B, and returns others beside the best of these."""
+    """It scores the first B documents, and returns others beside the best of these."""
     for question in QUESTIONS:
         run, ranking = run_once(Extend(), question, 12, 10)
         assert run.calls == list(range(12))
@@ -193,7 +193,7 @@ def test_chosen_refuses_unknown_method_names(name: str, complaint: str) -> None:
 
 
 def test_lexical_methods_order_the_pool_as_their_names_say() -> None:
-    """The pool of the one that knows the order has it, and that of the one without it has the order of BM25."""
+    """A method that knows the retrieval order keeps it; the other one orders by BM25."""
     for question in QUESTIONS:
         bm25 = np.argsort(-question.pool.features["bm25"], kind="stable")
         for method, order in (
@@ -205,7 +205,7 @@ def test_lexical_methods_order_the_pool_as_their_names_say() -> None:
 
 
 def test_lexical_methods_learn_scores_that_follow_a_word() -> None:
-    """Scores that follow a word which no vector tells of."""
+    """The vectors carry no information about the word."""
     scores = np.where(np.arange(80) % 7 == 2, 0.9, 0.1)
     blind, learned = 0.0, 0.0
     for question in QUESTIONS:

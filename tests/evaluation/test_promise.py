@@ -12,7 +12,7 @@ LOSSES = st.sampled_from([0.0, 0.02, 0.05, 0.07, 0.2, 1.0])
 
 
 def audit(*checkpoints: tuple[float, float]) -> Audit:
-    """Looks after 10, 20, ... calls: what was believed, and what was lost."""
+    """Return an audit of checkpoints after 10, 20, ... calls, each with the believed and the real loss."""
     return Audit(tuple(Checkpoint(10 * place, *checkpoint) for place, checkpoint in enumerate(checkpoints, start=1)))
 
 
@@ -23,7 +23,7 @@ audits = st.lists(
 
 
 def stopped(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
-    """Where a session stops, by trying: at the first checkpoint that believes no more, or at the last."""
+    """Return where a session stops: at the first checkpoint with a tolerable believed loss, or at the last."""
     checkpoints = [checkpoint for checkpoint in one.checkpoints if checkpoint.calls <= budget]
     return next(
         (checkpoint for checkpoint in checkpoints if checkpoint.believed <= threshold),
@@ -32,7 +32,7 @@ def stopped(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
 
 
 def violations(given: list[Audit], threshold: float, loss: float, budget: int, among: list[float]) -> int:
-    """Requests that lose more by this threshold or by a smaller one."""
+    """Count the requests that lose more, with this threshold or a smaller one."""
     tried = [other for other in among if other <= threshold]
     return sum(
         any((checkpoint := stopped(one, other, budget)) is None or checkpoint.real > loss for other in tried)
@@ -81,7 +81,7 @@ def test_certified_says_what_is_missing() -> None:
 
 
 def test_certificate_is_withdrawn_when_recent_audits_break_it() -> None:
-    """The latest audits break what the earlier ones certify: they alone count, until there is a new certificate."""
+    """Recent audits contradict earlier ones; then only the recent ones count until a new certificate."""
     good, bad = audit((0.04, 0.01), (0.02, 0.0)), audit((0.04, 0.5), (0.02, 0.5))
     assert certified([good] * 150, PROMISE, 20).threshold is not None
     assert certified([*[good] * 150, *[bad] * 5], PROMISE, 20).threshold is not None, "which may happen by chance"

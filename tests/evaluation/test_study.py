@@ -39,7 +39,7 @@ def test_changes_pool_the_queries_of_all_tables() -> None:
     assert changes([OUTCOME], [], "ce_ncg").empty
 
 
-def test_latencies_count_calls() -> None:
+def test_latencies_multiply_calls_by_seconds_per_call() -> None:
     found = latencies(OUTCOME, 5, 0.5).set_index(["method", "budget"])
     assert ("mips", 4) not in found.index, "without calls there is nothing to compare"
     paper = found.loc[(PAPER, 8)]
@@ -53,7 +53,7 @@ TABLE = synthetic()
 
 @dataclass(frozen=True)
 class Offset(ScoringMethod):
-    """Scores B documents from `start` on."""
+    """A method that scores B documents from `start` on."""
 
     start: int
 
@@ -84,7 +84,7 @@ def test_rows_cover_every_cell_of_every_query() -> None:
     assert set(outcome.rows.query("method == 'ss' and budget == 10")["calls"]) == {10}
 
 
-def test_methods_without_their_input_are_left_out() -> None:
+def test_experiment_leaves_out_methods_without_their_input() -> None:
     outcome = experiment(synthetic(without=["bm25"]), chosen(["mips", "bm25"]), [5], [5])
     assert outcome.left_out == {"bm25": "the table has no bm25"}
     assert [contestant.name for contestant in outcome.contestants] == ["mips"]

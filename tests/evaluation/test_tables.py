@@ -40,7 +40,7 @@ def test_question_is_aligned_and_in_retrieval_order() -> None:
     assert np.all(np.diff(straight.pool.scores) <= 0)
 
 
-def test_short_pools_are_padded_with_minus_one() -> None:
+def test_pool_padding_of_minus_one_is_ignored() -> None:
     table = synthetic()
     pool = table.arrays["pool"].copy()
     pool[2, 40:] = -1

@@ -21,7 +21,7 @@ MEANS = {RETRIEVER: 60.0, FUSION: 62.0, NO_CALLS: 61.0, FIRST: 60.0, HYBRID: 60.
 
 
 def verdict(means: Mapping[str, float], *, questions: int = 8, judged: float = 90.0) -> Verdict:
-    """Of questions that differ, with the same differences between methods, but for small noise."""
+    """Return the verdict on questions with equal differences between methods, up to small noise."""
     rng = np.random.default_rng(0)
     levels = rng.normal(0.0, 20.0, questions)
     values = {
@@ -63,7 +63,7 @@ def test_verdict_is_withheld_if_too_little_is_judged(given: dict[str, Any], reas
 
 
 def test_scores_are_requested_only_as_methods_need_them() -> None:
-    """The sets are those of a table with all scores."""
+    """The sets equal those of a table with all scores."""
     table = synthetic(queries=3, n=80)
     queries = {id: f"query {id}" for id in table.arrays["query_ids"].tolist()}
     texts = {id: f"text {id}" for id in table.arrays["doc_ids"].tolist()}

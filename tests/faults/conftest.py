@@ -20,7 +20,7 @@ StartGateway = Callable[..., AbstractContextManager[Service]]
 
 @pytest.fixture(scope="session")
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    """Compared with the whole of docs/monitoring.md and written down once every test of the package has passed."""
+    """Yield the table of faults; it is compared with docs/monitoring.md once every test here has passed."""
     table = Table()
     yield table
     if is_whole(request.config, request.session):
@@ -28,7 +28,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[Table]:
 
 
 def is_whole(config: pytest.Config, session: pytest.Session) -> bool:
-    """Whether all tests of the package ran, and well."""
+    """Return whether all tests of the package ran and passed."""
     chosen = config.option.keyword or config.option.markexpr or any("::" in argument for argument in config.args)
     files = {item.path for item in session.items}
     return not chosen and not session.testsfailed and files.issuperset(Path(__file__).parent.glob("test_*.py"))
@@ -53,7 +53,7 @@ def _indexes(directory: Path) -> Iterator[Role]:
 
 @pytest.fixture
 def indexes(_indexes: Role) -> Iterator[Role]:
-    """The retriever, with the index `tales`."""
+    """Yield the retriever with the index `tales`."""
     yield _indexes
     _indexes.mend()
 
@@ -66,14 +66,14 @@ def _rogue() -> Iterator[Server]:
 
 @pytest.fixture
 def rogue(_rogue: Server) -> Iterator[Server]:
-    """The only scorer of `front`."""
+    """Yield the only scorer of `front`."""
     yield _rogue
     _rogue.behaviour, _rogue.script = well, []
 
 
 @pytest.fixture
 def another_gateway(tmp_path: Path, indexes: Role, rogue: Server) -> StartGateway:
-    """A further gateway in front of both; options: of `tests.system.service.service`."""
+    """Start a further gateway in front of both; `options` are those of `tests.system.service.service`."""
     urls = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
     return partial(service, tmp_path / "data", *urls)
 
@@ -88,7 +88,7 @@ def _front(directory: Path, _indexes: Role, _rogue: Server) -> Iterator[Role]:
 
 @pytest.fixture
 def front(_front: Role, indexes: Role, rogue: Server) -> Iterator[Service]:
-    """A gateway in front of `indexes` and of a stand-in scorer, which works before and after each test."""
+    """Yield a gateway in front of `indexes` and a stand-in scorer, which works before and after each test."""
     until(lambda: completes(_front.service))
     yield _front.service
     rogue.behaviour, rogue.script = well, []
@@ -108,7 +108,7 @@ class Deployment:
 
     @property
     def calls(self) -> float:
-        """Requests for scores that have been answered; of scorers that were not killed meanwhile."""
+        """Return the number of answered requests for scores, of scorers that were not killed meanwhile."""
         sample = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score"'
         return sum(role.service.metric(sample) for role in (self.first, self.second))
 

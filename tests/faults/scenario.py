@@ -47,25 +47,25 @@ class Role:
         self.service = self._stack.enter_context(self._start(ready))
 
     def kill(self) -> None:
-        """As kill -9 does it."""
+        """Kill the process with SIGKILL."""
         self._stack.close()
 
     def hang(self) -> None:
-        """It keeps its connections and takes new ones, and does nothing with them."""
+        """Stop the process: connections stay open, and nothing is answered."""
         self.service.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self.service.process.send_signal(signal.SIGCONT)
 
     def mend(self) -> None:
-        """It runs, whatever was done to it."""
+        """Make the process run again, whatever was done to it."""
         self.go_on()
         if self.service.process.poll() is not None:
             self.start()
 
 
 def gateway(folder: Path, settings: str, *options: str) -> Role:
-    """A gateway with a new folder of its own, and settings there as TOML."""
+    """Run a gateway in a new folder with settings in TOML."""
     folder.mkdir()
     (folder / "boundarymorph.toml").write_text(settings)
     port = free_port()
@@ -73,12 +73,12 @@ def gateway(folder: Path, settings: str, *options: str) -> Role:
 
 
 def fill(service: Service) -> None:
-    """Make the index `tales` of all documents."""
+    """Fill the index `tales` with all documents."""
     service.fill("tales", DOCUMENTS)
 
 
 def nothing_is_lost(service: Service) -> None:
-    """Every document that was acknowledged is there."""
+    """Check that every acknowledged document is there."""
     assert service.client.get("/indexes/tales").json()["count"] == len(DOCUMENTS)
     body = whole(ask(service, budget=0, k=len(DOCUMENTS) + 1, return_documents=True), k=len(DOCUMENTS) + 1)
     assert {document["id"]: document["text"] for document in body["documents"]} == {
@@ -87,12 +87,12 @@ def nothing_is_lost(service: Service) -> None:
 
 
 def new_query() -> str:
-    """A query that nobody has asked before."""
+    """Return a query that was not used before."""
     return f"tales of music, part {next(_numbers)}"
 
 
 def selection(query: str | None = None, **options: Any) -> dict[str, Any]:
-    """The body of POST /select on the index `tales`."""
+    """Return the body of POST /select on the index `tales`."""
     given = {"query": query or new_query(), "index": "tales", "budget": BUDGET, "rounds": ROUNDS, "k": K}
     return given | options
 
@@ -123,28 +123,28 @@ def ids(body: dict[str, Any]) -> list[str]:
 
 
 def spent(body: dict[str, Any]) -> tuple[int, int]:
-    """Calls, and scores that were known."""
+    """Return the calls and the cached scores of an answer."""
     return body["usage"]["cross_encoder_calls"], body["usage"]["reused_scores"]
 
 
 def descriptors(service: Service) -> int:
-    """How many the process has open."""
+    """Return the number of open descriptors of a process."""
     return len(os.listdir(f"/proc/{service.process.pid}/fd"))
 
 
 def completes(service: Service) -> bool:
-    """Whether a request with a query of its own is answered as if nothing had happened."""
+    """Return whether a new query is answered completely."""
     response = ask(service)
     return response.is_success and response.json()["status"] == "complete"
 
 
 def remembers(service: Service, query: str) -> bool:
-    """Whether a query that was asked before costs nothing now."""
+    """Return whether a repeated query costs nothing."""
     return spent(whole(ask(service, query)))[0] == 0
 
 
 def asked(service: Service, query: str) -> dict[str, Any]:
-    """The answer to a query that was not asked before, once all of its scores are in the cache."""
+    """Return the answer to a new query once all of its scores are cached."""
     written = 'boundarymorph_cache_writes_total{cache="scores",outcome="ok"}'
     before = service.metric(written)
     body = whole(ask(service, query))
@@ -154,13 +154,13 @@ def asked(service: Service, query: str) -> dict[str, Any]:
 
 
 def mended(service: Service, scorer: Server) -> float:
-    """Seconds until a request is answered as if nothing had happened, once a stand-in for a scorer is well again."""
+    """Make the stand-in scorer work again, and return the seconds until an answer is complete."""
     scorer.behaviour = well
     return Stopwatch().until(lambda: completes(service))
 
 
 class Stopwatch:
-    """Seconds since the cause was gone."""
+    """Seconds since the cause of a fault ended."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

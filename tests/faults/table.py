@@ -19,7 +19,7 @@ LOAD_HEAD = (
 
 @dataclass
 class Table:
-    """Rows in the order in which they were measured."""
+    """Rows in the order of measurement."""
 
     rows: list[str] = field(default_factory=list)
     under_load: str = ""
@@ -42,7 +42,7 @@ class Table:
 
 
 def documented() -> set[tuple[str, str]]:
-    """The faults of docs/monitoring.md, and what the caller saw."""
+    """Return the faults of docs/monitoring.md and their outcomes for callers."""
     return set(_faults(MONITORING.read_text().partition(SHOWN_HEAD)[2].partition("\n\n")[0].splitlines()))
 
 

@@ -29,13 +29,13 @@ def _upload(batch: int) -> bytes:
 
 
 def through(mount: str) -> Sequence[str]:
-    """The beginning of a command that runs another where this one has mounted a disk."""
+    """Return the start of a command that mounts a disk and then runs another command."""
     return (*IN_A_NAMESPACE, "sh", "-c", f'{mount} && exec "$@"', "sh")
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A data directory with the index `tales`, of a process that has ended as it should."""
+    """Return a data directory with the index `tales`, whose process ended normally."""
     disk = tmp_path / "disk"
     with retriever(disk) as indexes:
         fill(indexes)
@@ -82,7 +82,7 @@ def test_start_on_a_full_or_read_only_disk_serves_reads(
 
 
 def test_read_only_disk_with_an_unread_log_is_reported(disk: Path, table: Table) -> None:
-    """As after a power failure: the log is there, its shared memory is not."""
+    """This happens after a power failure: SQLite's log exists, and its shared memory does not."""
     with retriever(disk) as indexes:
         assert write(indexes).is_success
         indexes.process.kill()
@@ -126,7 +126,7 @@ def _stored(gateway: Service) -> set[str]:
 
 
 def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, rogue: Server, table: Table) -> None:
-    """A file system of its own, in a mount namespace of its own."""
+    """The disk is a file system in a mount namespace of its own."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size={MEGABYTES}m tmpfs {disk} && head -c {BALLAST}m /dev/zero > {disk}/ballast"

@@ -40,7 +40,7 @@ DAY = 86_400
 
 
 def test_killed_gateway_loses_no_cached_scores(deployment: Deployment, table: Table) -> None:
-    """What it had scored is in Redis: the one that follows answers the same without a call, and pays only for more."""
+    """Scores are in Redis, so its successor repeats answers without a call."""
     query = new_query()
     first = asked(deployment.gateway.service, query)
     with ThreadPoolExecutor(4) as threads:
@@ -72,10 +72,10 @@ def test_killed_gateway_loses_no_cached_scores(deployment: Deployment, table: Ta
 def test_gateway_finishes_requests_after_sigterm_under_load(
     another_gateway: StartGateway, rogue: Server, table: Table
 ) -> None:
-    """Who is inside gets an answer; who comes later finds the door closed."""
+    """Requests in progress are answered; later connections are refused."""
 
     def caller(gateway: Service) -> tuple[list[httpx.Response], str]:
-        """Ask again and again: the answers, and the query that had none."""
+        """Send requests until one fails; return the answers and the query of the failed one."""
         answered = []
         while True:
             request = selection()
@@ -121,7 +121,7 @@ def test_client_that_leaves_ends_its_scorer_request(front: Service, rogue: Serve
 
 
 def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Server, table: Table) -> None:
-    """More of them than the pool has connections, each at a random byte, while the scorer works."""
+    """More clients than the pool has connections leave at random bytes while the scorer works."""
     chance = random.Random(0)
     whole(ask(front))
     before = descriptors(front)
@@ -139,7 +139,7 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
 
 
 def test_unfinished_request_heads_do_not_block_the_gateway(another_gateway: StartGateway, table: Table) -> None:
-    """Without a key, from more connections than the process may open."""
+    """They come without a key, from more connections than the process may open."""
     few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
     with another_gateway(through=few) as gateway, ExitStack() as held:
         for _ in range(300):
@@ -164,7 +164,7 @@ def _is_off_by(running: Service, days: int) -> bool:
 def test_wall_clock_jump_does_not_disturb_the_gateway(
     tmp_path: Path, another_gateway: StartGateway, rogue: Server, table: Table
 ) -> None:
-    """In the middle of a selection, by more than any deadline and any time to live."""
+    """The clock jumps during a selection, by more than any deadline or time to live."""
     offset = tmp_path / "offset"  # says by how many seconds the wall clock of the gateway is off
     offset.write_text("+0\n")
     library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"

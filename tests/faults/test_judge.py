@@ -32,7 +32,7 @@ def _judged(directory: Path, _indexes: Role, model: Server) -> Iterator[Role]:
 
 @pytest.fixture
 def judged(_judged: Role, model: Server) -> Iterator[Service]:
-    """A gateway in front of `indexes` and a language model, which is well before and after each test."""
+    """Yield a gateway in front of `indexes` and a language model, which works before and after each test."""
     until(lambda: completes(_judged.service))
     yield _judged.service
     model.behaviour, model.script = well, []

@@ -34,7 +34,7 @@ def test_redis_killed_or_hanging_leaves_answers_unchanged(
 
 
 def test_redis_killed_under_load_fails_no_request(deployment: Deployment, table: Table) -> None:
-    """Every answer is complete; known queries cost nothing before the kill, and again once Redis is back."""
+    """Known queries cost nothing before the kill, and again once Redis is back."""
     gateway, queries = deployment.gateway.service, [new_query() for _ in range(4)]
     for query in queries:
         asked(gateway, query)

@@ -39,7 +39,7 @@ def test_retriever_killed_fails_only_requests_for_indexes(front: Service, indexe
 def test_one_of_two_retrievers_lost_fails_no_request(
     directory: Path, indexes: Role, rogue: Server, table: Table, fault: str, saw: str
 ) -> None:
-    """Both over one directory."""
+    """Both retrievers share one directory."""
     port, folder = free_port(), directory / fault
     second = Role(lambda ready: retriever(directory / "data", port=port, ready=ready))
     folder.mkdir()

@@ -69,7 +69,7 @@ def test_one_of_two_scorers_hanging_costs_no_answer(deployment: Deployment, tabl
 
 
 def test_only_scorer_hanging_degrades_at_the_deadline(front: Service, rogue: Server, table: Table) -> None:
-    """A caller waits until its own deadline, or for as long as an attempt may take."""
+    """A caller waits until its deadline, or as long as an attempt may take."""
     rogue.behaviour = hang
     late = ask(front, deadline_ms=2_000)
     assert whole(late, "retrieval_only")["stop_reason"] == "deadline"
@@ -101,13 +101,13 @@ def _not_a_number(body: Any) -> Any:
 
 
 async def compressed(reply: Reply) -> Reply:
-    """The right body after 16 million spaces, which take 16,000 bytes."""
+    """Return the right body after 16 million spaces, compressed to 16,000 bytes."""
     body = gzip.compress(bytes(b" " * 2**24) + orjson.dumps(reply.body))
     return Reply(body, headers={"content-encoding": "gzip"})
 
 
 def cut_off(server: Server) -> Behaviour:
-    """Half of the body that was announced, and then the end of the connection."""
+    """Send half of the announced body, and close the connection."""
 
     async def behaviour(reply: Reply) -> Reply:
         announced = reply.encoded().partition(b"\r\n\r\n")[2]

@@ -97,7 +97,7 @@ REQUESTS: dict[App, list[Asked]] = {
 
 
 async def fill(client: httpx.AsyncClient) -> None:
-    """The indexes "large" and "vectors", whose vectors are alike."""
+    """Fill the indexes "large" and "vectors", whose vectors are similar."""
     answer(await client.put("/indexes/large", json={"encoder": "none"}))
     answer(await client.put("/indexes/vectors", json={"dimension": 2, "lexical": False}))
     for number in range(DOCUMENTS):
@@ -121,7 +121,7 @@ def send(port: int, asked: Asked) -> int:
 
 
 def memory_of_this_process(field: str) -> int:
-    """Bytes, as the kernel counts them."""
+    """Return the bytes of memory that the kernel counts."""
     text = Path("/proc/self/status").read_text()
     return 1024 * int(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
 

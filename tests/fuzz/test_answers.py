@@ -25,7 +25,7 @@ DOCUMENT = {"id": "a", "text": "t " + "t" * 3_000, "metadata": {"group": 1}}
 
 
 def test_large_answers_have_bounded_memory_and_pauses() -> None:
-    """In a process of its own, whose memory nothing else uses."""
+    """The service runs in a process of its own, whose memory nothing else uses."""
     command = [sys.executable, "-m", "tests.fuzz.answers"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     taken = [json.loads(line) for line in done.stdout.splitlines()]

@@ -31,7 +31,7 @@ many = settings(
 
 @pytest.fixture
 async def url(tmp_path: Path) -> AsyncIterator[str]:
-    """A service on a socket, with the empty index "own" of dimension 4."""
+    """Yield the URL of a service with the empty index "own" of dimension 4."""
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
     async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         await ready(client)
@@ -46,7 +46,7 @@ async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def in_order(response: httpx.Response) -> None:
-    """It was answered, or refused as ours is."""
+    """Check that a response is a success or a typed problem."""
     assert response.status_code < 500, response.text
     if not response.is_success:
         assert response.headers["content-type"] == "application/problem+json"
@@ -54,7 +54,7 @@ def in_order(response: httpx.Response) -> None:
 
 
 def mutated(given: bytes, chance: random.Random) -> bytes:
-    """With a few bytes changed, taken out, put in or doubled, or with its end cut off."""
+    """Change, remove, insert or double a few bytes, or cut the end off."""
     data = bytearray(given)
     for _ in range(chance.randint(1, 5)):
         place = chance.randrange(len(data) + 1)
@@ -115,7 +115,7 @@ def lines(count: int) -> bytes:
 
 
 async def in_pieces(data: bytes, chance: random.Random) -> AsyncIterator[bytes]:
-    """In pieces of odd sizes."""
+    """Yield data in pieces of odd sizes."""
     start = 0
     while start < len(data):
         end = start + chance.choice([1, 2, 3, 7, 61, 500])

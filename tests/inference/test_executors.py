@@ -14,7 +14,7 @@ from tests.patience import PATIENCE, until_async
 
 
 class Busy:
-    """Calls of several callers that end when they are told."""
+    """Calls of several callers that end on demand."""
 
     def __init__(self, executor: FairExecutor) -> None:
         self.executor = executor
@@ -37,7 +37,7 @@ async def busy() -> AsyncIterator[Busy]:
     await busy.executor.close()
 
 
-async def test_one_caller_leaves_a_thread_to_another(busy: Busy) -> None:
+async def test_executor_keeps_a_thread_free_for_another_caller(busy: Busy) -> None:
     greedy = [busy.call("greedy") for _ in range(12)]
     await until_async(lambda: len(busy.begun) == 3)
     modest = busy.call("modest")
@@ -46,7 +46,7 @@ async def test_one_caller_leaves_a_thread_to_another(busy: Busy) -> None:
     await asyncio.gather(modest, *greedy)
 
 
-async def test_the_caller_with_the_fewest_turns_is_next(busy: Busy) -> None:
+async def test_executor_serves_the_caller_with_the_fewest_turns_next(busy: Busy) -> None:
     calls = [busy.call(caller) for caller in ("greedy",) * 12 + ("other",)]
     await until_async(lambda: len(busy.begun) == 4)
     calls += [busy.call("third"), busy.call("greedy")]
@@ -56,7 +56,7 @@ async def test_the_caller_with_the_fewest_turns_is_next(busy: Busy) -> None:
     assert busy.begun[4] == "third"
 
 
-async def test_a_cancelled_call_gives_its_thread_back_when_it_ends(busy: Busy) -> None:
+async def test_cancelled_call_holds_its_thread_until_it_ends(busy: Busy) -> None:
     calls = [busy.call("greedy") for _ in range(4)]
     await until_async(lambda: len(busy.begun) == 3)
     for call in calls:
@@ -70,13 +70,13 @@ async def test_a_cancelled_call_gives_its_thread_back_when_it_ends(busy: Busy) -
 
 
 class TestComputing:
-    """With two cores."""
+    """The limit on computing threads, on two cores."""
 
     @pytest.fixture(autouse=True)
     def _two(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(concurrency, "_cores", threading.Semaphore(2))
 
-    def test_no_more_threads_than_cores_at_a_time(self) -> None:
+    def test_computing_admits_as_many_threads_as_cores(self) -> None:
         inside, most, lock = 0, 0, threading.Lock()
 
         def work() -> None:
@@ -95,7 +95,7 @@ class TestComputing:
                 done.result(PATIENCE)
         assert most == 2
 
-    def test_two_that_hang_keep_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_computing_admits_others_after_waiting_for_hung_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(concurrency, "PATIENCE", 0.01)
         with compute_slot(), compute_slot():
             for _ in range(3):

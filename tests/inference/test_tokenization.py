@@ -101,7 +101,7 @@ texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(
 
 @pytest.fixture
 def short() -> Iterator[None]:
-    """Texts of a few words are long ones here."""
+    """Count texts of a few words as long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(our_models, "CHARACTERS_A_TOKEN", 2)
         patch.setattr(our_models, "LEAST_CHARACTERS", 6)
@@ -122,7 +122,7 @@ def literal_head(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[list[int
 @pytest.mark.parametrize("name", MADE)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.lists(texts, min_size=1, max_size=3), tokens=st.integers(0, 20))
-def test_the_first_tokens_are_those_of_a_prefix(short: None, name: str, written: list[str], tokens: int) -> None:
+def test_encode_heads_equals_encoding_a_prefix(short: None, name: str, written: list[str], tokens: int) -> None:
     tokenizer = made(name)
     for text, head in zip(written, encode_heads(tokenizer, written, tokens), strict=True):
         assert (head.ids.tolist(), head.truncated) == literal_head(tokenizer, text, tokens)
@@ -130,7 +130,7 @@ def test_the_first_tokens_are_those_of_a_prefix(short: None, name: str, written:
 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("unit", ["tram!!!\n", "tram (a)\n\n", "tram  \n", "tram "])
-def test_the_first_tokens_of_prose_are_those_of_the_whole(name: str, unit: str) -> None:
+def test_encode_heads_of_prose_equals_encoding_the_whole(name: str, unit: str) -> None:
     tokenizer = made(name)
     whole = tokenizer.encode(unit * 3_000, add_special_tokens=False)
     for tokens in (0, 1, 20, 500):
@@ -142,7 +142,7 @@ def test_the_first_tokens_of_prose_are_those_of_the_whole(name: str, unit: str) 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(written=st.lists(texts, min_size=1, max_size=3), query=texts, length=st.integers(8, 30))
 @pytest.mark.parametrize("name", MADE)
-def test_pairs_and_texts_are_what_the_tokenizer_makes(name: str, written: list[str], query: str, length: int) -> None:
+def test_encoded_pairs_and_texts_match_the_tokenizer(name: str, written: list[str], query: str, length: int) -> None:
     tokenizer = made(name)
     for text, tokens in zip(written, encode_texts(tokenizer, length, written), strict=True):
         whole = tokenizer.encode(text)
@@ -160,7 +160,7 @@ def test_pairs_and_texts_are_what_the_tokenizer_makes(name: str, written: list[s
         assert (tokens.ids.tolist(), tokens.type_ids.tolist()) == (whole.ids, whole.type_ids)
 
 
-def test_ends_once_nobody_waits_for_it() -> None:
+def test_encode_heads_stops_when_abandoned() -> None:
     tokenizer = made("gpt2")
     with awaited_context() as context:
         assert len(context.run(encode_heads, tokenizer, ["a"] * 200, 5)) == 200

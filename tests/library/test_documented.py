@@ -30,7 +30,7 @@ def printed_by(code: str, names: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/library.md", 2)])
-def test_the_examples(page: str, count: int) -> None:
+def test_documented_examples_print_what_is_shown(page: str, count: int) -> None:
     names: dict[str, Any] = {}
     found = EXAMPLE.findall((ROOT / page).read_text())
     examples = [(code, shown) for code, shown in found if "localhost" not in code]  # those run in tests/clients
@@ -40,8 +40,8 @@ def test_the_examples(page: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_notebook() -> None:
-    """Its texts are of this Python, and those of another one print something else."""
+def test_notebook_cells_print_what_is_shown() -> None:
+    """Its texts come from this Python version; another version prints other lines."""
     notebook = json.loads(NOTEBOOK.read_text())
     names: dict[str, Any] = {}
     for cell in notebook["cells"]:

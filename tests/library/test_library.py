@@ -45,7 +45,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-async def test_select_answers_as_over_http(tmp_path: Path) -> None:
+async def test_selector_select_answers_like_the_http_route(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path)
     selector = Selector(scores, settings=settings)
     documents = [{"text": text, "metadata": its} for text, its in zip(TEXTS, METADATA, strict=True)]
@@ -60,7 +60,7 @@ async def test_select_answers_as_over_http(tmp_path: Path) -> None:
             assert without_chance(here.model_dump(mode="json")) == without_chance(there), options
 
 
-async def test_extend_answers_as_over_http(tmp_path: Path) -> None:
+async def test_extend_answers_like_the_http_route(tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path)
     known = scores(QUERY, TEXTS[:20])
     documents: list[dict[str, Any]] = [{"text": text} for text in TEXTS]
@@ -76,7 +76,7 @@ async def test_extend_answers_as_over_http(tmp_path: Path) -> None:
     assert here.usage.cross_encoder_calls == 0
 
 
-def test_stream_ends_with_the_answer_and_makes_no_call_after_it_is_left() -> None:
+def test_stream_ends_with_the_answer_and_stops_when_left() -> None:
     asked: list[int] = []
 
     def counting(query: str, texts: Sequence[str]) -> list[float]:
@@ -129,7 +129,7 @@ class Ranker:
         (Ranker(), {}),
     ],
 )
-def test_selector_takes_functions_and_models_of_every_kind(scorer: Any, options: dict[str, Any]) -> None:
+def test_selector_takes_every_kind_of_scorer(scorer: Any, options: dict[str, Any]) -> None:
     call: dict[str, Any] = {"budget": 20, "k": 10, "ranked": True}
     found, expected = (made.select(QUERY, TEXTS, **call) for made in (Selector(scorer, **options), Selector(scores)))
     assert [(each.id, each.source) for each in found.documents] == [
@@ -137,7 +137,7 @@ def test_selector_takes_functions_and_models_of_every_kind(scorer: Any, options:
     ]
 
 
-def test_a_name_is_that_of_a_cross_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selector_loads_a_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def named(name: str) -> CrossEncoder:
         assert name == "cross-encoder/ms-marco-MiniLM-L6-v2"
         return CrossEncoder()
@@ -150,7 +150,7 @@ def test_a_name_is_that_of_a_cross_encoder(monkeypatch: pytest.MonkeyPatch) -> N
         Selector("any")
 
 
-def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selector_loads_the_embedded_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["The capital of France is Paris.", "A recipe for soup with lentils."]
     found = Selector("embedded").select("what is the capital of France?", texts, budget=2, k=2).documents
     assert [document.id for document in found] == ["0", "1"]
@@ -171,7 +171,7 @@ def test_the_embedded_cross_encoder_is_taken_by_name(monkeypatch: pytest.MonkeyP
         (None, "nan"),
     ],
 )
-def test_select_refuses_what_is_no_score(given: Any, says: str) -> None:
+def test_select_refuses_invalid_scores(given: Any, says: str) -> None:
     with pytest.raises(InvalidScores, match=says):
         Selector(lambda query, texts: given).select(QUERY, TEXTS, budget=1, rounds=1)
 
@@ -208,7 +208,7 @@ def test_select_refuses_wrong_options(options: dict[str, Any], says: str) -> Non
     ("raised", "expected"),
     [(ZeroDivisionError, ZeroDivisionError), (StopIteration, RuntimeError), (TimeoutError("ours"), TimeoutError)],
 )
-def test_an_error_of_the_function_reaches_the_caller(raised: Any, expected: type[Exception]) -> None:
+def test_error_of_the_scorer_function_reaches_the_caller(raised: Any, expected: type[Exception]) -> None:
     def fails(query: str, texts: Sequence[str]) -> list[float]:
         raise raised
 
@@ -216,7 +216,7 @@ def test_an_error_of_the_function_reaches_the_caller(raised: Any, expected: type
         Selector(fails).select(QUERY, TEXTS, budget=5, deadline_ms=60_000)
 
 
-async def test_a_coroutine_function_ends_at_the_deadline() -> None:
+async def test_scorer_coroutine_is_cancelled_at_the_deadline() -> None:
     begun: list[int] = []
 
     async def stuck(query: str, texts: Sequence[str]) -> list[float]:

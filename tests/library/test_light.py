@@ -26,7 +26,7 @@ print(*sorted({name.partition(".")[0] for name in {*sys.modules} - before}))
 
 
 def brought() -> set[str]:
-    """The distributions that the plain install has: the dependencies and theirs."""
+    """Return the distributions of the plain install: the dependencies and theirs."""
     needed = [*map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])]
     found: set[str] = set()
     while needed:
@@ -37,7 +37,7 @@ def brought() -> set[str]:
     return {canonicalize_name(name) for name in found}
 
 
-def test_a_selection_imports_no_more_than_the_plain_install_brings() -> None:
+def test_selection_imports_only_packages_of_the_plain_install() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found, allowed = (
@@ -49,7 +49,7 @@ def test_a_selection_imports_no_more_than_the_plain_install_brings() -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "select", "--help"])
-def test_the_command_says_what_to_install(command: str) -> None:
+def test_command_without_its_extra_says_what_to_install(command: str) -> None:
     code = f"import sys; sys.argv = ['boundarymorph', {command!r}]; sys.modules['typer'] = None\n"
     code += "from boundarymorph.cli import run; run()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

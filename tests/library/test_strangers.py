@@ -57,20 +57,20 @@ def test_wrong_kinds_of_documents_are_refused(select: Callable[..., Any], texts:
 
 
 @pytest.mark.parametrize("kind", [tuple, np.array, iter, lambda texts: dict(enumerate(texts)).values()])
-def test_anything_that_yields_texts_is_taken(kind: Callable[[list[str]], Any]) -> None:
+def test_select_takes_any_iterable_of_texts(kind: Callable[[list[str]], Any]) -> None:
     assert len(Selector(scores).select(QUERY, kind(TEXTS), budget=2, k=2).documents) == 2
     assert len(extend(QUERY, kind(TEXTS), [0.5], k=2).documents) == 2
 
 
 @pytest.mark.parametrize("rounded", [0, 1, 1 + 2e-16, float(np.float32(1.0000001)), 1 + 1e-6, -1e-6])
-def test_scores_that_rounding_moved_out_of_range_are_taken(rounded: float) -> None:
+def test_scores_out_of_range_by_rounding_are_clipped(rounded: float) -> None:
     found = Selector(lambda query, texts: [rounded] * len(texts)).select(QUERY, TEXTS, budget=20, k=2, spend="order")
     assert {document.cross_encoder_score for document in found.documents} == {float(round(rounded))}
     assert extend(QUERY, TEXTS, [rounded], k=1, relevance="scorer").status == "complete"
 
 
 @pytest.mark.parametrize("beyond", [1 + 2e-6, 1.0001, -2e-6])
-def test_scores_beyond_rounding_are_refused_with_all_their_digits(beyond: float) -> None:
+def test_scores_out_of_range_beyond_rounding_are_refused(beyond: float) -> None:
     with pytest.raises(InvalidScores, match=f"the score of text 0 is {beyond!r}, not in"):
         Selector(lambda query, texts: [beyond] * len(texts)).select(QUERY, TEXTS, budget=2, k=2)
 
@@ -91,7 +91,7 @@ def test_scores_beyond_rounding_are_refused_with_all_their_digits(beyond: float)
         (0.5, "of the shape"),
     ],
 )
-def test_known_scores_that_cannot_be_are_refused(known: Any, says: str) -> None:
+def test_invalid_known_scores_are_refused(known: Any, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         extend(QUERY, TEXTS, known)
 
@@ -100,7 +100,7 @@ COMPRESSION = ("gzip compresses", "cat", "xz compresses", "dog")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (3, 2, 1, 0), (2, 3, 0, 1)], ids=str)
-def test_an_order_that_means_nothing_is_no_evidence(order: tuple[int, ...]) -> None:
+def test_extend_ignores_the_order_of_unranked_texts(order: tuple[int, ...]) -> None:
     texts = [COMPRESSION[number] for number in order]
     known = {order.index(0): 0.9}
     found = extend("compress", texts, known, k=2, relevance="human")

@@ -30,7 +30,7 @@ TEXTS = [f"{topic} report{number}" for topic in TOPICS for number in range(50)]
 
 
 def alike(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """Score by the share of the query's words that a text has."""
+    """Score by the share of the query's words that a text contains."""
     words = query.split()
     return np.array([sum(word in text for word in words) / len(words) for text in texts])
 
@@ -48,7 +48,7 @@ def search(request: pytest.FixtureRequest) -> Search:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_each_tool_finds_what_the_question_is_about(search: Search, name: str) -> None:
+def test_each_agent_tool_finds_unread_documents_on_the_question(search: Search, name: str) -> None:
     read = {0, 1}
     documents, calls = TOOLS[name](search, "mucus calcium", read)
     expected = {"k = 10, B = 25": range(1, 26), "k = 10, B = auto": range(1, 149), "k = 10 of 100 reranked": [RERANKED]}
@@ -57,7 +57,7 @@ def test_each_tool_finds_what_the_question_is_about(search: Search, name: str) -
     assert not read & set(documents) and all(place < 50 for place in documents)
 
 
-def test_the_agent_stops_when_it_has_read_enough_and_counts_what_it_took(search: Search) -> None:
+def test_agent_stops_when_it_has_read_enough_and_counts_its_work(search: Search) -> None:
     given = list[tuple[str, set[int]]]()
 
     def tool(search: Search, query: str, read: set[int]) -> Answer:
@@ -78,14 +78,14 @@ def test_the_agent_stops_when_it_has_read_enough_and_counts_what_it_took(search:
     assert row["calls"] == 0 and row["found_per_100_calls"] == ""
 
 
-def test_later_queries_add_words_of_what_was_read_and_then_keep_the_rare_ones(search: Search) -> None:
+def test_agent_queries_add_words_read_and_then_keep_rare_ones(search: Search) -> None:
     question = "lung tests report7"
     assert asked(0, question, "", search) == question
     assert asked(1, question, "lung mucus mucus glands report1", search) == f"{question} report1 mucus glands"
     assert asked(2, question, "", search) == "lung report7"
 
 
-def test_a_table_gives_the_scores_of_the_chosen_questions() -> None:
+def test_known_by_maps_questions_and_texts_to_table_scores() -> None:
     table = synthetic(queries=2, n=6)
     texts = [f"text {place}" for place in range(6)]
     known = known_by(table, {"q1": "asked"}, texts)
@@ -93,7 +93,7 @@ def test_a_table_gives_the_scores_of_the_chosen_questions() -> None:
     assert known == {("asked", texts[row]): pytest.approx(score) for row, score in zip(pool, scores, strict=True)}
 
 
-def test_a_pair_is_scored_once() -> None:
+def test_remembering_scores_each_pair_once() -> None:
     seen = list[str]()
 
     def score(query: str, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -108,7 +108,9 @@ def test_a_pair_is_scored_once() -> None:
 
 @pytest.mark.usefixtures("tiny_weights")
 @pytest.mark.parametrize("options", [[], ["--encode"]])
-def test_the_program_reads_a_folder(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_program_reads_a_beir_folder(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {
         "corpus.jsonl": [{"_id": f"d{place}", "title": "", "text": text} for place, text in enumerate(TEXTS[:60])],
         "queries.jsonl": [{"_id": f"q{number}", "text": topic} for number, topic in enumerate(TOPICS[:2])],

@@ -61,7 +61,7 @@ def keys(value: Any) -> Iterator[str]:
         yield from keys(inner)
 
 
-def test_requests_are_many_and_have_names_of_their_own() -> None:
+def test_recorded_requests_are_many_and_uniquely_named() -> None:
     assert len({request.name for request in REQUESTS}) == len(REQUESTS) >= 300
 
 
@@ -81,13 +81,13 @@ def test_requests_are_many_and_have_names_of_their_own() -> None:
     ],
     ids=lambda model: model.__name__,
 )
-def test_requests_have_every_field(model: type[BaseModel]) -> None:
+def test_recorded_requests_use_every_field(model: type[BaseModel]) -> None:
     sent = {name for request in REQUESTS if not isinstance(request.body, bytes) for name in keys(request.body)}
     assert set(names(model)) <= sent
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_requests_reach_every_route(role: str, tmp_path: Path) -> None:
+def test_recorded_requests_reach_every_route(role: str, tmp_path: Path) -> None:
     app = ROLES[role](Settings(data_directory=tmp_path))
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     for request in (request for request in REQUESTS if request.role in (role, "service")):
@@ -99,7 +99,7 @@ def test_requests_reach_every_route(role: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path, tiny_weights: None) -> Path:
-    """A folder as `make demo` leaves it, with few documents."""
+    """Return a folder like that of `make demo`, with few documents."""
     folder = tmp_path / "data"
     folder.mkdir()
     with processes.serving(["serve", "--data-directory", str(folder)]) as server, answers.client(server.url) as client:
@@ -117,8 +117,8 @@ def data(tmp_path: Path, tiny_weights: None) -> Path:
     return folder
 
 
-def test_recordings_of_one_version_are_the_same(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They have every kind of refusal that a request can cause."""
+def test_recordings_of_one_version_are_equal(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They contain every kind of refusal that a request can cause."""
     for name in ("one", "other"):
         recording = answers.record(data, left_out=[] if name == "one" else WITHOUT)
         (tmp_path / name).write_bytes(orjson.dumps(recording))
@@ -130,7 +130,7 @@ def test_recordings_of_one_version_are_the_same(data: Path, tmp_path: Path, caps
     assert {slug for slug in slugs if f"problem:{slug}" not in recorded} == UNREACHED
 
 
-def test_comparison_names_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_names_the_fields_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def entry(**answer: Any) -> dict[str, Any]:
         return {"request": "POST /select {}", "body": {"k": 1}, "status": 200, "headers": {}, "answer": answer}
 

@@ -24,7 +24,7 @@ OVERLOAD = "--seconds 2 --spans 1 --clients 20 --documents 60 --budget 5"
 
 
 def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run a program here, and return its report."""
+    """Run a program in this process, and return its report."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # of processes of its own
     monkeypatch.setattr(sys, "argv", [name, *options.split()])
@@ -53,13 +53,15 @@ def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("bench_overload", f"--rates 16 --mix {OVERLOAD}"),
     ],
 )
-def test_benchmark_runs(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_runs_small_with_plausible_figures(
+    name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = run(name, options, tmp_path, monkeypatch)
     assert results["rows"]
     assert not any(results["ratios"].get(name) for name in ("failed", "failed_rounds", "wrong_answers"))
 
 
-def test_the_ledger_of_a_soak_notices() -> None:
+def test_soak_ledger_notices_wrong_versions() -> None:
     ledger = soak.Ledger()
     ledger.begin(["a"])
     ledger.acknowledge(["a"])
@@ -91,7 +93,7 @@ def study(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple
 
 
 @pytest.mark.parametrize("name", [name for name, one in studies.STUDIES.items() if one.of == "questions"])
-def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_runs_on_a_small_table(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "one.npz", **synthetic(queries=2, n=110, name="one").arrays)  # type: ignore[arg-type]
     for file, count, letter in (("corpus", 110, "d"), ("queries", 2, "q")):
         lines = [{"_id": f"{letter}{place}", "text": f"text {place % 7} of {place}"} for place in range(count)]
@@ -108,8 +110,8 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert text.startswith(f"# {done.title}\n\n| ")
 
 
-def test_means_and_changes_of_a_study_by_hand() -> None:
-    """Means over the settings of a question, the questions of a table, and tables; changes are paired by question."""
+def test_study_means_and_changes_equal_hand_computed_values() -> None:
+    """Means are over settings, questions and tables; changes are paired by question."""
     values = {("a", 0): (0.2, 0.3), ("a", 1): (0.4, 0.7), ("b", 0): (0.5, 0.5), ("b", 1): (0.5, 0.5)}
     rows = [
         {"table": table, "query": query, "how": how, "k": k, "ce_ncg": value + (k == 10) / 10}
@@ -124,8 +126,8 @@ def test_means_and_changes_of_a_study_by_hand() -> None:
     assert other["ce_ncg, change"] == "+10.00 (5.00)"  # of +10 and +30 in one table: 20 (10), and 0 (0) in the other
 
 
-def test_the_study_of_probabilities_finds_the_map_behind_relevance() -> None:
-    """Documents are relevant with the probability of a known map, in two tables of three; in the third none is."""
+def test_probability_study_recovers_the_map_behind_relevance() -> None:
+    """In two of three tables, documents are relevant with the probability of a known map; in the third none is."""
     random, rows = np.random.default_rng(0), list[dict[str, Any]]()
     for table, query, part in product(("one", "two", "none"), range(40), ("ranking", "set")):
         relevance = random.uniform(0.01, 0.99, 30)
@@ -143,14 +145,14 @@ def test_the_study_of_probabilities_finds_the_map_behind_relevance() -> None:
     assert worst["left out"] == none["left out"]
 
 
-def test_bins_of_equal_mass_by_hand() -> None:
+def test_calibration_error_uses_bins_of_equal_mass() -> None:
     said, happened = np.repeat([0.2, 0.6], 10), np.array([1.0] * 2 + [0.0] * 8 + [1.0] * 10)
     assert probability.calibration_error(np.repeat([0.2, 0.6], 5), happened[::2]) == pytest.approx(0.36)
     assert probability.calibration_error(said, np.roll(happened, 10)) == pytest.approx(0.68)
 
 
-def test_passages_are_joined_by_topic_or_at_random() -> None:
-    """Scores that are the grades are perfect once every passage is scored, but not where documents are cut."""
+def test_passage_study_joins_passages_by_topic_or_at_random() -> None:
+    """If scores equal grades, scoring every passage is perfect, but cutting documents is not."""
     question = synthetic(queries=1, n=110).question(0)
     pool, near = question.pool, list[float]()
     for join in (passages.at_random, passages.by_topic):
@@ -168,7 +170,7 @@ def test_passages_are_joined_by_topic_or_at_random() -> None:
         assert np.mean(found[how, "cut at the first passage"]) < 0.95
 
 
-def test_boosts_in_the_value_of_the_set_find_more_of_it() -> None:
+def test_boosts_within_selection_find_more_value_than_after() -> None:
     rows = [row for question in synthetic(queries=3, n=120).questions() for row in boosts.boosts(question, 0)]
     within, after = (
         np.mean([row["found"] for row in rows if row["method"] == method]) for method in ("boosted", boosts.AFTER)
@@ -176,8 +178,8 @@ def test_boosts_in_the_value_of_the_set_find_more_of_it() -> None:
     assert len(rows) == 18 and 1.0 >= within > after
 
 
-def test_lists_are_ranked_as_by_a_rerank_route() -> None:
-    """Without texts there is nothing to send. Words find what stands behind the first 25."""
+def test_list_study_ranks_like_a_rerank_route() -> None:
+    """Lists without texts are skipped. Words find documents beyond the first 25."""
     question, relevant = synthetic(queries=1, n=110).question(0), np.arange(110) // 20 == 2
     texts = QuestionTexts("sea", [f"{'sea' if of_it else 'hill'} {place}" for place, of_it in enumerate(relevant)])
     made = replace(question, grades=relevant.astype(np.float64), scores=np.where(relevant, 0.9, 0.1))

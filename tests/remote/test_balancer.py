@@ -49,7 +49,7 @@ class Bench:
         return await self.balancer.call(lambda peer: self.ask(peer, outcomes), deadline=deadline)
 
     async def begin(self, texts: int = 1) -> int:
-        """Send a request that stays under way; return where it is."""
+        """Send a request that stays in flight, and return the place of its server."""
 
         async def ask(peer: Peer) -> None:
             outcome = asyncio.get_running_loop().create_future()
@@ -66,7 +66,7 @@ class Bench:
         return self.open[-1][0] if len(self.open) > before else NOWHERE
 
     async def end(self, place: int, failure: BaseException | None = None) -> None:
-        """End the request that began as so many-th."""
+        """End a request by its number in the order of their starts."""
         outcome = self.open[place][1]
         outcome.set_result(None) if failure is None else outcome.set_exception(failure)
         for _ in range(4):
@@ -77,7 +77,7 @@ class Bench:
             await self.call({index: Unavailable("gone")})
 
 
-async def test_a_server_with_another_model_than_the_one_in_use_is_refused() -> None:
+async def test_balancer_refuses_a_server_with_another_model() -> None:
     bench = Bench(3)
     models = ["a", "a", "b"]
 
@@ -103,7 +103,7 @@ async def test_a_server_with_another_model_than_the_one_in_use_is_refused() -> N
     assert bench.works == [True, True, True]
 
 
-async def test_the_model_in_use_changes_once_no_working_server_has_it() -> None:
+async def test_balancer_changes_models_when_no_working_server_has_the_old() -> None:
     bench = Bench(3)
     models = ["a", "a", "a"]
 
@@ -125,7 +125,7 @@ async def test_the_model_in_use_changes_once_no_working_server_has_it() -> None:
     assert bench.works == [True, True, True], "the refused ones are called again at once"
 
 
-async def test_if_those_with_the_model_in_use_fail_another_model_takes_over() -> None:
+async def test_balancer_uses_another_model_when_servers_of_the_first_fail() -> None:
     bench, gone = Bench(2), False
 
     async def ask(peer: Peer) -> str:
@@ -143,7 +143,7 @@ async def test_if_those_with_the_model_in_use_fail_another_model_takes_over() ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_server_with_the_fewest_requests_is_next_and_equals_are_drawn(seed: int) -> None:
+async def test_balancer_picks_the_least_busy_server_and_breaks_ties_randomly(seed: int) -> None:
     bench, same = Bench(3, seed=seed), Bench(3, seed=seed)
     first = [await bench.begin(texts) for texts in (5, 3, 4)]
     assert sorted(first) == [0, 1, 2] and first == [await same.begin(texts) for texts in (5, 3, 4)]
@@ -154,7 +154,7 @@ async def test_the_server_with_the_fewest_requests_is_next_and_equals_are_drawn(
     assert min(drawn.values()) > 10
 
 
-async def test_a_failed_server_is_called_again_after_ever_longer_times(caplog: pytest.LogCaptureFixture) -> None:
+async def test_balancer_retries_a_failed_server_with_growing_backoff(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="boundarymorph")
     bench = Bench(2)
     gone = {0: Unavailable("still gone", carried_out=False)}
@@ -181,7 +181,7 @@ async def test_a_failed_server_is_called_again_after_ever_longer_times(caplog: p
     assert await bench.call({}) == bench.peers[0].base, "the times begin anew"
 
 
-async def test_a_retry_goes_to_a_server_that_works() -> None:
+async def test_balancer_sends_a_retry_to_a_working_server() -> None:
     bench = Bench(3)
     await bench.eject(0)
     await bench.eject(1)
@@ -189,7 +189,7 @@ async def test_a_retry_goes_to_a_server_that_works() -> None:
     assert await bench.call(dict.fromkeys(range(2), Unavailable("gone"))) == bench.peers[2].base
 
 
-async def test_a_server_that_does_not_answer_the_call_that_tries_it_is_left_alone_again() -> None:
+async def test_balancer_ejects_a_server_again_if_its_trial_times_out() -> None:
     bench = Bench(2)
     await bench.eject(0)
     bench.clock.now += BACKOFF
@@ -201,7 +201,7 @@ async def test_a_server_that_does_not_answer_the_call_that_tries_it_is_left_alon
     assert await bench.call({}) == bench.peers[0].base
 
 
-async def test_one_call_at_a_time_tries_a_server_that_returns() -> None:
+async def test_balancer_tries_a_returning_server_with_one_call() -> None:
     bench = Bench(2)
     await bench.eject(0)
     bench.clock.now += BACKOFF
@@ -211,7 +211,7 @@ async def test_one_call_at_a_time_tries_a_server_that_returns() -> None:
     assert await bench.begin() == 0
 
 
-async def test_where_none_works_one_request_at_a_time_tries_each_soon() -> None:
+async def test_balancer_without_working_servers_tries_each_with_one_call() -> None:
     bench = Bench(2)
     for _ in range(4):
         with pytest.raises(ScorerUnavailable, match="gone; gone"):
@@ -228,7 +228,7 @@ async def test_where_none_works_one_request_at_a_time_tries_each_soon() -> None:
     assert bench.works.count(True) == 1
 
 
-async def test_an_answer_to_what_began_before_a_fault_says_nothing() -> None:
+async def test_answer_to_a_request_from_before_a_fault_is_ignored() -> None:
     bench = Bench(2)
     early = [await bench.begin(), await bench.begin()]
     bench.clock.now += 1
@@ -244,7 +244,7 @@ async def test_an_answer_to_what_began_before_a_fault_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(("asked", "kept"), [((None,), PAUSE), ((5.0, 1.0), 5.0), ((1e9,), LONGEST_PAUSE)])
-async def test_a_pause_is_not_shortened_and_has_an_end(asked: Sequence[float | None], kept: float) -> None:
+async def test_pause_of_a_busy_server_is_kept_up_to_a_bound(asked: Sequence[float | None], kept: float) -> None:
     bench = Bench(1)
     for pause in asked:
         with pytest.raises(Overloaded):
@@ -259,7 +259,7 @@ async def test_a_pause_is_not_shortened_and_has_an_end(asked: Sequence[float | N
     assert [index for index, _ in bench.open] == [0, 0]
 
 
-async def test_a_failure_ends_a_pause() -> None:
+async def test_failure_of_a_paused_server_ends_its_pause() -> None:
     bench = Bench(1)
     with pytest.raises(Overloaded):
         await bench.call({0: Busy("full", 9.0)})
@@ -270,7 +270,7 @@ async def test_a_failure_ends_a_pause() -> None:
     assert await bench.begin() == 0
 
 
-async def test_one_outage_counts_once() -> None:
+async def test_concurrent_failures_of_a_server_count_once() -> None:
     bench = Bench(2, requests=9)
     early = [await bench.begin() for _ in range(6)]
     for place, index in enumerate(early):
@@ -281,7 +281,7 @@ async def test_one_outage_counts_once() -> None:
     assert bench.works == [True, True]
 
 
-async def test_a_request_that_fails_after_a_newer_one_was_answered_ejects_no_server() -> None:
+async def test_failure_older_than_an_answer_ejects_no_server() -> None:
     bench = Bench(1)
     for _ in range(3):
         await bench.begin()
@@ -294,7 +294,7 @@ async def test_a_request_that_fails_after_a_newer_one_was_answered_ejects_no_ser
     assert bench.works == [False], "this one began later"
 
 
-async def test_a_pause_counts_even_if_a_newer_request_was_answered() -> None:
+async def test_pause_counts_even_if_a_newer_request_was_answered() -> None:
     bench = Bench(1)
     for _ in range(2):
         await bench.begin()
@@ -305,7 +305,7 @@ async def test_a_pause_counts_even_if_a_newer_request_was_answered() -> None:
     bench.running[0].cancel()
 
 
-async def test_no_more_is_under_way_than_a_server_takes() -> None:
+async def test_balancer_bounds_requests_and_texts_per_server() -> None:
     bench = Bench(1, requests=2)
     bench.balancer.serves(bench.peers[0], "m", texts=10)
     assert await bench.begin(6) == 0
@@ -320,14 +320,14 @@ async def test_no_more_is_under_way_than_a_server_takes() -> None:
     assert await alone.begin(11) == 0, "what is too much for any moment is at least tried alone"
 
 
-async def test_nothing_is_called_after_the_end() -> None:
+async def test_closed_balancer_refuses_calls() -> None:
     bench = Bench(2)
     await bench.balancer.close()
     with pytest.raises(RuntimeError, match="the scorer is closed"):
         await bench.call({})
 
 
-async def test_one_overloaded_server_is_quoted_and_several_give_the_shortest_pause() -> None:
+async def test_overload_error_quotes_one_server_or_gives_the_shortest_pause() -> None:
     busy = {0: Busy("full", 5.0, public="nights are quieter"), 1: Busy("full", 3.0, public="so are mornings")}
     for count, public, pause in ((1, "nights are quieter", 5.0), (2, "the scorer is overloaded; try again later", 3.0)):
         bench = Bench(count)
@@ -336,7 +336,7 @@ async def test_one_overloaded_server_is_quoted_and_several_give_the_shortest_pau
         assert (raised.value.public, raised.value.retry_after, bench.asked) == (public, pause, count)
 
 
-async def test_what_all_say_of_a_call_is_not_held_against_them() -> None:
+async def test_error_that_every_server_gives_ejects_none() -> None:
     bench = Bench(2)
     with pytest.raises(TextTooLong, match="odd"):
         await bench.call(dict.fromkeys(range(2), Flawed("odd", kind=TextTooLong)))
@@ -347,9 +347,7 @@ async def test_what_all_say_of_a_call_is_not_held_against_them() -> None:
     ("failure", "asked"),
     [(Unavailable("gone"), 2), (Flawed("odd"), 2), (Unavailable("gone", carried_out=False), 2), (Busy("full", 1.0), 4)],
 )
-async def test_a_call_that_fails_is_repeated_once_and_what_is_busy_is_passed_over(
-    failure: Exception, asked: int
-) -> None:
+async def test_failed_call_is_repeated_once_and_busy_servers_are_skipped(failure: Exception, asked: int) -> None:
     bench = Bench(4)
     with pytest.raises((ScorerUnavailable, ScorerFailed, Overloaded)):
         await bench.call(dict.fromkeys(range(4), failure))
@@ -357,7 +355,7 @@ async def test_a_call_that_fails_is_repeated_once_and_what_is_busy_is_passed_ove
 
 
 @pytest.mark.parametrize(("carried_out", "asked"), [(True, 1), (False, 2)])
-async def test_what_must_not_be_done_twice_is_repeated_only_if_it_was_not_done(carried_out: bool, asked: int) -> None:
+async def test_unrepeatable_call_is_retried_only_if_not_carried_out(carried_out: bool, asked: int) -> None:
     bench = Bench(2)
     outcomes = dict.fromkeys(range(2), Unavailable("gone", carried_out=carried_out))
     with pytest.raises(ScorerUnavailable, match="gone"):
@@ -365,7 +363,7 @@ async def test_what_must_not_be_done_twice_is_repeated_only_if_it_was_not_done(c
     assert (bench.asked, bench.works.count(False)) == (asked, asked)
 
 
-async def test_a_call_that_may_take_long_is_no_trial() -> None:
+async def test_unrepeatable_call_is_no_trial_of_a_returning_server() -> None:
     bench = Bench(2)
     with suppress(ScorerUnavailable):
         await bench.call(dict.fromkeys(range(2), Unavailable("gone")))

@@ -10,7 +10,7 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 
 
 @given(texts=TEXTS, most=st.integers(1, 60), most_bytes=st.one_of(st.none(), st.integers(1, 300)))
-def test_are_whole_in_order_and_within_the_limits(texts: list[str], most: int, most_bytes: int | None) -> None:
+def test_chunks_keep_all_texts_in_order_within_the_limits(texts: list[str], most: int, most_bytes: int | None) -> None:
     parts = chunks(Context("query"), texts, most, most_bytes)
     assert [text for part in parts for text in part] == texts
     assert all(1 <= len(part) <= most for part in parts)

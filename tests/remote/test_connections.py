@@ -13,7 +13,7 @@ from tests.patience import PATIENCE
 
 @asynccontextmanager
 async def pool_to(answer: Callable[..., Coroutine[Any, Any, None]]) -> AsyncIterator[ConnectionPool]:
-    """A pool of one connection to a server of raw bytes."""
+    """Yield a pool of one connection to a server that writes raw bytes."""
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(PATIENCE):
         pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 1)
         yield pool
@@ -21,7 +21,7 @@ async def pool_to(answer: Callable[..., Coroutine[Any, Any, None]]) -> AsyncIter
 
 
 @pytest.mark.strangers
-async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
+async def test_unsolicited_answer_is_not_taken_for_the_next_answer() -> None:
     got, sent, asked = asyncio.Event(), asyncio.Event(), 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -18,7 +18,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def name(endpoint: Endpoint, answer: Any = None, address: str | None = None) -> str:
-    """Under which results are kept of a server that describes itself so."""
+    """Return the name under which results of a server with this description are cached."""
     description = endpoint.dialect.describe(orjson.dumps(answer), endpoint.model)
     return identified(description, endpoint, address or endpoint.base).name
 
@@ -57,18 +57,18 @@ DIFFERENT: Sequence[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("scheme", "one", "two"), SAME)
-def test_what_tells_enough_is_the_same_model_wherever_it_is(scheme: str, one: Any, two: Any) -> None:
+def test_identity_of_a_well_described_model_ignores_its_address(scheme: str, one: Any, two: Any) -> None:
     assert name(parse_scorer(f"{scheme}://a:80"), one) == name(parse_scorer(f"{scheme}://b:80"), two)
 
 
 @pytest.mark.parametrize(("scheme", "one", "two"), DIFFERENT)
-def test_what_tells_too_little_or_differs_is_another_model(scheme: str, one: Any, two: Any) -> None:
+def test_identity_differs_for_vague_or_different_descriptions(scheme: str, one: Any, two: Any) -> None:
     assert name(parse_scorer(f"{scheme}://a:80"), one) != name(parse_scorer(f"{scheme}://b:80"), two)
 
 
 @pytest.mark.parametrize(("scheme", "one", "two"), DIFFERENT)
-def test_all_servers_of_a_scorer_may_be_one_model(scheme: str, one: Any, two: Any) -> None:
-    """The address that stands in is that of the first of them."""
+def test_identity_of_servers_of_one_scorer_uses_the_first_address(scheme: str, one: Any, two: Any) -> None:
+    """All servers of a scorer use the address of the first one."""
     first, second = (parse_scorer(f"{scheme}://{host}:80") for host in "ab")
     assert (name(first, one, first.base) == name(second, two, first.base)) == (one == two)
 
@@ -86,13 +86,13 @@ def test_all_servers_of_a_scorer_may_be_one_model(scheme: str, one: Any, two: An
         ("jina+http://a?model=m", "jina+http://b?model=m", False),
     ],
 )
-def test_hosted_services_and_what_is_compatible_with_them(one: str, two: str, same: bool) -> None:
+def test_identity_of_hosted_services_depends_on_model_and_address(one: str, two: str, same: bool) -> None:
     names = [RemoteScorer([parse_scorer(url)]).identity for url in (one, two)]
     assert None not in names
     assert (names[0] == names[1]) == same
 
 
-def test_the_operators_revision_stands_in_for_the_address() -> None:
+def test_identity_uses_the_configured_revision_instead_of_the_address() -> None:
     def of(url: str, revision: str | None) -> str:
         return RemoteScorer([replace(parse_scorer(url), revision=revision)]).name
 
@@ -102,7 +102,7 @@ def test_the_operators_revision_stands_in_for_the_address() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "fits"), [(SHA, True), (SHA[:12], True), (SHA[::-1], False), ("main", False)])
-def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool) -> None:
+def test_identity_refuses_a_revision_other_than_the_wanted_one(wanted: str, fits: bool) -> None:
     endpoint = replace(parse_scorer("tei://a:80"), revision=wanted)
     if fits:
         assert name(endpoint, tei()) == f"{HUB}@{SHA[:12]}/float16/512"
@@ -114,6 +114,6 @@ def test_a_revision_that_is_told_must_be_the_wanted_one(wanted: str, fits: bool)
 @pytest.mark.parametrize(
     "other", [tei(model_sha=SHA[::-1]), tei(model_type={"embedding": {"pooling": "mean"}}), tei(model_dtype="float32")]
 )
-def test_encoders_that_differ_have_different_names(other: Any) -> None:
+def test_identity_of_encoders_depends_on_revision_pooling_and_dtype(other: Any) -> None:
     endpoint = parse_encoder("tei://a:80")
     assert name(endpoint, tei(model_type={"embedding": {"pooling": "cls"}})) != name(endpoint, other)

@@ -31,7 +31,7 @@ MISSING = {"type": "missing", "loc": ["body", "texts", 0], "msg": "Field require
         ("Wed, 21 Oct 2015 12:00:30 +99999999999999", None),
     ],
 )
-def test_retry_after(header: str | None, seconds: float | None) -> None:
+def test_retry_after_reads_seconds_and_dates(header: str | None, seconds: float | None) -> None:
     assert retry_after(header, NOON) == seconds
 
 
@@ -48,7 +48,7 @@ async def peer(server: Upstream) -> AsyncIterator[Peer]:
     await peer.close()
 
 
-async def test_fetch_sends_the_key_and_the_id_of_the_request_being_answered(server: Upstream, peer: Peer) -> None:
+async def test_fetch_sends_the_key_and_the_request_id(server: Upstream, peer: Peer) -> None:
     token = tracing.request_id.set("named")
     await peer.fetch("/score", b"{}", Budget(10, last=False))
     tracing.request_id.reset(token)
@@ -79,7 +79,7 @@ async def test_fetch_sends_the_key_and_the_id_of_the_request_being_answered(serv
         (422, None, ""),
     ],
 )
-async def test_fetch_quotes_a_refusal_without_the_texts_in_it(
+async def test_fetch_quotes_a_refusal_without_its_texts(
     server: Upstream, peer: Peer, status: int, body: Any, told: str
 ) -> None:
     server.behaviour = answer(body, status)
@@ -103,7 +103,7 @@ async def test_fetch_quotes_a_refusal_without_the_texts_in_it(
         (504, None, Unavailable),
     ],
 )
-async def test_fetch_tells_a_busy_server_from_a_broken_one(
+async def test_fetch_distinguishes_busy_from_broken_servers(
     server: Upstream, peer: Peer, status: int, pause: str | None, error: type[Exception]
 ) -> None:
     server.behaviour = answer("why, sk-1?", status, **({"retry_after": pause} if pause else {}))
@@ -114,7 +114,7 @@ async def test_fetch_tells_a_busy_server_from_a_broken_one(
 
 
 @pytest.mark.parametrize(("last", "error"), [(True, DeadlineExceeded), (False, Busy)])
-async def test_fetch_takes_a_504_of_our_own_scorer_for_the_deadline(
+async def test_fetch_reads_a_504_of_our_scorer_as_the_deadline(
     server: Upstream, peer: Peer, last: bool, error: type[Exception]
 ) -> None:
     server.behaviour = answer({"title": "deadline exceeded"}, 504)

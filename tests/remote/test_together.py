@@ -11,7 +11,7 @@ TURNS = 5  # of the event loop that a connection takes to close
 
 
 class Connection:
-    """What is open until its closing, which takes a few turns, was not interrupted."""
+    """A connection that stays open if its closing, which takes a few turns, is interrupted."""
 
     def __init__(self) -> None:
         self.open = True
@@ -30,7 +30,7 @@ class Connection:
             self.open = False
 
 
-async def test_a_scope_that_cancels_at_every_turn() -> None:
+async def test_together_closes_its_tasks_under_repeated_cancellation() -> None:
     connections = [Connection() for _ in range(3)]
     async with anyio.create_task_group() as group:
         group.start_soon(lambda: gather([connection.use() for connection in connections]))
@@ -39,7 +39,7 @@ async def test_a_scope_that_cancels_at_every_turn() -> None:
     assert not any(connection.open for connection in connections)
 
 
-async def test_an_error_ends_the_others() -> None:
+async def test_together_ends_the_other_tasks_after_an_error() -> None:
     connection = Connection()
 
     async def fail() -> None:
@@ -51,7 +51,7 @@ async def test_an_error_ends_the_others() -> None:
     assert not connection.open
 
 
-async def test_the_end_is_awaited_and_the_cancellation_kept() -> None:
+async def test_end_awaits_its_tasks_although_it_is_cancelled() -> None:
     connection = Connection()
     task = asyncio.create_task(connection.use())
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from boundarymorph.retrieval.local.catalog import LocalCatalog
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Iterator[LocalCatalog]:
-    """Of no index yet, in the folder `indexes`."""
+    """Yield an empty catalog in the folder `indexes`."""
     catalog = LocalCatalog(tmp_path / "indexes")
     yield catalog
     catalog.close()

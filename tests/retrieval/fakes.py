@@ -25,7 +25,7 @@ def vector_of(text: str, dimension: int = 32) -> NDArray[np.float32]:
 
 
 def nearest(index: Index, query: ArrayLike, depth: int) -> Pool:
-    """The documents of an index that are nearest to a vector."""
+    """Return the documents of an index that are nearest to a vector."""
     return index.retrieve(Search("", depth, query)).pool
 
 
@@ -45,7 +45,7 @@ async def ingest(
 
 
 class Words:
-    """What searches see of the words of a store, through an index over it."""
+    """The words of a store, as searches see them through an index."""
 
     def __init__(self, store: DocumentStore, policy: TrainingPolicy | None = None) -> None:
         self.index = LocalIndex("words", store.path, policy=policy)

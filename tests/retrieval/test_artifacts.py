@@ -17,7 +17,7 @@ def held(folder: Path, index: str = "photos") -> ArtifactFile:
     return ArtifactFile(folder, index)
 
 
-def test_each_is_changed_by_itself(tmp_path: Path) -> None:
+def test_artifact_file_changes_one_artifact_at_a_time(tmp_path: Path) -> None:
     assert held(tmp_path).read() == Artifacts() and not list(tmp_path.iterdir())
     for name, value in ALL.items():
         held(tmp_path).change(**{name: value})
@@ -27,7 +27,7 @@ def test_each_is_changed_by_itself(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+def test_artifact_file_keeps_concurrent_changes(tmp_path: Path) -> None:
     for _ in range(20):
         with ThreadPoolExecutor(3) as threads:
             done = [threads.submit(held(tmp_path).change, **{name: value}) for name, value in ALL.items()]
@@ -43,7 +43,7 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
      b'{"description": null, "distinct": null, "calibration": {"version": 2}}',
      b'{"description": null, "distinct": null, "calibration": null, "more": 1}'],
 )  # fmt: skip
-def test_a_damaged_file_is_named_and_left_as_it_is(
+def test_damaged_artifact_file_is_named_and_left_unchanged(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_bytes(content)
@@ -58,7 +58,7 @@ def test_a_damaged_file_is_named_and_left_as_it_is(
     assert (tmp_path / FILE).read_bytes() == content and len(list(tmp_path.iterdir())) == 1
 
 
-def test_artifacts_of_an_index_that_is_gone(tmp_path: Path) -> None:
+def test_artifact_change_for_a_deleted_index_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownIndex, match="'photos'"):
         held(tmp_path / "gone").change(description="Photos.")
     assert not list(tmp_path.iterdir())

@@ -81,8 +81,8 @@ def test_restored_index_equals_the_original(
         index.back_up(copy)
 
 
-def test_copies_made_during_writes_are_whole(catalog: LocalCatalog, tmp_path: Path) -> None:
-    """Each holds all that was acknowledged before, and batches whole."""
+def test_snapshots_made_during_writes_are_consistent(catalog: LocalCatalog, tmp_path: Path) -> None:
+    """Each contains everything acknowledged before, and only whole batches."""
     index = catalog.create("a", encoder=None, dimension=32)
     written, done = [0], threading.Event()
 
@@ -106,7 +106,7 @@ def test_copies_made_during_writes_are_whole(catalog: LocalCatalog, tmp_path: Pa
         writing.result()
 
 
-def test_any_damage_is_named(catalog: LocalCatalog, copy: Path) -> None:
+def test_restore_names_any_damaged_file(catalog: LocalCatalog, copy: Path) -> None:
     files = sorted(path for path in copy.rglob("*") if path.is_file())
     assert len(files) == 2
     for path in files:
@@ -122,7 +122,7 @@ def test_any_damage_is_named(catalog: LocalCatalog, copy: Path) -> None:
     catalog.restore("b", copy)
 
 
-def test_restore_refuses_what_is_no_snapshot(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_restore_refuses_a_folder_without_a_snapshot(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     assert index.compact()
     (manifest,) = index.path.parent.glob("*.block/*/manifest.json")  # of a trained structure
     for source in (tmp_path / "nowhere", index.path.parent, index.path, manifest.parent):
@@ -130,7 +130,7 @@ def test_restore_refuses_what_is_no_snapshot(catalog: LocalCatalog, index: Local
 
 
 def sealed(copy: Path) -> None:
-    """Write a manifest with right checksums, as whoever means harm would."""
+    """Write a manifest with correct checksums, as an attacker would."""
     (copy / "manifest.json").unlink()
     seal(copy, {"format": BACKUP_FORMAT, "name": "a"})
 
@@ -144,7 +144,7 @@ def signed(copy: Path, **facts: Any) -> None:
 
 
 def refused(catalog: LocalCatalog, copy: Path, said: str) -> None:
-    """Nothing of it is there afterwards."""
+    """Check that restoring fails with this message and leaves nothing behind."""
     with pytest.raises((CorruptIndex, InvalidInput), match=said) as caught:
         catalog.restore("b", copy)
     assert ".creating" not in str(caught.value), "the message names the snapshot"
@@ -170,7 +170,7 @@ TRIGGER = "create trigger evil after insert on documents begin delete from docum
     ],
 )
 def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, statement: str, said: str) -> None:
-    """It would be run with the statements of every later upload or search."""
+    """Its statements would run with every later upload or search."""
     with closing(sqlite3.connect(copy / "index.sqlite3")) as database:
         database.executescript(statement)
     sealed(copy)
@@ -180,7 +180,7 @@ def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, state
 @pytest.mark.strangers
 @pytest.mark.parametrize("name", ["index.sqlite3", "manifest.json", FILE])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_restore_reads_only_files_of_its_own(
+def test_restore_refuses_links_and_pipes(
     catalog: LocalCatalog, index: LocalIndex, tmp_path: Path, name: str, kind: str
 ) -> None:
     """A link may lead to any file of the machine, and a pipe never ends."""
@@ -193,7 +193,7 @@ def test_restore_reads_only_files_of_its_own(
 
 
 @pytest.mark.strangers
-def test_artifacts_come_with_their_index(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
+def test_snapshot_contains_the_artifacts_of_its_index(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
     catalog.artifacts("a").change(description="Photos.", distinct="n")
     index.back_up(tmp_path / "copy")
     catalog.restore("b", tmp_path / "copy")
@@ -225,7 +225,7 @@ def test_restore_refuses_another_manifest(catalog: LocalCatalog, copy: Path, fac
     refused(catalog, copy, said)
 
 
-def test_restore_under_a_name_that_is_taken(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
+def test_restore_refuses_a_taken_name_and_keeps_its_index(catalog: LocalCatalog, index: LocalIndex, copy: Path) -> None:
     put(index, range(1), version=1)
     with pytest.raises(IndexConflict, match="'a'"):
         catalog.restore("a", copy)
@@ -237,7 +237,9 @@ def test_restore_under_a_name_that_is_taken(catalog: LocalCatalog, index: LocalI
     assert contents(index)["0"].text == "version 1 of 0"
 
 
-def test_restore_replaces_another_index(catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path) -> None:
+def test_restore_replaces_an_index_on_request(
+    catalog: LocalCatalog, index: LocalIndex, copy: Path, tmp_path: Path
+) -> None:
     other = LocalCatalog(tmp_path / "indexes")
     theirs = other.get("a")
     put(theirs, range(1), version=1)
@@ -264,7 +266,7 @@ def test_interrupted_replacement_is_undone(catalog: LocalCatalog, index: LocalIn
 
 @pytest.mark.slow
 def test_replacement_survives_a_kill_at_any_moment(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
-    """The index is the old one or the new one, whole, wherever the process was killed."""
+    """The index is wholly the old one or the new one, wherever the process was killed."""
     index.back_up(tmp_path / "0")
     put(index, range(COUNT), version=1)
     index.back_up(tmp_path / "1")

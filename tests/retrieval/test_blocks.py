@@ -43,7 +43,7 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def open_index(path: Path) -> Iterator[Open]:
-    """Another process's view of the index, as far as files tell. plain: it uses no block."""
+    """Return a function that opens the index as another process would; `plain` uses no block."""
     opened = []
 
     def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: Any) -> LocalIndex:
@@ -64,18 +64,18 @@ def put(index: LocalIndex, ids: list[str], seed: int = 0) -> NDArray[np.float32]
 
 
 def make(index: LocalIndex) -> bool:
-    """Make the block, which an index of kind flat gets only if it is large."""
+    """Make the block, which a flat index has only if it is large."""
     index.refresh()
     return index._trainer.train(after=index.last_sequence() - 1)
 
 
 def rows(index: LocalIndex) -> int:
-    """How many rows the block has that this process searches; 0 while there is none."""
+    """Return the number of rows in the block that this process searches, or 0 without a block."""
     return index.refresh().view().base
 
 
 def assert_same(first: LocalIndex, second: LocalIndex) -> None:
-    """In all that an approximate search is to find: everything, and exact vectors and scores of what is nearest."""
+    """Compare all documents, and the exact vectors and scores of the nearest ones."""
     for query in unit(5, DIMENSION, seed=99):
         for depth in (1, 10_000):
             one, other = nearest(first, query, depth), nearest(second, query, depth)
@@ -93,7 +93,7 @@ def file_of(path: Path, name: str = "vectors.faiss") -> Path:
     return file
 
 
-def test_start_reads_the_block_and_then_what_followed(open_index: Open, path: Path) -> None:
+def test_index_start_reads_the_block_and_later_changes(open_index: Open, path: Path) -> None:
     index, plain = open_index(), open_index(plain=True)
     put(index, names(1000))
     assert index.structure() is None
@@ -122,7 +122,7 @@ def test_start_reads_the_block_and_then_what_followed(open_index: Open, path: Pa
 
 
 @pytest.mark.parametrize("count", [99, 100])
-def test_block_is_made_once_it_is_worth_it(open_index: Open, count: int) -> None:
+def test_block_is_made_from_the_least_number_of_documents(open_index: Open, count: int) -> None:
     index = open_index(EAGER)
     put(index, names(count))
     index.await_training()
@@ -132,8 +132,8 @@ def test_block_is_made_once_it_is_worth_it(open_index: Open, count: int) -> None
     assert index._trainer.files._names() == written
 
 
-def test_block_is_made_while_it_is_searched_and_written(open_index: Open) -> None:
-    """Each search sees what was acknowledged before it, in each of the states between two blocks."""
+def test_block_is_made_during_searches_and_writes(open_index: Open) -> None:
+    """Each search sees every acknowledged document, in each state between two blocks."""
     index, other, plain = open_index(EAGER), open_index(EAGER), open_index(plain=True)
     acknowledged, done = [0], threading.Event()
 
@@ -162,7 +162,7 @@ def test_block_is_made_while_it_is_searched_and_written(open_index: Open) -> Non
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "a later format", "a missing file"])
-def test_damaged_block_is_named_and_made_again(
+def test_damaged_block_is_reported_and_rebuilt(
     open_index: Open, path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = open_index()
@@ -191,7 +191,7 @@ def test_damaged_block_is_named_and_made_again(
     other.close()
 
 
-def test_training_is_tried_again_after_ever_longer_pauses(
+def test_failed_training_is_retried_after_growing_pauses(
     open_index: Open, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [100.0]
@@ -224,7 +224,7 @@ def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, cap
 
 
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:
-    """The rows are read a page at a time, between which others write."""
+    """The rows are read in pages, between which others write."""
     index, plain = open_index(), open_index(plain=True)
     index.page_rows = 50
     put(index, names(300))
@@ -244,7 +244,7 @@ def test_documents_replaced_during_a_training_are_found(open_index: Open, path: 
     assert_same(open_index(), plain)
 
 
-def test_kind_is_chosen_at_creation(catalog: LocalCatalog) -> None:
+def test_index_kind_is_chosen_at_creation(catalog: LocalCatalog) -> None:
     index = catalog.create("a", encoder=None, dimension=DIMENSION, kind="ivf")
     put(index, names(400))
     assert catalog.describe("a").structure is None
@@ -282,8 +282,8 @@ def test_training_survives_a_kill_at_any_moment(path: Path, open_index: Open) ->
     assert not list(path.with_suffix(".block").glob(".writing-*"))
 
 
-def test_first_reading_goes_on_if_nobody_waits_for_it(open_index: Open) -> None:
-    """Else an index that takes longer to read than anybody waits would never be read."""
+def test_first_reading_of_an_index_continues_when_abandoned(open_index: Open) -> None:
+    """Otherwise an index that takes longer to read than any deadline would never be read."""
     index = open_index()
     put(index, names(40))
     with awaited_context() as context:

@@ -29,8 +29,8 @@ def factor(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", ["gauss", "exp", "linear"])
 @pytest.mark.parametrize("side", [-1, 1])
-def test_a_decay_is_as_its_documentation_says(shape: str, side: int) -> None:
-    """1 at the origin and within the offset, and `decay` at `scale` beyond it; Elasticsearch's formulas in between."""
+def test_decay_boost_follows_the_elasticsearch_formulas(shape: str, side: int) -> None:
+    """The boost is 1 within the offset from the origin, and `decay` at `scale` beyond it."""
     rule = decay(shape, offset=2, decay=0.3)
     assert [boost_of({"x": 10 + side * far}, rule) for far in (0, 1, 2)] == [1.0, 1.0, 1.0]
     assert boost_of({"x": 10 + side * 6}, rule) == pytest.approx(0.3)
@@ -59,19 +59,19 @@ def test_a_decay_is_as_its_documentation_says(shape: str, side: int) -> None:
         (None, 1.0),
     ],
 )
-def test_dates_and_seconds_are_compared_with_now(value: Any, expected: float) -> None:
+def test_decay_compares_dates_and_seconds_with_now(value: Any, expected: float) -> None:
     rule = {"exp": {"field": "x", "origin": "now", "scale": "30d"}}
     assert boost_of({"x": value}, rule) == pytest.approx(expected)
 
 
-def test_a_decay_may_be_shaped_as_in_elasticsearch() -> None:
+def test_decay_accepts_the_elasticsearch_form() -> None:
     ours = decay("gauss", offset=2, decay=0.3)["gauss"]
     theirs = {ours["field"]: {name: value for name, value in ours.items() if name != "field"}}
     assert boost_of({"x": 15}, {"gauss": theirs}) == boost_of({"x": 15}, {"gauss": ours}) < 1.0
 
 
 @pytest.mark.parametrize(("unit", "seconds"), [("d", DAY), ("h", 3_600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001)])
-def test_durations_have_units(unit: str, seconds: float) -> None:
+def test_decay_durations_have_units(unit: str, seconds: float) -> None:
     origin = "2026-01-31"
     start = seconds_of(origin)
     assert start is not None
@@ -94,7 +94,7 @@ def test_durations_have_units(unit: str, seconds: float) -> None:
         ("reciprocal", 0.125),
     ],
 )
-def test_a_number_counts_by_its_modifier(modifier: str, expected: float) -> None:
+def test_field_value_factor_applies_its_modifier(modifier: str, expected: float) -> None:
     assert boost_of({"x": 4}, factor(factor=2, modifier=modifier)) == pytest.approx(expected)
 
 
@@ -121,17 +121,19 @@ def test_a_number_counts_by_its_modifier(modifier: str, expected: float) -> None
         ({"x": 0}, {"filter": {"x": 1}, **factor()}, 1.0),
     ],
 )
-def test_every_document_has_a_boost(metadata: dict[str, Any], rule: dict[str, Any], expected: float) -> None:
+def test_boost_is_defined_for_missing_and_odd_values(
+    metadata: dict[str, Any], rule: dict[str, Any], expected: float
+) -> None:
     assert boost_of(metadata, rule) == pytest.approx(expected)
 
 
-def test_rules_and_weights_are_multiplied_and_held() -> None:
+def test_boost_multiplies_rules_and_weight_within_bounds() -> None:
     assert boost_of({"x": 2}, {"weight": 3}, factor(), weight=0.5) == 3.0
     assert boost_of({}, {"weight": 1_000}, {"weight": 1_000}, weight=1_000) == MOST
     assert boost_of({}, {"weight": 0.001}, {"weight": 0.001}) == LEAST
 
 
-def test_fields_that_no_document_has_are_named() -> None:
+def test_unread_names_the_fields_that_no_document_has() -> None:
     boosts = Boosts(rules_of([BoostRule.model_validate(rule) for rule in (factor(field="a.b"), decay("exp"))], NOW))
     assert boosts.unread([Document("1", "t", metadata={"x": 1}), Document("2", "t", metadata={"a": {"b": "c"}})]) == [
         "a.b"

@@ -19,7 +19,7 @@ from tests.retrieval.fakes import nearest, vector_of
 
 @pytest.fixture
 def other(catalog: LocalCatalog, tmp_path: Path) -> Iterator[LocalCatalog]:
-    """The same directory, as another process has it open."""
+    """Yield a catalog over the same directory, as another process would open it."""
     other = LocalCatalog(tmp_path / "indexes")
     yield other
     other.close()
@@ -30,7 +30,7 @@ def put(index: LocalIndex, *texts: str) -> None:
     index.upsert(documents, np.array([vector_of(text) for text in texts]))
 
 
-def test_creation_at_the_same_time_makes_one_index(tmp_path: Path) -> None:
+def test_concurrent_creation_makes_one_index(tmp_path: Path) -> None:
     catalogs = [LocalCatalog(tmp_path) for _ in range(8)]
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(lambda catalog: catalog.ensure("a", encoder=None, dimension=4), catalogs))
@@ -45,7 +45,7 @@ def test_creation_at_the_same_time_makes_one_index(tmp_path: Path) -> None:
 def test_index_deleted_while_it_is_opened(
     catalog: LocalCatalog, other: LocalCatalog, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """Its folder is found empty; perhaps there is another one by then."""
+    """Its folder is empty, or a new index has taken its name."""
     put(catalog.create("a", encoder=None, dimension=32), "x")
     listed = Path.iterdir
 
@@ -61,7 +61,7 @@ def test_index_deleted_while_it_is_opened(
         assert other.get("a").count() == 2
 
 
-def test_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog, other: LocalCatalog) -> None:
+def test_index_recreated_by_another_process_serves_no_old_documents(catalog: LocalCatalog, other: LocalCatalog) -> None:
     old = catalog.create("a", encoder=None, dimension=32)
     put(old, "old")
     assert list(nearest(old, vector_of("old"), 1).ids) == ["old"]
@@ -80,7 +80,7 @@ def test_index_made_again_elsewhere_serves_nothing_old(catalog: LocalCatalog, ot
 
 
 @pytest.mark.parametrize("damage", ["garbage", "missing", "unreadable"])
-def test_damaged_index_is_named_and_hides_no_other(
+def test_damaged_index_is_reported_and_hides_no_other(
     catalog: LocalCatalog, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = catalog.create("bad", encoder=None, dimension=4).path
@@ -115,7 +115,7 @@ QUERY = [1.0, 0.0]
 
 @pytest.fixture
 def many(tmp_path: Path) -> Iterator[LocalCatalog]:
-    """Twelve indexes, each with a document of its own name."""
+    """Yield a catalog of twelve indexes, each with one document."""
     catalog = LocalCatalog(tmp_path / "indexes", most_open=MOST_OPEN)
     for name in MANY:
         index = catalog.create(name, encoder=None, dimension=2)
@@ -130,7 +130,7 @@ def get(catalog: LocalCatalog, name: str, caller: str = "a") -> LocalIndex:
 
 
 def files(catalog: LocalCatalog) -> set[str]:
-    """The indexes that this process has files of open."""
+    """Return the indexes whose files this process has open."""
     links = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -138,7 +138,7 @@ def files(catalog: LocalCatalog) -> set[str]:
     return {link.parent.name for link in links if catalog._directory in link.parents}
 
 
-def test_catalog_closes_the_least_recently_used(many: LocalCatalog) -> None:
+def test_catalog_closes_the_least_recently_used_index(many: LocalCatalog) -> None:
     for name in MANY:
         assert list(nearest(get(many, name), QUERY, 1).ids) == [name]
     assert files(many) == set(MANY[-MOST_OPEN:])
@@ -147,14 +147,14 @@ def test_catalog_closes_the_least_recently_used(many: LocalCatalog) -> None:
     assert files(many) == {MANY[0], MANY[-MOST_OPEN], *MANY[2 - MOST_OPEN :]}, "the least recently used went"
 
 
-def test_caller_with_the_most_indexes_makes_room(many: LocalCatalog) -> None:
+def test_catalog_closes_an_index_of_the_caller_with_the_most(many: LocalCatalog) -> None:
     mine = get(many, "i0", "modest")
     for name in MANY[1:]:
         get(many, name, "greedy")
     assert get(many, "i0", "modest") is mine
 
 
-def test_index_in_use_stays_open(many: LocalCatalog) -> None:
+def test_catalog_keeps_an_index_in_use_open(many: LocalCatalog) -> None:
     index = get(many, "i0")
     with index.one_state():
         for name in MANY[1:]:
@@ -174,7 +174,7 @@ def counts(catalog: LocalCatalog) -> dict[str, tuple[int, int]]:
     return {kind: (found.indexes, found.documents) for kind, found in catalog.totals().items()}
 
 
-def test_totals_follow_what_any_process_writes(tmp_path: Path) -> None:
+def test_catalog_totals_follow_writes_of_any_process(tmp_path: Path) -> None:
     chance = random.Random(0)
     writer, other = (LocalCatalog(tmp_path / "indexes", most_open=2) for _ in range(2))
     model: dict[str, tuple[str, set[str]]] = {}

@@ -16,7 +16,7 @@ WORDS = ["river", "bridge", "water", "stone", "tower"]
 
 
 def topical(count: int, seed: int = 0, dimension: int = DIMENSION, topics: int = 20) -> NDArray[np.float32]:
-    """(n, d) unit rows near a few topics, as encoders make them."""
+    """Return (n, d) unit rows near a few topics, as encoders make them."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((topics, dimension))
     rows = centres[rng.integers(topics, size=count)] + 0.3 * rng.standard_normal((count, dimension))
@@ -41,7 +41,7 @@ def found(index: LocalIndex, *, directions: bool = True, hybrid: bool = False, d
 
 
 @pytest.mark.parametrize(("count", "dimension"), [(700, 160), (100, 160), (300, 1_000)])
-def test_directions_span_what_the_singular_vectors_span(count: int, dimension: int) -> None:
+def test_directions_span_the_space_of_the_singular_vectors(count: int, dimension: int) -> None:
     vectors = topical(count, dimension=dimension)
     basis = Directions.of(vectors).basis
     assert basis.shape == (dimension, COUNT)
@@ -52,7 +52,7 @@ def test_directions_span_what_the_singular_vectors_span(count: int, dimension: i
 
 
 @pytest.mark.parametrize("count", [1, 63, 65, 500])
-def test_directions_of_a_row_do_not_depend_on_others(count: int) -> None:
+def test_directions_of_a_row_ignore_other_rows(count: int) -> None:
     vectors = topical(500)
     learned = Directions.of(vectors)
     whole = learned.units(vectors)
@@ -62,7 +62,7 @@ def test_directions_of_a_row_do_not_depend_on_others(count: int) -> None:
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("kind", ["flat", "ivf"])
-def test_directions_change_nothing_but_the_vectors(tmp_path: Path, kind: str, hybrid: bool) -> None:
+def test_directions_change_only_the_vectors_of_a_pool(tmp_path: Path, kind: str, hybrid: bool) -> None:
     index = opened(tmp_path / "index.sqlite3", kind=kind)
     put(index, range(1_500))
     whole, reduced = (found(index, directions=wanted, hybrid=hybrid).pool for wanted in (False, True))
@@ -85,7 +85,7 @@ def test_directions_change_nothing_but_the_vectors(tmp_path: Path, kind: str, hy
         (FEWEST, DIMENSION, False, False),  # how a scorer weighs the dimensions of a query needs all of them
     ],
 )
-def test_directions_need_many_documents_and_dimensions_and_words(
+def test_directions_require_many_documents_dimensions_and_words(
     tmp_path: Path, writes: int, dimension: int, lexical: bool, reduced: bool
 ) -> None:
     index = opened(tmp_path / "index.sqlite3", dimension, lexical=lexical)
@@ -93,7 +93,7 @@ def test_directions_need_many_documents_and_dimensions_and_words(
     assert found(index).pool.embeddings.shape[1] == (COUNT if reduced else dimension)
 
 
-def test_directions_are_learned_again_and_shared_by_processes(tmp_path: Path) -> None:
+def test_directions_are_relearned_and_shared_between_processes(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite3"
     first, second = opened(path), opened(path)
     put(first, range(FEWEST))

@@ -25,7 +25,7 @@ def document_of(number: int, version: int) -> Document:
 
 
 def write() -> None:
-    """In a process that is killed: add or update documents or make indexes, and print what was acknowledged."""
+    """Write documents or create indexes until killed, and print each acknowledgement."""
     directory, what, *arguments = sys.argv[1:]
     first = int(arguments[0]) if arguments else 0
     catalog = LocalCatalog(Path(directory))
@@ -60,7 +60,7 @@ def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[
 
 
 def read_all(directory: Path) -> dict[int, int]:
-    """Versions by document number, after checking that texts, vectors and answers agree."""
+    """Return versions by document number, after checking that texts, vectors and answers agree."""
     catalog = LocalCatalog(directory)
     index = catalog.get("index")
     pool = nearest(index, np.ones(DIMENSION), 1_000_000)
@@ -78,7 +78,7 @@ def read_all(directory: Path) -> dict[int, int]:
 
 
 def words_agree(directory: Path, stored: dict[int, int]) -> None:
-    """That BM25 after a kill is what it is over the documents that are there, however they were written."""
+    """Check that BM25 after a kill equals BM25 over the stored documents."""
     (path,) = (directory / "index").glob("*.sqlite3")
     store, ids = DocumentStore(path), [str(number) for number in stored]
     last = max(stored.values())
@@ -96,7 +96,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     store.close()
 
 
-def test_first_builds(tmp_path: Path) -> None:
+def test_killed_first_build_keeps_acknowledged_documents(tmp_path: Path) -> None:
     rng = random.Random(1)
     for kill in range(times(3, 50)):
         directory = tmp_path / str(kill)
@@ -109,7 +109,7 @@ def test_first_builds(tmp_path: Path) -> None:
         words_agree(directory, stored)
 
 
-def test_updates_of_existing_documents(tmp_path: Path) -> None:
+def test_killed_update_keeps_acknowledged_versions(tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path)
     documents = [document_of(number, 0) for number in range(KNOWN)]
     vectors = np.array([vector_of(document.text) for document in documents])
@@ -130,7 +130,7 @@ def test_updates_of_existing_documents(tmp_path: Path) -> None:
         expected = stored
 
 
-def test_indexes_appear_whole(tmp_path: Path) -> None:
+def test_killed_creation_leaves_only_whole_indexes(tmp_path: Path) -> None:
     rng = random.Random(3)
     for kill in range(2):
         directory = tmp_path / str(kill)

@@ -14,7 +14,7 @@ class TestOnnxEncoder(EncoderContract):
     @pytest.fixture(scope="class")
     @classmethod
     def model(cls) -> OnnxDualEncoder:
-        """One for all: it keeps nothing of a call."""
+        """Return one model for all tests, since it keeps no state."""
         return OnnxDualEncoder.embedded()
 
     @pytest.fixture
@@ -23,17 +23,17 @@ class TestOnnxEncoder(EncoderContract):
         yield encoder
         await encoder.close()
 
-    async def test_the_name_tells_model_revision_precision_and_length(self, encoder: BatchingEncoder) -> None:
+    async def test_onnx_encoder_name_has_model_revision_precision_and_length(self, encoder: BatchingEncoder) -> None:
         assert encoder.name == "BAAI/bge-small-en-v1.5@68807e3ff2ab/int8/512"
 
-    async def test_it_is_the_first_token_normalised(self, encoder: BatchingEncoder) -> None:
+    async def test_onnx_encoder_vector_is_the_normalized_first_token(self, encoder: BatchingEncoder) -> None:
         model = OnnxTextModel(embedded_encoder())
         [encoding] = model.encode_texts(["A violin has four strings."])
         hidden = model.infer(np.array(encoding.ids))
         (vector,) = (await encoder.encode_documents(["A violin has four strings."])).vectors
         np.testing.assert_allclose(vector, hidden[0] / np.linalg.norm(hidden[0]), atol=1e-6)
 
-    async def test_query_has_its_prefix_and_is_near_its_document(self, encoder: BatchingEncoder) -> None:
+    async def test_onnx_encoder_adds_the_query_prefix(self, encoder: BatchingEncoder) -> None:
         documents = ["Trams leave every ten minutes.", "A violin has four strings.", "Yeast makes the dough rise."]
         prefixed = "Represent this sentence for searching relevant passages: string instrument"
         vectors = (await encoder.encode_documents([*documents, prefixed])).vectors
@@ -41,7 +41,7 @@ class TestOnnxEncoder(EncoderContract):
         np.testing.assert_array_equal(query, vectors[3])
         assert np.argmax(vectors[:3] @ query) == 1
 
-    async def test_long_texts_are_cut_and_counted(self, encoder: BatchingEncoder) -> None:
+    async def test_onnx_encoder_truncates_long_texts_and_counts_them(self, encoder: BatchingEncoder) -> None:
         embeddings = await encoder.encode_documents(["stone " * 511, "stone " * 510, "short"])
         assert embeddings.truncated == 1
         np.testing.assert_array_equal(embeddings.vectors[0], embeddings.vectors[1])

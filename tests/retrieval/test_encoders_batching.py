@@ -69,7 +69,7 @@ class TestContract(EncoderContract):
         yield encoder
         await encoder.close()
 
-    async def test_calls_at_the_same_time_get_their_own_vectors_in_order(self, encoder: BatchingEncoder) -> None:
+    async def test_concurrent_calls_get_their_own_vectors_in_order(self, encoder: BatchingEncoder) -> None:
         calls = [[f"text {n} {m}" + "x" * (n * m % 110) for m in range(n % 7)] for n in range(60)]
         calls.append([f"{number} " + "x" * (number % 130) for number in range(2 * MANY)])  # in many slices
         answers = await asyncio.gather(*map(encoder.encode_documents, calls))
@@ -79,7 +79,7 @@ class TestContract(EncoderContract):
             assert embeddings.truncated == sum(len(text) > 100 for text in texts)
 
 
-async def test_call_has_no_more_than_two_slices_waiting_and_queries_go_first() -> None:
+async def test_large_call_queues_two_slices_and_queries_go_first() -> None:
     model = SeededDualEncoder(open=False)
     encoder = BatchingEncoder(model)
     large = asyncio.create_task(encoder.encode_documents(["x" * 100] * MANY))
@@ -107,7 +107,7 @@ async def test_check_refuses_a_probe_that_is_not_a_number(monkeypatch: pytest.Mo
 
 
 @given(st.lists(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=3, max_size=3), min_size=1, max_size=5))
-def test_unit_vectors_have_unit_length(states: list[list[float]]) -> None:
+def test_unit_vectors_normalizes_rows_and_makes_zero_rows_nan(states: list[list[float]]) -> None:
     rows = unit_vectors(np.array(states, dtype=np.float32))
     for row, state in zip(rows.astype(np.float64), np.array(states, dtype=np.float32).astype(np.float64), strict=True):
         length = np.linalg.norm(state)

@@ -39,7 +39,9 @@ def described(name: str = "model", **files: Any) -> Recipe:
         ("nothing/known", "mean", "", ""),
     ],
 )
-def test_known_families(name: str, pooling: str, query: str, document: str) -> None:
+def test_known_recipe_has_pooling_and_prompts_of_model_families(
+    name: str, pooling: str, query: str, document: str
+) -> None:
     recipe = known_recipe(name)
     assert (recipe.pooling, recipe.query, recipe.document) == (pooling, query, document)
 
@@ -55,10 +57,10 @@ class TestDescribed:
             ({"pooling_mode": ["cls"], "include_prompt": False}, "cls"),
         ],
     )
-    def test_poolings_of_old_and_new_files(self, pooling: dict[str, Any], expected: str) -> None:
+    def test_described_recipe_reads_old_and_new_pooling_files(self, pooling: dict[str, Any], expected: str) -> None:
         assert described(modules=[TRANSFORMER, POOLING, NORMALIZE], pooling=pooling).pooling == expected
 
-    def test_files_say_pooling_layers_length_and_case(self) -> None:
+    def test_described_recipe_reads_layers_length_and_case(self) -> None:
         assert described("Qwen3-Embedding-0.6B") == known_recipe("Qwen3-Embedding-0.6B")
         modules = [TRANSFORMER, POOLING, DENSE, DENSE | {"path": "3_Dense"}, NORMALIZE]
         texts = {"max_seq_length": 256, "do_lower_case": True}
@@ -77,11 +79,11 @@ class TestDescribed:
             ({"pooling_mode": "mean", "include_prompt": False}, "excludes its prompts from the mean"),
         ],
     )
-    def test_poolings_that_are_not_computed(self, pooling: dict[str, Any], message: str) -> None:
+    def test_described_recipe_refuses_unsupported_poolings(self, pooling: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             described(modules=[TRANSFORMER, POOLING], pooling=pooling)
 
-    def test_modules_that_are_not_computed(self) -> None:
+    def test_described_recipe_refuses_unsupported_modules(self) -> None:
         mean = {"pooling_mode": "mean"}
         for modules, message in (
             ([TRANSFORMER, DENSE], "Dense module after Transformer"),
@@ -104,12 +106,12 @@ class TestDescribed:
             ({"prompts": {}, "default_prompt_name": None}, "query: ", "passage: "),
         ],
     )
-    def test_prompts(self, config: dict[str, Any], query: str, document: str) -> None:
+    def test_described_recipe_reads_prompts(self, config: dict[str, Any], query: str, document: str) -> None:
         recipe = described("e5-small", config=config)
         assert (recipe.query, recipe.document) == (query, document)
 
 
-def test_another_instruction() -> None:
+def test_instructed_recipe_replaces_the_instruction_or_refuses() -> None:
     instructed = known_recipe("Qwen3-Embedding-8B").instructed(r"Find \1 timetables")
     assert instructed.query == "Instruct: Find \\1 timetables\nQuery:"
     with pytest.raises(InvalidConfiguration, match="query_prompt"):

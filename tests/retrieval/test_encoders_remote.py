@@ -115,11 +115,11 @@ class TestContract(EncoderContract):
             await encoder.connect()
             yield encoder
 
-    async def test_vectors_are_those_of_the_server(self, encoder: RemoteEncoder) -> None:
+    async def test_remote_encoder_returns_the_vectors_of_the_server(self, encoder: RemoteEncoder) -> None:
         await check(encoder)
         np.testing.assert_allclose(await encoder.encode_query("trams"), vector_of("trams"), rtol=0, atol=1e-7)
 
-    async def test_a_closed_encoder_refuses_calls(self, encoder: RemoteEncoder) -> None:
+    async def test_closed_remote_encoder_refuses_calls(self, encoder: RemoteEncoder) -> None:
         await encoder.close()
         with pytest.raises(RuntimeError, match="encoder is closed"):
             await encoder.encode_query("late")
@@ -127,7 +127,7 @@ class TestContract(EncoderContract):
             await encoder.encode_documents([])
 
 
-async def test_name_and_dimension_are_known_once_it_is_reached() -> None:
+async def test_remote_encoder_name_and_dimension_are_known_once_connected() -> None:
     async with running(Tei()) as [server], encoding(server) as encoder:
         for name in ("dimension", "name"):
             with pytest.raises(EncoderUnavailable, match="reached yet"):
@@ -144,7 +144,7 @@ async def test_name_and_dimension_are_known_once_it_is_reached() -> None:
             await encoder.connect()
 
 
-async def test_leading_components_alone_are_kept() -> None:
+async def test_remote_encoder_keeps_the_configured_leading_components() -> None:
     async with running(Tei()) as [server], encoding(server, dimension=8) as encoder:
         vectors = (await encoder.encode_documents(TEXTS)).vectors
         expected = np.array([vector_of(text)[:8] for text in TEXTS])
@@ -163,7 +163,7 @@ async def test_leading_components_alone_are_kept() -> None:
         ("e5-tiny", {"query_prompt": ""}, "", "passage: "),
     ],
 )
-async def test_prompts_are_those_of_the_operator_or_the_family(
+async def test_remote_encoder_uses_configured_or_family_prompts(
     model: str, options: dict[str, Any], query: str, document: str
 ) -> None:
     async with running(Tei(model)) as [server], encoding(server, **options) as encoder:
@@ -175,7 +175,7 @@ async def test_prompts_are_those_of_the_operator_or_the_family(
             assert encoder.name != other.name
 
 
-async def test_model_that_changes_fails_the_call_that_sees_it() -> None:
+async def test_remote_encoder_fails_the_call_that_sees_a_model_change() -> None:
     async with running(Tei("intfloat/multilingual-e5-large", most=512)) as [server], encoding(server) as encoder:
         await encoder.encode_query("x")
         server.wire = Tei("plain", most=512, dimension=16)
@@ -197,7 +197,7 @@ async def test_model_that_changes_fails_the_call_that_sees_it() -> None:
         assert encoder.name.startswith("b@")
 
 
-async def test_bodies_are_as_large_as_the_server_takes() -> None:
+async def test_remote_encoder_splits_bodies_to_the_size_the_server_takes() -> None:
     async with running(OpenAI()) as [server], encoding(server) as encoder:
         await check(encoder, [f"{n} " + "x" * 300_000 for n in range(8)])
         assert server.batches[1:] == [2, 2, 2, 2]
@@ -231,7 +231,7 @@ ROW = [1.0] * 32
         (OpenAI, embedded(ROW, "AAAA"), "nor base64"),
     ],
 )
-async def test_answer_that_cannot_be_used(wire: Callable[[], Wire], body: Any, message: str) -> None:
+async def test_remote_encoder_refuses_unusable_answers(wire: Callable[[], Wire], body: Any, message: str) -> None:
     async with running(wire()) as [server], encoding(server) as encoder:
         await encoder.connect()
         server.script = [answer(body)]
@@ -251,7 +251,7 @@ async def test_answer_that_cannot_be_used(wire: Callable[[], Wire], body: Any, m
         ("vllm://[::1]:8000/v1", "vllm", "http://[::1]:8000", None),
     ],
 )
-def test_parse_address(url: str, kind: str, base: str, model: str | None) -> None:
+def test_parse_reads_encoder_addresses(url: str, kind: str, base: str, model: str | None) -> None:
     found = parse(url)
     assert (found.dialect.name, found.base, found.model) == (kind, base, model)
 

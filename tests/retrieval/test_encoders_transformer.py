@@ -40,7 +40,7 @@ THEIR_POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 
 
 def ended(folder: Path) -> Path:
-    """With the tokenizer of Qwen3-Embedding, which ends each text."""
+    """Use the tokenizer of Qwen3-Embedding, which adds an end token to each text."""
     path = str(folder / "tokenizer.json")
     tokenizer = Tokenizer.from_file(path)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -83,7 +83,7 @@ def documents(encoder: TransformerDualEncoder, *texts: str) -> NDArray[np.float3
 
 
 def by_hand(folder: Path, pooling: str, *texts: str, length: int = 96) -> NDArray[np.float64]:
-    """Each text alone, without padding, by plain transformers."""
+    """Encode each text alone, without padding, with plain transformers."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModel.from_pretrained(folder)
     rows = []
@@ -97,7 +97,7 @@ def by_hand(folder: Path, pooling: str, *texts: str, length: int = 96) -> NDArra
 
 
 def described(folder: Path, target: Path, **options: Any) -> SentenceTransformer:
-    """The model with the files that sentence-transformers writes of it."""
+    """Return the model with the files that sentence-transformers writes for it."""
     transformer: Any = Transformer(str(folder))
     pooling = TheirPooling(transformer.get_embedding_dimension(), options.pop("pooling"))
     theirs = SentenceTransformer(modules=[transformer, pooling, Normalize()], device="cpu", **options)
@@ -107,7 +107,7 @@ def described(folder: Path, target: Path, **options: Any) -> SentenceTransformer
 
 class TestVectors:
     @pytest.mark.parametrize("name", MADE)
-    def test_vectors_are_those_of_transformers(self, folder: Folder, name: str) -> None:
+    def test_vectors_equal_those_of_transformers(self, folder: Folder, name: str) -> None:
         pooling, query, document = ASKED[name]
         encoder = load(folder(name), max_length=96)
         asked = [QUERY, "", "what has four strings?"]
@@ -128,7 +128,7 @@ class TestVectors:
             ("deberta-tiny", {}),
         ],
     )
-    def test_vectors_are_those_of_sentence_transformers(
+    def test_vectors_equal_those_of_sentence_transformers(
         self, folder: Folder, tmp_path: Path, name: str, prompts: dict[str, str]
     ) -> None:
         theirs = described(folder(name), tmp_path / "described", pooling=THEIR_POOLING[ASKED[name][0]], prompts=prompts)
@@ -139,7 +139,7 @@ class TestVectors:
         expected = theirs.encode_document(told, show_progress_bar=False)
         np.testing.assert_allclose(documents(encoder, *told), expected, rtol=0, atol=1e-5)
 
-    def test_layers_behind_the_pooling_are_applied(self, folder: Folder, tmp_path: Path) -> None:
+    def test_dense_layers_after_the_pooling_are_applied(self, folder: Folder, tmp_path: Path) -> None:
         transformer: Any = Transformer(str(folder("multilingual-e5-tiny")))
         torch.manual_seed(4)
         layers = [Dense(32, 48, bias=False, activation_function=torch.nn.Identity()), Dense(48, 24)]
@@ -175,7 +175,7 @@ class TestVectors:
     ("precision", "tolerance", "least"), [("fp32", 2e-6, 0.999999), ("bf16", 2e-2, 0.99), ("fp16", 4e-3, 0.9999)]
 )
 @pytest.mark.parametrize("name", MADE)
-def test_text_has_one_vector_whatever_it_comes_with(
+def test_vector_of_a_text_is_independent_of_its_batch(
     folder: Folder, name: str, precision: str, tolerance: float, least: float
 ) -> None:
     encoder = load(folder(name), precision=precision)
@@ -202,7 +202,7 @@ class TestContract(EncoderContract):
         await encoder.close()
 
 
-def test_name_tells_everything_that_changes_vectors(folder: Folder) -> None:
+def test_encoder_name_reflects_everything_that_changes_vectors(folder: Folder) -> None:
     encoder = load(folder("bge-small-en-tiny"), precision="bf16", max_length=64)
     model, _, rest = encoder.name.partition("@")
     revision, precision, length, recipe = rest.split("/")
@@ -234,6 +234,8 @@ class TestSettings:
             ({"document_prompt": LONG}, "leaves no room"),
         ],
     )
-    def test_options_that_do_not_fit_are_refused(self, folder: Folder, options: dict[str, Any], message: str) -> None:
+    def test_options_that_do_not_fit_the_model_are_refused(
+        self, folder: Folder, options: dict[str, Any], message: str
+    ) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             load(folder("bge-small-en-tiny"), **options)

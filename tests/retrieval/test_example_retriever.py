@@ -33,7 +33,7 @@ async def url(example: ModuleType) -> AsyncIterator[str]:
         yield url
 
 
-async def test_a_service_selects_from_it(url: str) -> None:
+async def test_service_selects_from_the_example_retriever(url: str) -> None:
     app = create_app(Settings(retriever=RetrieverSettings(url=(url,))), build=fake_gateway)
     async with client_of(app) as client:
         await ready(client)

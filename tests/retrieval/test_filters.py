@@ -53,7 +53,7 @@ METADATA: dict[str, dict[str, Any]] = {
         ({"not": {}}, ""),
     ],
 )
-def test_filter_meaning(filter: dict[str, Any], expected: str) -> None:
+def test_filter_matches_by_table_and_by_predicate(filter: dict[str, Any], expected: str) -> None:
     assert by_predicate(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
     assert by_table(Filter(filter), list(METADATA.values())) == [id in expected.split() for id in METADATA]
 
@@ -82,12 +82,12 @@ def test_filter_meaning(filter: dict[str, Any], expected: str) -> None:
         ({"and": [{"or": [{"not": {"x": {"y": 1}}}]}]}, r"filter\.and\[0\]\.or\[0\]\.not\.x: there is no"),
     ],
 )
-def test_filter_names_mistakes_with_their_place(filter: object, message: str) -> None:
+def test_filter_errors_name_the_place_of_the_mistake(filter: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Filter(filter)
 
 
-def test_filter_is_bounded() -> None:
+def test_filter_depth_and_values_are_bounded() -> None:
     nested: dict[str, Any] = {"a": 1}
     for _ in range(MAX_DEPTH - 1):
         nested = {"not": nested}
@@ -179,7 +179,7 @@ def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
 
 
 def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list[bool]:
-    """every: the distance between the sequence numbers of two documents."""
+    """Evaluate a filter with the metadata table; `every` is the distance between sequence numbers."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(";".join(SCHEMA))
         encoded = [(number, orjson.dumps(row)) for number, row in zip(count(every, every), rows, strict=False)]

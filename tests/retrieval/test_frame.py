@@ -41,7 +41,7 @@ def header_of(frame: bytes) -> dict[str, Any]:
 
 
 def stored(rows: NDArray[np.floating]) -> NDArray[np.float32]:
-    """(n, d) rows as the document store gives them back, literally: one at a time, float16 over its length."""
+    """Return (n, d) rows as the store returns them: float16 divided by its length, one row at a time."""
     found = []
     for row in unit_rows(rows, []):
         half = row.astype("<f2").astype(np.float32)
@@ -59,7 +59,7 @@ def pool_of(rows: NDArray[np.floating], seed: int = 0, /, **features: NDArray[np
 
 
 def same(one: Pool, other: Pool) -> None:
-    """Bit for bit, types included."""
+    """Check that two pools are equal bit for bit, including types."""
     assert list(one.ids) == list(other.ids)
     assert one.features.keys() == other.features.keys()
     assert (one.terms is None) == (other.terms is None)
@@ -74,7 +74,7 @@ def same(one: Pool, other: Pool) -> None:
 
 @st.composite
 def pools(draw: st.DrawFn) -> Pool:
-    """From a store or not, with rows that float16 holds badly, in float32 or float64."""
+    """Draw pools from a store or not, with rows that float16 holds badly, in float32 or float64."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     ids = draw(st.lists(texts, min_size=1, max_size=12, unique=True))
     shape = len(ids), draw(st.integers(1, 40))
@@ -101,15 +101,15 @@ def pools(draw: st.DrawFn) -> Pool:
     warnings=st.lists(st.builds(Notice, texts, texts), max_size=3),
     source=st.sampled_from(get_args(VectorSource)),
 )
-def test_pool_comes_back_bit_for_bit(pool: Pool, warnings: list[Notice], source: VectorSource) -> None:
+def test_pool_frame_round_trips_bit_for_bit(pool: Pool, warnings: list[Notice], source: VectorSource) -> None:
     back = decode_pool(encode_pool(Retrieved(pool, warnings, source)))
     same(pool, back.pool)
     assert (list(back.warnings), back.vectors) == (warnings, source)
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 384, 1024])
-def test_rows_of_a_store_travel_as_float16(tmp_path: Path, dimension: int) -> None:
-    """The store's own rows, and the literal ones; one row that float16 does not hold makes all travel as float32."""
+def test_pool_frame_sends_stored_rows_as_float16(tmp_path: Path, dimension: int) -> None:
+    """One row that float16 cannot hold makes all rows travel as float32."""
     rows = np.random.default_rng(dimension).standard_normal((30, dimension))
     store = DocumentStore.create(tmp_path / "store.sqlite3", encoder=None, dimension=dimension)
     store.upsert([Document(str(n), "") for n in range(30)], rows, [b""] * 30)
@@ -123,7 +123,7 @@ def test_rows_of_a_store_travel_as_float16(tmp_path: Path, dimension: int) -> No
         assert dimension <= 8 or header_of(frame)["vectors"]["dtype"] == dtype
 
 
-def test_documents_and_artifacts_travel_with_their_pool() -> None:
+def test_pool_frame_carries_documents_and_artifacts() -> None:
     pool = pool_of(stored(np.eye(2)))
     documents = {"0": Document("0", "ä text", "title", {"tags": ["a", 1]}), "1": Document("1", "")}
     made = Calibration("scorer", None, {"human": ProbabilityMap(0.5, -1.0, 1e-6)})
@@ -135,7 +135,7 @@ def test_documents_and_artifacts_travel_with_their_pool() -> None:
     assert decode_pool(save(bare, METADATA)).artifacts == Artifacts()
 
 
-def test_encode_refuses_an_id_that_is_no_text() -> None:
+def test_encode_pool_refuses_an_id_with_a_lone_surrogate() -> None:
     pool = pool_of(stored(np.eye(2)))
     with pytest.raises(InvalidInput, match="surrogate"):
         encode_pool(Retrieved(Pool(["\ud800", "b"], pool.embeddings, pool.query, pool.scores)))
@@ -143,7 +143,7 @@ def test_encode_refuses_an_id_that_is_no_text() -> None:
 
 @pytest.fixture(scope="module")
 def tensors() -> dict[str, NDArray[Any]]:
-    """Of a good frame of three documents."""
+    """Return the tensors of a valid frame of three documents."""
     rng = np.random.default_rng(3)
     pool = pool_of(stored(rng.standard_normal((3, 8))), bm25=np.arange(3.0))
     terms = np.array([[True, False, True], [False, False, True]])
@@ -162,7 +162,7 @@ METADATA = {
 
 
 @pytest.mark.parametrize("name", ["vectors", "query", "scores", "ids", "feature:bm25"])
-def test_decode_refuses_another_type_or_shape(tensors: dict[str, NDArray[Any]], name: str) -> None:
+def test_decode_pool_refuses_a_wrong_type_or_shape(tensors: dict[str, NDArray[Any]], name: str) -> None:
     for other in (
         tensors[name].astype(np.int64),
         tensors[name][:0],
@@ -207,8 +207,8 @@ def test_decode_refuses_another_type_or_shape(tensors: dict[str, NDArray[Any]], 
     ],
     ids=str,
 )
-def test_decode_refuses_what_is_no_pool(tensors: dict[str, NDArray[Any]], change: dict[str, Any]) -> None:
-    """Without a tensor, or with another tensor, JSON or text of the header."""
+def test_decode_pool_refuses_malformed_frames(tensors: dict[str, NDArray[Any]], change: dict[str, Any]) -> None:
+    """A tensor is missing, or a tensor, JSON or text of the header is wrong."""
     changed, metadata = dict(tensors), dict(METADATA)
     for name, value in change.items():
         if value is None:
@@ -224,7 +224,6 @@ def test_decode_refuses_what_is_no_pool(tensors: dict[str, NDArray[Any]], change
 @settings(deadline=None, max_examples=times(80, 4_000))
 @given(data=st.data())
 def test_damaged_frame_is_refused_or_gives_a_sound_pool(tensors: dict[str, NDArray[Any]], data: st.DataObject) -> None:
-    """Either it is refused, or what comes out is a pool that could have been sent."""
     frame = bytearray(save(tensors, METADATA))
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(frame) - 1))
@@ -240,7 +239,7 @@ def test_damaged_frame_is_refused_or_gives_a_sound_pool(tensors: dict[str, NDArr
     same(pool, decode_pool(encode_pool(found)).pool)
 
 
-def test_decode_refuses_a_frame_that_is_cut_off(tensors: dict[str, NDArray[Any]]) -> None:
+def test_decode_pool_refuses_a_truncated_frame(tensors: dict[str, NDArray[Any]]) -> None:
     frame = save(tensors, METADATA)
     for part in (*(frame[:end] for end in range(len(frame))), frame + b"\0", save(tensors, None)):
         with pytest.raises(MalformedFrame):
@@ -248,7 +247,7 @@ def test_decode_refuses_a_frame_that_is_cut_off(tensors: dict[str, NDArray[Any]]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_embeddings_come_back(count: int) -> None:
+def test_embeddings_frame_round_trips(count: int) -> None:
     vectors = np.eye(8, dtype=np.float32)[:count]
     back = decode_embeddings(encode_embeddings(Embeddings(vectors, min(count, 2))), count)
     np.testing.assert_array_equal(back.vectors, vectors)
@@ -274,7 +273,7 @@ def test_embeddings_come_back(count: int) -> None:
         (np.eye(1, 8, dtype=np.float32), "²"),
     ],
 )
-def test_decode_refuses_what_are_no_embeddings(vectors: NDArray[Any], truncated: str) -> None:
+def test_decode_embeddings_refuses_malformed_frames(vectors: NDArray[Any], truncated: str) -> None:
     metadata = {"type": EMBEDDINGS_TYPE, "version": VERSION, "truncated": truncated}
     with pytest.raises(MalformedFrame):
         decode_embeddings(save({"vectors": vectors}, metadata), 1)

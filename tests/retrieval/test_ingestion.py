@@ -48,7 +48,7 @@ def own(catalog: LocalCatalog) -> LocalIndex:
 
 
 class TestParsing:
-    async def test_lines_become_documents(self) -> None:
+    async def test_parser_turns_lines_into_documents(self) -> None:
         entries = await parse(
             b'\xef\xbb\xbf{"id": "a", "text": "one", "extra": 1}\r\n'
             b"\n   \n"
@@ -62,8 +62,8 @@ class TestParsing:
         np.testing.assert_allclose(second.embedding, [0.6, -0.8], rtol=1e-6)
 
     @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-    async def test_chunks_may_end_anywhere(self, size: int) -> None:
-        """Also within a character."""
+    async def test_parser_accepts_chunks_that_end_anywhere(self, size: int) -> None:
+        """A chunk may end within a character."""
         records = [{"id": str(number), "text": text} for number, text in enumerate(["ä.", "漢字\n", "🙂", "plain"])]
         body = b"\n".join(map(orjson.dumps, records))
         entries = await parse(*(body[start : start + size] for start in range(0, len(body), size)))
@@ -101,7 +101,7 @@ class TestParsing:
             (b'{"id": "a", "text": "x", "embedding": [1e308, 1e308]}', "direction"),
         ],
     )
-    async def test_bad_lines_say_what_is_wrong(self, line: bytes, reason: str) -> None:
+    async def test_parser_says_what_is_wrong_with_a_bad_line(self, line: bytes, reason: str) -> None:
         good = b'{"id": "g", "text": "good"}'
         before, bad, after = await parse(good + b"\n" + line + b"\n" + good)
         assert isinstance(before, ParsedDocument)
@@ -110,7 +110,7 @@ class TestParsing:
         assert bad.line == 2
         assert reason in bad.reason
 
-    async def test_line_that_is_too_long_is_not_kept(self) -> None:
+    async def test_parser_skips_a_line_that_is_too_long(self) -> None:
         pieces = [b'{"id": "a", "text": "', *[b"x" * 1000] * 500, b'"}\n{"id": "b", "text": "y"}']
         bad, good = await parse(*pieces, max_line_bytes=2000)
         assert bad == BadLine(1, "longer than 2000 bytes")
@@ -119,7 +119,7 @@ class TestParsing:
         assert await parse(line, max_line_bytes=len(line)) == [ParsedDocument(1, Document("a", "y"))]
         assert await parse(line, max_line_bytes=len(line) - 1) == [BadLine(1, f"longer than {len(line) - 1} bytes")]
 
-    async def test_entries_tell_where_their_lines_end(self) -> None:
+    async def test_parsed_entries_have_the_offsets_of_their_line_ends(self) -> None:
         line = b'{"id": "\xc3\xa9", "text": "y"}'
         body, n = b"\n".join([line, b"\r", line, line]), len(line)
         for end in (b"", b"\n"):
@@ -130,7 +130,7 @@ class TestParsing:
 
 
 class TestIngesting:
-    async def test_only_changes_are_encoded(self, index: LocalIndex) -> None:
+    async def test_ingest_encodes_only_changed_documents(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
         records = [{"id": i, "text": f"text {i}"} for i in range(10)]
         await ingest(index, encoder, upload(*records), batch_size=4)
@@ -146,7 +146,7 @@ class TestIngesting:
         assert index.documents(["5"])["5"].metadata == {"new": True}
 
     @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
-    async def test_the_later_of_an_upload_wins(self, index: LocalIndex, batch_size: int) -> None:
+    async def test_ingest_keeps_the_last_of_repeated_ids(self, index: LocalIndex, batch_size: int) -> None:
         records = [{"id": "a", "text": text} for text in ("one", "two", "two", "one", "three")]
         report = await ingest(index, SeededEncoder(), upload(*records), batch_size=batch_size)
         assert report.added == 1
@@ -155,7 +155,7 @@ class TestIngesting:
         assert index.documents(["a"])["a"].text == "three"
         assert nearest(index, vector_of("three"), 5).scores[0] > 0.999
 
-    async def test_given_embeddings_are_used(self, index: LocalIndex, own: LocalIndex) -> None:
+    async def test_ingest_uses_given_embeddings(self, index: LocalIndex, own: LocalIndex) -> None:
         record = {"id": "a", "text": "one", "embedding": (5 * vector_of("elsewhere")).tolist()}
         for target, encoder in ((index, SeededEncoder()), (own, None)):
             assert await ingest(target, encoder, upload(record)) == IngestReport(added=1)
@@ -165,7 +165,9 @@ class TestIngesting:
             assert await ingest(target, encoder, upload(moved)) == IngestReport(updated=1)
             assert nearest(target, vector_of("moved"), 1).scores[0] > 0.999
 
-    async def test_texts_that_cannot_be_encoded_are_bad_lines(self, own: LocalIndex, catalog: LocalCatalog) -> None:
+    async def test_ingest_reports_texts_it_cannot_encode_as_bad_lines(
+        self, own: LocalIndex, catalog: LocalCatalog
+    ) -> None:
         foreign = catalog.create("foreign", encoder="other-encoder", dimension=32)
         for target, encoder, reason in (
             (own, SeededEncoder(), "own vectors"),
@@ -177,7 +179,7 @@ class TestIngesting:
             assert reason in report.problems[0].reason
             assert target.count() == 0
 
-    async def test_bad_lines_are_skipped_and_told(self, index: LocalIndex) -> None:
+    async def test_ingest_skips_and_reports_bad_lines(self, index: LocalIndex) -> None:
         records: list[dict[str, Any]] = [{"id": "a", "text": "one"}, {"id": "b"}, {"id": "c", "text": "two"}]
         report = await ingest(index, SeededEncoder(), upload(*records))
         reason = "text is missing: a document has id and text; this one has id"
@@ -185,7 +187,7 @@ class TestIngesting:
         many = await ingest(index, SeededEncoder(), upload(*[{"id": "b"}] * (MAX_PROBLEMS + 50)))
         assert (many.skipped, len(many.problems)) == (MAX_PROBLEMS + 50, MAX_PROBLEMS)
 
-    async def test_strict_writes_all_or_nothing(self, index: LocalIndex) -> None:
+    async def test_strict_ingest_writes_all_documents_or_none(self, index: LocalIndex) -> None:
         encoder = SeededEncoder()
         good: list[dict[str, Any]] = [{"id": i, "text": f"text {i}"} for i in range(50)]
         good[7]["embedding"] = vector_of("given").tolist()
@@ -197,8 +199,8 @@ class TestIngesting:
         assert report == IngestReport(added=50)
         assert list(nearest(index, vector_of("given"), 1).ids) == ["7"]
 
-    async def test_batch_holds_no_more_than_its_bytes(self, own: LocalIndex) -> None:
-        """Of the upload, and one line more."""
+    async def test_ingest_bounds_the_bytes_of_a_batch(self, own: LocalIndex) -> None:
+        """A batch may exceed the bound by one line."""
         vector = vector_of("v").tolist()
         records = [{"id": i, "text": "x" * 2**20, "embedding": vector} for i in range(20)]
         seen: list[tuple[int, int]] = []
@@ -214,7 +216,7 @@ class TestIngesting:
 
 
 class TestArrays:
-    async def test_bad_elements_are_skipped(self) -> None:
+    async def test_array_parser_skips_bad_elements(self) -> None:
         long = {"id": "long", "text": "t" * 100}
         size = len(orjson.dumps(long))
         great = b'{"id": "a", "text": "a", "metadata": {"n": 1234567890123456789012}}'
@@ -229,7 +231,7 @@ class TestArrays:
         last = [entry async for entry in parse_array(body, 2, max_line_bytes=size)][-1]
         assert isinstance(last, ParsedDocument)
 
-    async def test_nothing_comes_of_an_array_that_is_malformed_late_or_would_take_all_memory(self) -> None:
+    async def test_array_parser_refuses_malformed_and_oversized_arrays(self) -> None:
         body = orjson.dumps([{"id": str(number), "text": "t" * 100} for number in range(5_000)])
         deep = b"[" + b'{"metadata":' * 300 + b"1" + b"}" * 300 + b"]"
         wrong = (body[:-1], body[:-2] + b"]", body + b"]", body[:-1] + b",]", deep, MANY, b'{"id": 1}', b"[", b"")

@@ -55,7 +55,7 @@ texts = st.lists(st.sampled_from([*WORDS, "жизнь", "жизненный"]), 
         ("", ""),
     ],
 )
-def test_words_of_texts(text: str, expected: str) -> None:
+def test_words_are_lowercase_without_accents(text: str, expected: str) -> None:
     assert [word.decode() for word in words(text)] == expected.split()
 
 
@@ -74,14 +74,14 @@ def test_words_of_texts(text: str, expected: str) -> None:
         ("مدرسة", "مدرسه"),
     ],
 )
-def test_words_ignore_what_is_not_drawn_and_forms_of_arabic_letters(text: str, typed: str) -> None:
+def test_words_ignore_invisible_characters_and_arabic_letter_forms(text: str, typed: str) -> None:
     assert words(text) == words(typed) != []
     assert words(f"x {text} y", query=True) == words(f"x {typed} y", query=True)
     assert PoolWords.of([text, "other"]).bm25(typed).tolist()[0] > 0
 
 
 @pytest.mark.strangers
-def test_query_has_a_single_character_only_where_it_has_no_pair() -> None:
+def test_query_words_have_single_characters_only_without_a_pair() -> None:
     asked = {query: b" ".join(words(query, query=True)).decode() for query in ("漢字かなA漢", "漢", "책을", "ไทย")}
     assert asked == {"漢字かなA漢": "漢字 字か かな a 漢", "漢": "漢", "책을": "책을", "ไทย": "ไท ทย"}
     pool = PoolWords.of(["漢字かな", "字", "かな文字", "책을 읽다"])
@@ -95,7 +95,7 @@ def test_query_has_a_single_character_only_where_it_has_no_pair() -> None:
 
 
 @given(st.text(st.characters(max_codepoint=0x24F, exclude_categories=["Cs"])))
-def test_words_of_latin_letters_are_those_of_the_reference(text: str) -> None:
+def test_words_of_latin_letters_match_the_reference(text: str) -> None:
     assert [word.decode() for word in words(text)] == plain_words(text)
 
 
@@ -109,7 +109,7 @@ def test_space_separates_words(first: str, second: str) -> None:
 @given(texts, st.lists(texts, max_size=8))
 @example("word", [])
 @example("word", ["", "-"])
-def test_bm25_of_a_pool(query: str, pool: list[str]) -> None:
+def test_bm25_of_a_pool_equals_the_literal_formula(query: str, pool: list[str]) -> None:
     np.testing.assert_allclose(PoolWords.of(pool).bm25(query), literal_bm25(query, pool), rtol=1e-12)
 
 
@@ -118,7 +118,7 @@ def test_bm25_of_a_pool(query: str, pool: list[str]) -> None:
                               "漢字", "x2"]), max_size=8).map(" ".join),
     st.lists(texts | st.text("catlogue ü", max_size=12), max_size=6),
 )  # fmt: skip
-def test_terms_are_words_by_their_first_four_letters(query: str, pool: list[str]) -> None:
+def test_terms_match_words_by_their_first_four_letters(query: str, pool: list[str]) -> None:
     asked = list(dict.fromkeys(word.decode()[:4] for word in words(query, query=True)))
     having = [{word.decode()[:4] for word in words(text)} for text in pool]
     expected = [[term in stems for stems in having] for term in asked]
@@ -127,14 +127,14 @@ def test_terms_are_words_by_their_first_four_letters(query: str, pool: list[str]
     np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
 
 
-def test_terms_of_a_long_query_are_the_first() -> None:
+def test_terms_of_a_long_query_are_its_first_words() -> None:
     query = " ".join(f"{number}x" for number in range(MOST_TERMS + 5))
     assert query_terms(query) == [f"{number}x ".encode() for number in range(MOST_TERMS)]
     assert query_terms("Cats, catalogue and cat") == [b"cats", b"cata", b"and ", b"cat "]
 
 
 @given(st.lists(st.text() | st.text("catlogüж漢字\U00010428é ", max_size=20), max_size=5))
-def test_words_are_numbered_by_their_stems(pool: list[str]) -> None:
+def test_index_terms_number_words_by_their_stems(pool: list[str]) -> None:
     every = [word for text in pool for word in words(text)]
     stems = [word.decode()[:4].encode() if len(word.decode()) >= 4 else word + b" " for word in every]
     found = PoolWords.of(pool)
@@ -155,7 +155,7 @@ def same(one: Columns, other: Columns) -> bool:
 @given(st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=4), st.sets(st.integers(0, 19)))
 @example([["a " * 70_000], ["b a"]], set()).via("counts have a bound")
 @example([["", "-"]], set())
-def test_columns_merge_and_move_as_if_made_of_the_living(batches: list[list[str]], dead: set[int]) -> None:
+def test_merged_columns_equal_columns_of_the_remaining_texts(batches: list[list[str]], dead: set[int]) -> None:
     every = [text for batch in batches for text in batch]
     firsts = np.cumsum([0, *map(len, batches)]).tolist()
     parts = [columns_of(batch, first) for batch, first in zip(batches, firsts, strict=False)]
@@ -182,9 +182,7 @@ def test_columns_merge_and_move_as_if_made_of_the_living(batches: list[list[str]
 
 
 @pytest.mark.parametrize("change", ["words later", "earlier rules"])
-def test_block_without_the_present_words_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_block_with_outdated_words_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     store = DocumentStore.create(tmp_path / "s", encoder=None, dimension=4, lexical=change != "words later")
     index = LocalIndex("a", store.path, policy=TrainingPolicy(least=4, pause=0))
     store.upsert([Document(f"d{number}", f"tram {number}") for number in range(9)], unit(9, 4), [b""] * 9)

@@ -26,7 +26,7 @@ def of(texts: list[str], query: str = "tram") -> LexicalVectors:
 
 
 def corpus(count: int, seed: int = 0) -> list[str]:
-    """Texts about one topic each, in turn, with words that say nothing and words of their own."""
+    """Return texts about one topic each, in turn, with common words and words of their own."""
     rng = np.random.default_rng(seed)
     noise = [f"noise{number}" for number in range(3_000)]
     return [
@@ -38,7 +38,7 @@ def corpus(count: int, seed: int = 0) -> list[str]:
 
 
 def cosines(texts: list[str], query: str) -> NDArray[np.float64]:
-    """Literally: the cosines of TF-IDF between all texts and, last, the query."""
+    """Return the cosines of TF-IDF between all texts and, last, the query, computed literally."""
     vocabulary = sorted({word for text in texts for word in text.split()})
     counts = np.array([[text.split().count(word) for word in vocabulary] for text in [*texts, query]], dtype=np.float64)
     frequency = (counts[:-1] > 0).sum(axis=0)
@@ -50,7 +50,7 @@ def cosines(texts: list[str], query: str) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("count", [1, 30, DIMENSIONS - 1])
-def test_small_pool_has_the_cosines_of_tf_idf(count: int) -> None:
+def test_lexical_vectors_of_a_small_pool_have_tf_idf_cosines(count: int) -> None:
     texts, query = corpus(count), "tram driver concert"
     vectors, expected = of(texts, query), cosines(texts, query)
     np.testing.assert_allclose(vectors.documents @ vectors.documents.T, expected[:-1, :-1], atol=1e-5)
@@ -59,7 +59,7 @@ def test_small_pool_has_the_cosines_of_tf_idf(count: int) -> None:
     np.testing.assert_allclose(similarity / np.linalg.norm(similarity), wanted / np.linalg.norm(wanted), atol=1e-5)
 
 
-def test_large_pool_is_reduced_to_what_its_texts_are_about() -> None:
+def test_lexical_vectors_of_a_large_pool_separate_topics() -> None:
     texts = corpus(600)
     vectors = of(texts, "violin quartet")
     assert len(vectors.query) == DIMENSIONS
@@ -74,7 +74,7 @@ def test_large_pool_is_reduced_to_what_its_texts_are_about() -> None:
 
 
 @pytest.mark.parametrize("count", [5, 300])
-def test_texts_without_words_are_alike_and_like_no_other(count: int) -> None:
+def test_lexical_vectors_of_texts_without_words_are_orthogonal(count: int) -> None:
     vectors = of(["", *corpus(count), "-- ?!"])
     np.testing.assert_allclose(vectors.documents[0] @ vectors.documents.T, [1.0, *[0.0] * count, 1.0], atol=1e-6)
     assert vectors.documents[0] @ vectors.query == pytest.approx(0, abs=1e-6)
@@ -84,8 +84,8 @@ def test_texts_without_words_are_alike_and_like_no_other(count: int) -> None:
     np.testing.assert_array_equal(none.documents @ none.documents.T, np.ones((count, count)))
 
 
-def test_what_128_dimensions_hold_is_held_exactly() -> None:
-    """Of texts of 100 kinds, the decomposition finds all: also those with the same singular value."""
+def test_lexical_vectors_of_rank_100_are_exact() -> None:
+    """The decomposition finds all 100 kinds of texts, including those with equal singular values."""
     kinds = corpus(100)
     texts, query = kinds * 4, "tram driver concert"
     vectors, expected = of(texts, query), cosines(texts, query)

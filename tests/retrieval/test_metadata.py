@@ -31,7 +31,7 @@ def write(store: DocumentStore, documents: dict[str, dict[str, Any]]) -> None:
     store.upsert(rows, np.tile(np.eye(1, 4), (len(rows), 1)), [b""] * len(rows))
 
 
-def test_values_that_no_filter_can_name_take_no_place() -> None:
+def test_metadata_table_omits_values_that_no_filter_can_name() -> None:
     def rows(metadata: dict[str, Any]) -> list[tuple[str, Any, int]]:
         return module._rows([(1, orjson.dumps(metadata))])
 
@@ -42,7 +42,7 @@ def test_values_that_no_filter_can_name_take_no_place() -> None:
 
 
 def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:
-    """How many hundred instructions of SQLite's machine it takes to answer a filter that was never asked before."""
+    """Return the hundreds of SQLite instructions that a new filter takes."""
     with store.transaction() as connection:
         condition, calls = Filter(filter).condition, [0]
         connection.set_progress_handler(lambda: calls.__setitem__(0, calls[0] + 1), 100)
@@ -52,7 +52,7 @@ def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("filter", [{"t": 3}, {"t": 3, "n": {"gte": 0}}, {"n": {"lt": 20}}, {"not": {"t": 3}}])
-def test_filter_costs_what_it_matches(tmp_path: Path, filter: dict[str, Any]) -> None:
+def test_filter_work_grows_with_its_matches_not_the_store(tmp_path: Path, filter: dict[str, Any]) -> None:
     work = []
     for size in (1_000, 8_000):
         store = DocumentStore.create(tmp_path / str(size), encoder=None, dimension=4, lexical=False)
@@ -64,7 +64,7 @@ def test_filter_costs_what_it_matches(tmp_path: Path, filter: dict[str, Any]) ->
     assert large <= 2 * small + 200
 
 
-def test_remembered_answers_are_bounded(store: DocumentStore) -> None:
+def test_cached_filter_answers_are_bounded_in_bytes(store: DocumentStore) -> None:
     write(store, {f"d{number}": {"n": number} for number in range(1_000)})
     answer = 8 * 1_000 + 2_000  # bytes, with those of the filter itself
 
@@ -84,8 +84,8 @@ def test_remembered_answers_are_bounded(store: DocumentStore) -> None:
     assert kept(1_000_000, large) == 2, "a large filter counts, too"
 
 
-def test_filter_ends_once_nobody_waits_for_it(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its one comparison reads two hundred million values, which takes longer than a test may."""
+def test_filter_query_is_interrupted_when_abandoned(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its one comparison reads 200 million values, which takes longer than the test may."""
     begun, read = threading.Event(), module._read
     endless = (
         "(WITH RECURSIVE n(sequence) AS (SELECT 1 UNION ALL SELECT sequence + 1 FROM n WHERE sequence < 2e8) "

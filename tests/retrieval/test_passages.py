@@ -25,7 +25,7 @@ def candidates(documents: list[Document], query: str = "why do corals bleach", *
 
 
 @pytest.mark.parametrize("overlap", [0, 5])
-def test_blocks_cover_the_text(overlap: int) -> None:
+def test_passage_blocks_cover_the_text(overlap: int) -> None:
     rng = random.Random(1)
     for _ in range(300):
         text = "".join(rng.choices("ab .\n#。é", [6, 6, 3, 1, 1, 1, 1, 1], k=rng.randrange(200)))
@@ -37,7 +37,7 @@ def test_blocks_cover_the_text(overlap: int) -> None:
             assert max(start + 1, end - overlap) <= after <= end
 
 
-def test_blocks_end_at_the_best_border() -> None:
+def test_passage_blocks_end_at_the_best_border() -> None:
     text = "One two three four.\nFive six. Seven eight nine ten eleven"
     assert [text[start:end] for start, end in blocks(text, 30)] == [
         "One two three four.",
@@ -58,7 +58,7 @@ def test_passage_is_a_slice_of_its_document() -> None:
         assert len(candidate.content.encode()) <= 4 * WINDOW * 0.75 + len("Harbours\n")
 
 
-def test_ids_are_unique_and_lead_to_their_documents() -> None:
+def test_passage_ids_are_unique_and_lead_to_their_documents() -> None:
     documents = [Document(id, LONG) for id in ("a", "a#2", "a##2", "#")]
     found = candidates(documents)
     ids = [candidate.id for candidate in found.candidates]
@@ -68,7 +68,7 @@ def test_ids_are_unique_and_lead_to_their_documents() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 32])
-def test_passages_with_the_words_of_the_query_stay(most: int) -> None:
+def test_passages_with_query_words_are_kept_within_the_bound(most: int) -> None:
     text = LONG * 12 + NEEDLE + LONG * 12
     found = candidates([Document("a", text)], per_document=most)
     assert len(found.candidates) == most
@@ -77,7 +77,7 @@ def test_passages_with_the_words_of_the_query_stay(most: int) -> None:
     assert any(NEEDLE.strip() in candidate.text for candidate in found.candidates) == (most > 1)
 
 
-def test_bound_on_all_candidates_is_shared() -> None:
+def test_bound_on_all_candidates_is_shared_among_documents() -> None:
     documents = [Document(str(number), LONG if number % 2 else "short") for number in range(10)]
     for in_all, each in ((10, 1), (14, 1), (15, 2)):
         found = candidates(documents, in_all=in_all)
@@ -96,14 +96,12 @@ def test_documents_within_the_window_stay_whole() -> None:
 @pytest.mark.parametrize(
     ("window", "asked", "room"), [(None, False, None), (None, True, 508), (8_192, False, None), (256, True, 252)]
 )
-def test_unknown_window_cuts_nothing_unless_passages_are_asked_for(
-    window: int | None, asked: bool, room: int | None
-) -> None:
+def test_unknown_window_cuts_nothing_without_a_passage_size(window: int | None, asked: bool, room: int | None) -> None:
     cut = cut_of([Document("a", LONG)], "sea", window, Limits(), asked=asked)
     assert (cut and cut.room) == (room and 4 * room)
 
 
-def test_query_leaves_room_for_a_passage() -> None:
+def test_long_query_leaves_room_for_a_passage() -> None:
     cut = Cut.of([Document("a", LONG)], "word " * 10_000, WINDOW, per_document=32, in_all=99)
     assert cut is not None and cut.room == 4 * 64
 

@@ -19,7 +19,7 @@ def document(number: int, characters: int) -> Document:
 
 
 @pytest.mark.parametrize("characters", [1, LARGE])
-async def test_pieces_have_all_documents_in_order(characters: int, tmp_path: Path) -> None:
+async def test_pieces_contain_all_documents_in_order(characters: int, tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path)
     index = catalog.create("i", encoder=None, dimension=2, lexical=False)
     index.upsert([document(number, characters) for number in range(12)], np.ones((12, 2)))
@@ -40,7 +40,7 @@ async def test_pieces_have_all_documents_in_order(characters: int, tmp_path: Pat
     catalog.close()
 
 
-def test_beginnings_are_bounded_in_all() -> None:
+def test_beginnings_share_a_bound_on_characters() -> None:
     texts = ["a" * 10, "b" * 100, "c" * 50]
     assert beginnings(texts, 3, most=160) == texts
     assert beginnings(texts, 3, most=159) == ["a" * 10, "b" * 53, "c" * 50]

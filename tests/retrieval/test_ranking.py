@@ -16,17 +16,17 @@ NORMAL = 2.0**-14  # the smallest float16 that has all its digits
 
 
 def every_half() -> NDArray[np.float16]:
-    """All of magnitude at most 1, negative zero among them."""
+    """Return every float16 of magnitude at most 1, including negative zero."""
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     return halves[np.abs(halves) <= 1]
 
 
-def test_every_half_comes_back() -> None:
+def test_every_float16_round_trips() -> None:
     halves = every_half()
     np.testing.assert_array_equal(halves_from_floats(floats_from_halves(halves)).view("u2"), halves.view("u2"))
 
 
-def test_ties_and_their_neighbours_round_as_numpy_rounds() -> None:
+def test_float16_rounding_of_ties_matches_numpy() -> None:
     positive = np.sort(every_half()[np.signbit(every_half()) == 0]).astype(np.float32)
     ties = (positive[:-1] + positive[1:]) / 2
     floats = np.concatenate([ties, np.nextafter(ties, np.float32(2)), np.nextafter(ties, np.float32(0))])
@@ -36,7 +36,7 @@ def test_ties_and_their_neighbours_round_as_numpy_rounds() -> None:
 
 
 @given(arrays(np.float32, 50, elements=st.floats(-1, 1, width=32)))
-def test_halves_are_the_nearest(floats: NDArray[np.float32]) -> None:
+def test_float16_conversion_rounds_to_the_nearest(floats: NDArray[np.float32]) -> None:
     ours, numpys = halves_from_floats(floats).astype(np.float64), floats.astype(np.float16).astype(np.float64)
     large = np.abs(floats) >= NORMAL
     np.testing.assert_array_equal(ours[large], numpys[large])
@@ -45,7 +45,7 @@ def test_halves_are_the_nearest(floats: NDArray[np.float32]) -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 7, 384, 1024]))
-def test_unit_rows_keep_their_bits(seed: int, dimension: int) -> None:
+def test_unit_rows_of_float16_are_exact(seed: int, dimension: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((20, dimension)) + 1e-3
     halves = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
     vectors, lengths = unit_rows_of(halves)

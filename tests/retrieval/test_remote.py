@@ -95,14 +95,14 @@ async def local(made: Path) -> AsyncIterator[IndexRetriever]:
 
 
 class TestRemoteRetriever(RetrieverContract):
-    """Everything that a Retriever does."""
+    """The remote retriever fulfils the contract of retrievers."""
 
 
 @pytest.mark.parametrize("depth", [1, 7, 10_000])
 @pytest.mark.parametrize(
     "embedding", [[0.1 * n - 1 for n in range(24)], np.linspace(-3, 7, 24).astype(np.float16), np.arange(1, 25)[None]]
 )
-async def test_pool_is_the_same_bit_for_bit(
+async def test_remote_pool_equals_the_local_one_bit_for_bit(
     retriever: RemoteRetriever, local: IndexRetriever, embedding: ArrayLike, depth: int
 ) -> None:
     here = await local.retrieve("many", Search("", depth, embedding))
@@ -111,7 +111,9 @@ async def test_pool_is_the_same_bit_for_bit(
     assert list(there.warnings) == list(here.warnings)
 
 
-async def test_pool_is_the_same_of_every_index(retriever: RemoteRetriever, local: IndexRetriever) -> None:
+async def test_remote_pool_equals_the_local_one_for_every_index_kind(
+    retriever: RemoteRetriever, local: IndexRetriever
+) -> None:
     for index, search in (
         ("trams", Search("violins", 3)),
         ("wide", Search("tram", 100, topical(1)[0], directions=False)),
@@ -125,7 +127,7 @@ async def test_pool_is_the_same_of_every_index(retriever: RemoteRetriever, local
         assert index != "wide" or there.pool.embeddings.shape == (100, COUNT if search.directions else DIMENSION)
 
 
-async def test_texts_are_embedded_in_several_requests_and_vectors_are_checked(
+async def test_remote_embeddings_equal_local_ones_across_requests(
     retriever: RemoteRetriever, local: IndexRetriever
 ) -> None:
     np.testing.assert_array_equal(await retriever.embed_query("trams"), await local.embed_query("trams"))
@@ -142,7 +144,7 @@ async def test_texts_are_embedded_in_several_requests_and_vectors_are_checked(
 
 @asynccontextmanager
 async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Any]]:
-    """One retriever in front of servers that do one thing after the other, and the last with every other request."""
+    """Yield a retriever and servers that follow scripts and repeat their last behaviour."""
     servers = [Upstream() for _ in scripts]
     for server, script in zip(servers, scripts, strict=True):
         *server.script, server.behaviour = script
@@ -152,8 +154,8 @@ async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterato
         await retriever.close()
 
 
-async def test_retriever_that_is_away_is_unavailable_at_once() -> None:
-    """At once: nothing is waited for that an hour of timeout could change."""
+async def test_unreachable_retriever_is_unavailable_at_once() -> None:
+    """The call does not wait for anything that its timeout of an hour could change."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     retriever = RemoteRetriever(f"http://127.0.0.1:{port}", timeout=3600)
@@ -183,7 +185,7 @@ PAUSED = answer(HTML, 429, retry_after="7")
         ("body-too-large", errors.LimitExceeded),
     ],
 )
-async def test_error_of_the_retriever_is_raised_here(slug: str, kind: type[BoundaryMorphError]) -> None:
+async def test_problem_of_the_retriever_is_raised_as_its_error(slug: str, kind: type[BoundaryMorphError]) -> None:
     async with standing_in([problem(slug, 422)]) as (retriever, _):
         with pytest.raises(kind, match="said") as raised:
             await retriever.embed_query("q")
@@ -209,7 +211,9 @@ async def test_error_of_the_retriever_is_raised_here(slug: str, kind: type[Bound
         (problem("rate-limited", 429), Overloaded),
     ],
 )
-async def test_answer_that_cannot_be_used(reply: Behaviour, expected: type[BoundaryMorphError]) -> None:
+async def test_unusable_answer_of_a_retriever_raises_a_typed_error(
+    reply: Behaviour, expected: type[BoundaryMorphError]
+) -> None:
     async with standing_in([reply]) as (retriever, _):
         with pytest.raises(expected, match=r"127\.0\.0\.1") as raised:
             await retriever.documents("i", ["a"])
@@ -217,7 +221,7 @@ async def test_answer_that_cannot_be_used(reply: Behaviour, expected: type[Bound
             assert raised.value.retry_after == pytest.approx(7 if reply is PAUSED else 1, abs=0.5)
 
 
-async def test_frames_and_counts_that_cannot_be_used() -> None:
+async def test_malformed_frames_and_wrong_counts_are_refused() -> None:
     calls: list[Callable[[Retriever], Awaitable[Any]]] = [
         lambda retriever: retriever.retrieve("i", Search("q", 1)),
         lambda retriever: retriever.embed_query("q"),
@@ -233,14 +237,14 @@ async def test_frames_and_counts_that_cannot_be_used() -> None:
                 await retriever.characters("i", ["a", "b"])
 
 
-async def test_encoder_that_is_exchanged_during_a_call() -> None:
+async def test_encoder_change_during_a_call_fails_the_call() -> None:
     parts = [Embeddings(np.eye(128, dtype=np.float32), encoder=name) for name in ("old", "new")]
     async with standing_in([answer(frame.encode_embeddings(part)) for part in parts]) as (retriever, _):
         with pytest.raises(RetrieverFailed, match="its encoder has changed"):
             await retriever.embed_documents(256 * ["t"])
 
 
-async def test_forward_of_a_read_has_a_time_limit() -> None:
+async def test_forwarded_read_has_a_time_limit() -> None:
     script = [answer({"detail": "none"}, 404), answer(b"away", 503), hang]
     async with standing_in(script, timeout=0.5) as (retriever, [server]):
         passed = await retriever.forward("GET", "/indexes/i", {}, None)
@@ -253,7 +257,7 @@ async def test_forward_of_a_read_has_a_time_limit() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 @pytest.mark.parametrize("status", [301, 401, 403, 502, 503])
-async def test_forward_passes_on_nothing_that_concerns_us(method: str, status: int) -> None:
+async def test_forward_hides_redirects_and_errors_between_our_servers(method: str, status: int) -> None:
     """The caller's own key is right, no header tells it where a redirect leads, and a proxy speaks of our servers."""
     kind = RetrieverFailed if status < 500 else RetrieverUnavailable
     async with standing_in([answer(HTML, status, content_type="text/html", location="http://b/")]) as (retriever, _):
@@ -266,13 +270,13 @@ async def test_forward_passes_on_nothing_that_concerns_us(method: str, status: i
 
 
 @pytest.mark.parametrize("url", ["", "ftp://host", "http://user:secret@host", "http://host?a=b"])
-async def test_malformed_url_is_refused(url: str) -> None:
+async def test_malformed_retriever_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:
         RemoteRetriever(url)
     assert "secret" not in str(raised.value)
 
 
-async def test_several_retrievers_must_run_one_encoder() -> None:
+async def test_retrievers_with_different_encoders_are_not_mixed() -> None:
     frames = [frame.encode_embeddings(Embeddings(np.ones((1, 1), "f4"), encoder=name)) for name in ("e/1", "e/2")]
     async with standing_in(*([answer(each)] for each in frames), clock=Clock()) as (retriever, _):
         encoders = {(await retriever.embed_documents(["t"])).encoder for _ in range(20)}
@@ -282,7 +286,7 @@ async def test_several_retrievers_must_run_one_encoder() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_forward_of_a_write_is_not_tried_twice(method: str) -> None:
+async def test_forwarded_write_is_not_repeated(method: str) -> None:
     async with standing_in([reset], [reset]) as (retriever, servers):
         with pytest.raises(RetrieverUnavailable):
             await retriever.forward(method, "/indexes/i/documents", {}, None)
@@ -290,7 +294,7 @@ async def test_forward_of_a_write_is_not_tried_twice(method: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [reset, answer(b"away", 503), answer({}, 500)])
-async def test_forward_of_a_read_is_tried_elsewhere(broken: Behaviour) -> None:
+async def test_forwarded_read_is_repeated_at_another_retriever(broken: Behaviour) -> None:
     async with standing_in([broken], [answer(b"[]")], clock=Clock()) as (retriever, _):
         for _ in range(20):
             passed = await retriever.forward("GET", "/indexes", {}, None)

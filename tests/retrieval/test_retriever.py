@@ -37,7 +37,7 @@ class TestIndexRetriever(RetrieverContract):
         await retriever.close()
 
 
-async def test_without_an_encoder(indexes: LocalCatalog) -> None:
+async def test_index_retriever_without_an_encoder_takes_only_vectors(indexes: LocalCatalog) -> None:
     retriever = IndexRetriever(indexes, None)
     pool = (await retriever.retrieve("own", Search("", 1, embedding=[0, 1, 0, 0]))).pool
     assert list(pool.ids) == ["e1"]
@@ -52,7 +52,7 @@ async def test_without_an_encoder(indexes: LocalCatalog) -> None:
         await retriever.documents("own", ["e1"])
 
 
-async def test_long_documents_do_not_come_with_the_pool(tmp_path: Path) -> None:
+async def test_retriever_omits_long_documents_from_the_pool(tmp_path: Path) -> None:
     catalog = LocalCatalog(tmp_path)
     count = 3 * BLOCK
     texts = {"short": 1, "long": CHARACTERS // BLOCK}
@@ -75,10 +75,10 @@ HAVING = [[True, False, False, False], [False, False, False, True], [False] * 4,
 @pytest.mark.parametrize("embeddings", [None, np.eye(4)])
 @pytest.mark.parametrize("features", [{}, {"bm25": [4.0, 3.0, 2.0, 1.0]}])
 @pytest.mark.parametrize("words", [True, False])
-async def test_which_documents_have_which_words_of_the_query(
+async def test_given_candidates_have_the_query_terms_of_each_document(
     catalog: LocalCatalog, embeddings: NDArray[np.float64] | None, features: dict[str, list[float]], words: bool
 ) -> None:
-    """Whoever computed BM25 and the vectors; but only for a method that has use for words."""
+    """This holds wherever BM25 and vectors come from, but only for a method that uses words."""
     documents = [Document(str(number), text) for number, text in enumerate(TEXTS)]
     candidates = GivenCandidates(
         IndexRetriever(catalog, None),

@@ -19,7 +19,7 @@ from tests.contract.vector_index import names, unit
 
 
 async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
-    """What the answers of a plain, a filtered and a hybrid search are told with."""
+    """Return the warnings of a plain, a filtered and a hybrid search."""
     index = catalog.create("a", encoder=None, dimension=8)
     index.upsert([Document(id, "tram", metadata={"id": id}) for id in names(20)], unit(20, 8))
     retriever = IndexRetriever(catalog, None)
@@ -31,7 +31,9 @@ async def warnings_of(catalog: LocalCatalog) -> list[list[str]]:
     return [[warning.message for warning in each.warnings] for each in found]
 
 
-async def test_device_that_is_missing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_search_device_is_reported_by_every_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plain = build_indexes(Settings(data_directory=tmp_path / "plain"))
     assert isinstance(plain, LocalCatalog) and await warnings_of(plain) == [[], [], []]
     plain.close()
@@ -68,7 +70,7 @@ def full(dimension: int) -> FaissMirror:
     return FaissMirror([FaissShard(Memory(dimension))], 2_048)
 
 
-def test_cpu_answers_once_the_device_has_no_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cpu_answers_once_the_device_memory_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     catalog, plain = LocalCatalog(tmp_path, full), LocalCatalog(tmp_path)
     queries = unit(5, 8, seed=9)
 

@@ -24,7 +24,7 @@ def write(store: DocumentStore, ids: list[str], text: str = "text of", seed: int
 
 
 def matching(store: DocumentStore, filter: Filter) -> list[str]:
-    """The ids of the documents that are there and meet a filter, in the order of writing."""
+    """Return the ids of stored documents that match a filter, in the order of writing."""
     changes = store.changes(0)
     met = np.isin(changes.sequences, store.matching_sequences(filter))
     return [id for id, meets in zip(changes.ids, met, strict=True) if meets]
@@ -50,7 +50,7 @@ def reopen(store: DocumentStore) -> Iterator[Reopen]:
         again.close()
 
 
-def test_changes_are_those_since_the_last_reading(store: DocumentStore, reopen: Reopen) -> None:
+def test_store_changes_are_those_since_the_last_reading(store: DocumentStore, reopen: Reopen) -> None:
     reader = reopen()
     write(store, ["a", "b", "c"])
     first = reader.changes(0)
@@ -63,13 +63,13 @@ def test_changes_are_those_since_the_last_reading(store: DocumentStore, reopen: 
     assert (nothing.ids, nothing.deleted, nothing.sequence) == ([], [], second.sequence)
 
 
-def test_characters_are_counted_as_python_counts_them(store: DocumentStore) -> None:
+def test_store_counts_characters_like_python(store: DocumentStore) -> None:
     documents = [Document("a", "große", "Maße"), Document("b", "before\0after"), Document("c", "text", "a\0title")]
     store.upsert(documents, unit(3, 8), [b""] * 3)
     assert store.characters(["a", "b", "c", "unknown"]) == {"a": 9, "b": 12, "c": 11}
 
 
-def test_store_remembers_what_it_was_made_with(tmp_path: Path) -> None:
+def test_store_keeps_its_encoder_and_dimension(tmp_path: Path) -> None:
     for number, encoder in enumerate((None, "123")):
         store = DocumentStore.create(tmp_path / str(number), encoder=encoder, dimension=8)
         assert (store.info.encoder, store.info.dimension) == (encoder, 8)
@@ -83,13 +83,13 @@ def test_store_remembers_what_it_was_made_with(tmp_path: Path) -> None:
         DocumentStore.create(tmp_path / "s", encoder=None, dimension=0)
 
 
-def test_commits_reach_the_disk(store: DocumentStore) -> None:
+def test_store_commits_are_synced_to_disk(store: DocumentStore) -> None:
     with store.transaction() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_readers_do_not_wait_for_a_writer(store: DocumentStore, reopen: Reopen) -> None:
+def test_store_readers_do_not_wait_for_a_writer(store: DocumentStore, reopen: Reopen) -> None:
     write(store, ["a"])
     reader = reopen()
     with store.transaction("IMMEDIATE") as connection:
@@ -112,7 +112,7 @@ def test_store_serializes_writers_of_threads_and_processes(store: DocumentStore,
     assert store.count() == 6 * 10 + 1 == len(store.changes(0).ids)
 
 
-def test_one_state_does_not_change_while_it_is_read(store: DocumentStore, reopen: Reopen) -> None:
+def test_one_state_shows_a_constant_snapshot(store: DocumentStore, reopen: Reopen) -> None:
     write(store, ["a", "b"])
     writer = reopen()
     with store.one_state():
@@ -132,7 +132,7 @@ def log_size(store: DocumentStore) -> int:
     return Path(f"{store.path}-wal").stat().st_size
 
 
-def test_log_is_emptied_once_it_is_too_long(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_ahead_log_is_emptied_over_its_bound(store: DocumentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 2**19
     monkeypatch.setattr(DocumentStore, "log_bytes", bound)
     writer = DocumentStore(store.path)
@@ -147,7 +147,7 @@ def test_log_is_emptied_once_it_is_too_long(store: DocumentStore, monkeypatch: p
 
 
 @pytest.mark.parametrize("damage", ["garbage", "header", "truncated", "empty", "version", "table", "embedding"])
-def test_damaged_file_is_named(store: DocumentStore, damage: str) -> None:
+def test_damaged_store_file_is_named(store: DocumentStore, damage: str) -> None:
     write(store, [f"d{i}" for i in range(500)])
     if damage in ("version", "table", "embedding"):
         statement = {
@@ -193,7 +193,7 @@ def test_damaged_embeddings_are_found(tmp_path: Path, embedding: NDArray[np.floa
     store.close()
 
 
-def test_missing_file_is_an_unknown_index(store: DocumentStore, tmp_path: Path) -> None:
+def test_missing_store_file_is_an_unknown_index(store: DocumentStore, tmp_path: Path) -> None:
     with pytest.raises(UnknownIndex):
         DocumentStore(tmp_path / "missing.sqlite3")
     assert not (tmp_path / "missing.sqlite3").exists()
@@ -204,7 +204,7 @@ def test_missing_file_is_an_unknown_index(store: DocumentStore, tmp_path: Path) 
         store.documents(["a"])
 
 
-def test_fingerprints_tell_documents_apart() -> None:
+def test_fingerprints_differ_for_different_documents() -> None:
     base = Document("a", "text", title="title", metadata={"x": 1, "y": 2})
     given = np.array([0.6, 0.8], dtype=np.float32)
     different = [

@@ -24,7 +24,7 @@ Effort = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 
 
 class Recorded:
-    """FAISS's index, which keeps how many results it was asked for, and of how many clusters."""
+    """A FAISS index that records the numbers of results and clusters of each search."""
 
     def __init__(self, index: Any) -> None:
         self.index, self.asked = index, list[tuple[int, int]]()
@@ -38,7 +38,7 @@ class Recorded:
 
 
 def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clusters: int = 12) -> VectorIndex:
-    """An index over a block of these vectors, in clusters that have nothing to do with them if there is an effort."""
+    """Return an index over a block of vectors; with an effort, in clusters unrelated to the vectors."""
     count, dimension = vectors.shape
     halves = vectors.astype(np.float16)
     index, inverted = Recorded(blocks._vectors_of(dimension)), None
@@ -78,10 +78,10 @@ def brute_force(
     removed=st.floats(0, 1),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_index_equals_brute_force_after_changes(
+def test_vector_index_equals_brute_force_after_changes(
     kind: str, count: int, later: int, dimension: int, depth: int, distinct: int, removed: float, seed: int
 ) -> None:
-    """With ties across every cut and near ones, with any share removed and some written anew, in all and among some."""
+    """Vectors have ties and near ties; any share is removed or replaced; searches cover all or some."""
     rng = np.random.default_rng(seed)
     bases, numbers = unit(distinct, dimension, seed), dict[str, int]()
     expected: dict[str, NDArray[np.float32]] = {}
@@ -133,7 +133,7 @@ def test_index_equals_brute_force_after_changes(
     ("probes", "depth", "of_clusters", "of_all"),
     [(3, 10, [(74, 3)], []), (30, 10, [], [(74, 0)]), (3, 640, [], [(714, 0)])],
 )
-def test_search_is_no_wider_than_the_effort_says(
+def test_search_probes_as_many_clusters_as_the_effort_says(
     probes: int, depth: int, of_clusters: list[tuple[int, int]], of_all: list[tuple[int, int]]
 ) -> None:
     index = blocked(unit(1000, 8), effort=((10,), (probes,), (1.0,)))
@@ -144,7 +144,7 @@ def test_search_is_no_wider_than_the_effort_says(
     assert block.vectors.asked == of_all
 
 
-def test_clusters_without_enough_documents_are_doubled_step_by_step() -> None:
+def test_search_doubles_its_clusters_until_it_finds_enough() -> None:
     index = blocked(unit(1000, 8), effort=((10, 1_000), (1, 1), (1.0,)))
     block = index.view().block
     assert block is not None and block.clusters is not None
@@ -153,7 +153,7 @@ def test_clusters_without_enough_documents_are_doubled_step_by_step() -> None:
     assert len(steps) > 1 and steps == [2**step for step in range(len(steps))]
 
 
-def test_probes_by_depth() -> None:
+def test_probes_grow_with_depth() -> None:
     clusters = Clusters(None, (10, 100, 1000), (4, 16, 64), (1.0, 1.0, 1.0))
     assert [clusters.probes(depth) for depth in (1, 10, 100, 1000, 2000, 10_000)] == [4, 4, 16, 64, 128, 640]
     between = [clusters.probes(depth) for depth in range(10, 1001, 10)]
@@ -162,7 +162,7 @@ def test_probes_by_depth() -> None:
 
 
 class Limited:
-    """FAISS on the CPU, which refuses what its kernels on a GPU refuse."""
+    """FAISS on the CPU that refuses what GPU kernels refuse."""
 
     def __init__(self, dimension: int, most: int) -> None:
         self.index, self.most = faiss.IndexFlatIP(dimension), most
@@ -178,7 +178,7 @@ class Limited:
 
 
 def mirror(dimension: int, most: int, shards: int = 4) -> FaissMirror:
-    """FAISS on the CPU in place of a GPU, and a limit of its own."""
+    """Return a mirror in FAISS on the CPU with a limit of its own, in place of a GPU."""
     return FaissMirror([FaissShard(Limited(dimension, most)) for _ in range(shards)], most)
 
 
@@ -186,7 +186,7 @@ def simulated(dimension: int, most: int, shards: int = 4) -> VectorIndex:
     return VectorIndex(dimension, make_mirror=lambda dimension: mirror(dimension, most, shards))
 
 
-def test_cpu_answers_beyond_what_the_shards_return() -> None:
+def test_cpu_answers_depths_over_the_limit_of_gpu_shards() -> None:
     vectors, index = unit(5000, 8), simulated(8, 500)
     index.upsert(names(5000), vectors)
     found = index.view().search(vectors[0], 1500)
@@ -197,7 +197,7 @@ def test_cpu_answers_beyond_what_the_shards_return() -> None:
     assert "3,000" in warning.message and "500 results from each of 4 shards" in warning.message
 
 
-def test_limit_depends_on_how_faiss_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_result_limit_depends_on_the_faiss_build(monkeypatch: pytest.MonkeyPatch) -> None:
     for options, most in (("OPTIMIZE AVX2 GPU", 2_048), ("OPTIMIZE GPU CUVS", 16_384)):
         assert limit(SimpleNamespace(StandardGpuResources=object, get_compile_options=lambda o=options: o)) == most
     assert limit(object()) == 0

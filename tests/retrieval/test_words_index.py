@@ -19,7 +19,7 @@ QUERY = "tram depot"
 
 
 def written(count: int) -> list[Document]:
-    """Documents with a word of the query each, of lengths and contents of their own."""
+    """Return documents that contain a query word each, with different lengths and contents."""
     rng = np.random.default_rng(count)
     return [
         Document(f"d{n}", " ".join(["tram" if n % 2 else "depot", *rng.choice(WORDS, 3 + n)]), metadata={"n": n})
@@ -39,8 +39,8 @@ async def retriever(catalog: LocalCatalog) -> AsyncIterator[IndexRetriever]:
     await retriever.close()
 
 
-async def test_pool_of_an_index_of_words_is_that_of_its_texts(catalog: LocalCatalog) -> None:
-    """Where all documents have a word of the query, statistics of the index and of the pool are the same."""
+async def test_words_index_pool_equals_the_pool_of_its_texts(catalog: LocalCatalog) -> None:
+    """If all documents contain a query word, index and pool have the same statistics."""
     documents = written(30)
     put(catalog, documents)
     retriever = IndexRetriever(catalog, SeededEncoder())
@@ -62,7 +62,9 @@ async def test_pool_of_an_index_of_words_is_that_of_its_texts(catalog: LocalCata
     await retriever.close()
 
 
-async def test_words_with_depth_filter_or_no_match(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+async def test_words_index_search_handles_depth_filters_and_no_match(
+    catalog: LocalCatalog, retriever: IndexRetriever
+) -> None:
     put(catalog, [])
     with pytest.raises(EmptyIndex):
         await retriever.retrieve("words", Search(QUERY, 5))
@@ -84,7 +86,7 @@ async def test_words_with_depth_filter_or_no_match(catalog: LocalCatalog, retrie
         )
 
 
-async def test_search_by_vectors_is_refused(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
+async def test_words_index_refuses_searches_by_vectors(catalog: LocalCatalog, retriever: IndexRetriever) -> None:
     put(catalog, written(3))
     for search in (Search(QUERY, 5, embedding=[1.0]), Search(QUERY, 5, hybrid=True)):
         with pytest.raises(InvalidInput, match="no vectors"):

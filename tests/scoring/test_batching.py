@@ -41,7 +41,7 @@ async def queued(scorer: BatchingScorer, pairs: int) -> None:
 
 
 def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.Event:
-    """Texts of a query are not tokenized before this is set."""
+    """Return an event that delays the tokenization of a query's texts until it is set."""
     tokenize, may_go_on = model.tokenize, threading.Event()
 
     def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
@@ -53,7 +53,7 @@ def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.
 
 
 class Bench:
-    """A scorer whose model is held while requests gather behind a first one."""
+    """A scorer whose model waits while requests gather behind a first one."""
 
     def __init__(self, **options: Any) -> None:
         scorer_options = {
@@ -63,7 +63,7 @@ class Bench:
         self.scorer = BatchingScorer(self.model, **scorer_options)
 
     async def queue(self, query: str, *texts: str, **options: Any) -> asyncio.Task[Any]:
-        """A request that waits behind the first one."""
+        """Start a request that waits behind the first one."""
         before = self.scorer.waiting()[0]
         task = asked(self.scorer, query, *texts, **options)
         await queued(self.scorer, before + len(texts))
@@ -93,7 +93,7 @@ class TestContract(ScorerContract):
         yield scorer
         await scorer.close()
 
-    async def test_many_at_once(self, scorer: BatchingScorer) -> None:
+    async def test_concurrent_requests_get_their_own_scores(self, scorer: BatchingScorer) -> None:
         requests = [(f"query {n}", [f"text {n} {m}" + "x" * (n * m % 50) for m in range(n % 7)]) for n in range(60)]
         answers = await asyncio.gather(*(scorer.score(query, texts) for query, texts in requests))
         for (query, texts), scores in zip(requests, answers, strict=True):
@@ -101,14 +101,14 @@ class TestContract(ScorerContract):
 
 
 class TestBatches:
-    async def test_they_go_across_requests(self) -> None:
+    async def test_batches_combine_pairs_of_several_requests(self) -> None:
         async with Bench(batch_tokens=50) as bench:
             tasks = [asked(bench.scorer, f"query {n}", "x" * 10, "y" * 10) for n in range(4)]
             await queued(bench.scorer, 8)
             await bench.release(*tasks)
             assert [len(batch) for batch in bench.model.batches] == [1, 5, 3]
 
-    async def test_the_earliest_deadline_first(self) -> None:
+    async def test_batches_take_the_earliest_deadline_first(self) -> None:
         async with Bench(batch_tokens=1, patience=30) as bench:
             now = time.monotonic()
             tasks = []
@@ -117,7 +117,7 @@ class TestBatches:
             await bench.release(*tasks)
             assert bench.model.batches[1:] == [["2"], ["3"], ["0"], ["1"]]
 
-    async def test_a_short_request_overtakes_a_long_one(self) -> None:
+    async def test_short_request_overtakes_a_long_one(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             bench.scorer.token_seconds = 0.01
             long = await bench.queue("q", *["long text"] * 50)
@@ -125,8 +125,8 @@ class TestBatches:
             await bench.release(long, short)
             assert bench.model.batches[1] == ["short text"]
 
-    async def test_of_equal_requests_one_is_done_before_the_next(self) -> None:
-        """All of them taking turns would be done at the end."""
+    async def test_equal_requests_are_finished_one_after_another(self) -> None:
+        """If they took turns, all of them would end late."""
         async with Bench(batch_tokens=1) as bench:
             bench.scorer.token_seconds = 0.01
             tasks = []
@@ -136,7 +136,7 @@ class TestBatches:
             assert bench.model.batches[1:] == [[f"of {number}"] for number in range(3) for _ in range(4)]
 
     @pytest.mark.parametrize(("parallel", "batches"), [(True, [1, 1, 2, 2, 2]), (False, [1, 1, 1, 6])])
-    async def test_idle_cores_share_what_waits(self, parallel: bool, batches: list[int]) -> None:
+    async def test_idle_workers_share_the_waiting_pairs(self, parallel: bool, batches: list[int]) -> None:
         model = SeededCrossEncoder(workers=3, parallel=parallel, batch_tokens=60, open=False)
         scorer = BatchingScorer(model)
         for number in range(2 if parallel else 3):
@@ -153,8 +153,8 @@ class TestBatches:
         await scorer.close()
 
 
-class TestDoor:
-    async def test_what_cannot_wait_is_refused_whole(self) -> None:
+class TestQueueAdmission:
+    async def test_request_over_the_queue_limit_is_refused_whole(self) -> None:
         async with Bench(queue_tokens=30) as bench:
             refused = metric("refused_requests_total")
             kept = await bench.queue("q", "x" * 10, "y" * 10)
@@ -170,7 +170,7 @@ class TestDoor:
             assert len((await kept).values) == 2
             await at_the_edge
 
-    async def test_what_would_come_too_late_is_refused(self) -> None:
+    async def test_request_that_would_miss_its_deadline_is_refused(self) -> None:
         async with Bench() as bench:
             bench.scorer.token_seconds = 1.0
             kept = await bench.queue("q", "x" * 10, deadline=time.monotonic() + 12)
@@ -180,7 +180,7 @@ class TestDoor:
             alive = await bench.queue("q", "y" * 10, deadline=time.monotonic() + 25)
             await bench.release(kept, alive)
 
-    async def test_what_is_less_urgent_makes_nobody_late(self) -> None:
+    async def test_less_urgent_request_delays_no_urgent_one(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             bench.scorer.token_seconds = 0.01
             patient = await bench.queue("q", *["x" * 100] * 10)
@@ -190,7 +190,7 @@ class TestDoor:
             await patient
             assert bench.model.batches[1] == ["y" * 7]
 
-    async def test_what_is_being_tokenised_takes_room_and_time_too(self) -> None:
+    async def test_text_being_tokenized_counts_in_queue_and_wait(self) -> None:
         async with Bench(queue_tokens=120) as bench:
             may_go_on = hold_tokenizer(bench.model)
             slow = asked(bench.scorer, "slow", "x" * 400, deadline=time.monotonic() + 20)
@@ -204,7 +204,7 @@ class TestDoor:
             may_go_on.set()
             await bench.release(slow)
 
-    async def test_the_deadline_ends_the_wait_for_the_tokenizer_too(self) -> None:
+    async def test_deadline_ends_the_wait_for_the_tokenizer(self) -> None:
         scorer = BatchingScorer(model := SeededCrossEncoder())
         may_go_on = hold_tokenizer(model)
         with pytest.raises(DeadlineExceeded):
@@ -215,7 +215,7 @@ class TestDoor:
         await scorer.close()
         assert model.batches == [["next"]]
 
-    async def test_uncut_or_not_at_all(self) -> None:
+    async def test_long_text_is_refused_if_truncation_is_off(self) -> None:
         scorer = BatchingScorer(model := SeededCrossEncoder())
         with pytest.raises(TextTooLong, match=r"text 1 .*100 tokens"):
             await scorer.score("q", ["short", "x" * 101], truncate=False)
@@ -225,8 +225,8 @@ class TestDoor:
         await scorer.close()
 
 
-class TestLeaving:
-    async def test_pairs_of_a_caller_who_left_never_reach_the_device(self) -> None:
+class TestCancellation:
+    async def test_pairs_of_a_cancelled_request_never_reach_the_model(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             dropped = metric("dropped_pairs_total", reason="cancelled")
             leaving, staying = await bench.queue("q", "leaving", "leaving too"), asked(bench.scorer, "q", "staying")
@@ -236,7 +236,7 @@ class TestLeaving:
             await bench.release(staying)
             assert bench.model.batches == [["first"], ["staying"]]
 
-    async def test_requests_whose_deadline_has_passed_leave_the_queue(self) -> None:
+    async def test_request_past_its_deadline_leaves_the_queue(self) -> None:
         async with Bench(batch_tokens=1) as bench:
             with pytest.raises(DeadlineExceeded):
                 await bench.scorer.score("q", ["late"], deadline=time.monotonic() + 0.02)
@@ -247,7 +247,7 @@ class TestLeaving:
             await bench.scorer.score("q", ["next"])
             assert bench.model.batches == [["first"], ["next"]]
 
-    async def test_closing_tells_those_who_wait(self) -> None:
+    async def test_close_fails_waiting_requests(self) -> None:
         model = SeededCrossEncoder(open=False, batch_tokens=1)
         scorer = BatchingScorer(model)
         running = asked(scorer, "q", "running")
@@ -264,7 +264,7 @@ class TestLeaving:
         with pytest.raises(RuntimeError):
             await scorer.score("q", ["after"])
 
-    async def test_closing_while_a_request_is_tokenised(self) -> None:
+    async def test_close_fails_a_request_being_tokenized(self) -> None:
         scorer = BatchingScorer(model := SeededCrossEncoder())
         may_go_on = hold_tokenizer(model)
         task = asked(scorer, "slow", "text")
@@ -277,7 +277,7 @@ class TestLeaving:
         await closing
 
 
-class TestTrouble:
+class TestFailures:
     @pytest.mark.parametrize(
         ("nonsense", "message"),
         [
@@ -288,8 +288,9 @@ class TestTrouble:
             (np.array([np.nan]), "nan or inf"),
         ],
     )
-    async def test_a_model_that_gives_nonsense(self, monkeypatch: Any, nonsense: object, message: str) -> None:
-        """It fails who asked, and the others go on."""
+    async def test_malformed_model_output_fails_only_its_request(
+        self, monkeypatch: Any, nonsense: object, message: str
+    ) -> None:
         async with Bench(batch_tokens=1_000) as bench:
             run = bench.model.run
 
@@ -306,8 +307,8 @@ class TestTrouble:
             assert (await bench.scorer.score("q", ["d"])).values.tolist() == [score_of("q", "d")]
 
     @pytest.mark.parametrize("where", ["batch_tokens", "wait_seconds"])
-    async def test_a_thread_that_ends_is_not_passed_over(self, monkeypatch: Any, where: str) -> None:
-        """Every request fails, now and later, and the process is told."""
+    async def test_worker_thread_that_ends_fails_all_requests(self, monkeypatch: Any, where: str) -> None:
+        """Present and later requests fail, and the process is notified."""
         calls: list[None] = []
 
         def broken(amount: float) -> None:
@@ -325,7 +326,7 @@ class TestTrouble:
             assert calls == [None]
             assert bench.scorer.waiting() == (0, 0)
 
-    async def test_out_of_memory_halves(self) -> None:
+    async def test_out_of_memory_halves_the_batch(self) -> None:
         model = SeededCrossEncoder(batch_tokens=80, memory=25)
         scorer = BatchingScorer(model)
         before = metric("out_of_memory_total")
@@ -335,7 +336,7 @@ class TestTrouble:
         assert metric("out_of_memory_total") == before + 3
         await scorer.close()
 
-    async def test_larger_ones_again_when_there_is_room(self) -> None:
+    async def test_batches_grow_again_after_several_fit(self) -> None:
         model = SeededCrossEncoder(batch_tokens=400, memory=200)
         scorer = BatchingScorer(model)
         await scorer.score("q", ["x" * 50] * 8)
@@ -349,7 +350,7 @@ class TestTrouble:
         assert scorer.batch_tokens == 200
         await scorer.close()
 
-    async def test_a_model_of_single_pairs_gets_no_larger_batches_for_a_failure(self) -> None:
+    async def test_single_pair_model_keeps_single_pairs_after_a_failure(self) -> None:
         model = SeededCrossEncoder(batch_tokens=1, memory=25)
         scorer = BatchingScorer(model)
         with pytest.raises(ScorerFailed, match="single pair of 30 tokens"):
@@ -359,7 +360,7 @@ class TestTrouble:
         assert scorer.batch_tokens == 1
         await scorer.close()
 
-    async def test_a_pair_that_breaks_its_batch_fails_its_own_request_only(self) -> None:
+    async def test_pair_that_breaks_a_batch_fails_only_its_request(self) -> None:
         async with Bench(batch_tokens=1_000) as bench:
             requests = [asked(bench.scorer, "q", "good", "poison"), asked(bench.scorer, "q", "good", "better")]
             await queued(bench.scorer, 4)
@@ -369,7 +370,7 @@ class TestTrouble:
             assert isinstance(error.value.__cause__, ZeroDivisionError)
             assert (await requests[1]).values.tolist() == [score_of("q", "good"), score_of("q", "better")]
 
-    async def test_a_lost_device_fails_everyone_and_says_so_once(self) -> None:
+    async def test_lost_device_fails_all_requests_and_is_reported_once(self) -> None:
         calls: list[None] = []
         async with Bench(batch_tokens=1, on_lost=lambda: calls.append(None)) as bench:
             requests = [asked(bench.scorer, "q", "lightning", "more"), asked(bench.scorer, "q", "bystander")]
@@ -383,7 +384,7 @@ class TestTrouble:
 
 
 class TestMetrics:
-    async def test_the_size_of_a_batch_is_in_the_metrics(self) -> None:
+    async def test_batch_metrics_count_pairs_tokens_and_padding(self) -> None:
         names = ("batch_pairs_sum", "batch_tokens_sum", "batch_padding_ratio_sum", "truncated_pairs_total")
         counts = ("wait_seconds_count", "tokenize_seconds_count", "compute_seconds_count")
         async with Bench(pads=True, batch_tokens=400) as bench:
@@ -397,8 +398,8 @@ class TestMetrics:
 
 
 class TestCallers:
-    async def test_one_leaves_room_in_the_queue_to_the_next(self) -> None:
-        """Three quarters of 400 tokens, besides those in the model."""
+    async def test_caller_leaves_room_in_the_queue_for_another(self) -> None:
+        """The share is three quarters of 400 tokens, besides those in the model."""
         model = SeededCrossEncoder(open=False)
         scorer = BatchingScorer(model, queue_tokens=400, share=0.75)
 

@@ -34,7 +34,7 @@ def snapshot(hub: Path, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of the hub that has the main branch of each."""
+    """Return a cache of the hub with the main branch of each model."""
     hub = tmp_path_factory.mktemp("hub")
     for name, (make, _) in WEIGHTS.items():
         make(snapshot(hub, name))
@@ -51,7 +51,7 @@ def offline(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def scored(**chosen: Any) -> tuple[str, NDArray[np.float64]]:
-    """The name of a scorer with these settings, and its scores."""
+    """Return the name of a scorer with these settings, and its scores."""
     settings = Settings.model_validate({"scorer": {"device": "cpu", "precision": "fp32", **chosen}, "threads": 1})
     scorer = build_local_scorer(settings)
     try:
@@ -62,7 +62,7 @@ async def scored(**chosen: Any) -> tuple[str, NDArray[np.float64]]:
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", RERANKERS)
-async def test_a_short_name_is_the_model_as_it_was_trained(hub: Path, name: str) -> None:
+async def test_short_name_loads_the_model_with_its_own_scoring(hub: Path, name: str) -> None:
     full, found = await scored(model=name)
     expected = WEIGHTS[name][1](snapshot(hub, name), QUERY, TEXTS)
     assert np.ptp(expected) > 0.01
@@ -71,7 +71,7 @@ async def test_a_short_name_is_the_model_as_it_was_trained(hub: Path, name: str)
     assert (await scored(model=RERANKERS[name]))[0] == full
 
 
-def test_a_folder_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_takes_precedence_over_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = "bge-reranker-v2-m3"
     assert repository_of(name) == "BAAI/bge-reranker-v2-m3"
@@ -80,7 +80,7 @@ def test_a_folder_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert repository_of("someone/else") == "someone/else"
 
 
-def test_the_page_has_the_same_table() -> None:
+def test_models_page_lists_the_rerankers() -> None:
     rows = re.findall(
         r"^\| `([\w.-]+)` \| \[([\w./-]+)\]\(\S+\) \| \d+ M \| [\d,]+ \| (\S+) \| \S+ \|", PAGE.read_text(), re.M
     )

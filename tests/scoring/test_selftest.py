@@ -19,7 +19,7 @@ Score = Callable[[str, list[str]], list[Any]]
 
 
 def overlap(query: str, text: str) -> float:
-    """A scorer by words in common, which works."""
+    """Score by common words; this scorer works."""
     words = set(re.findall(r"\w{4,}", query.lower()))
     shared = sum(any(word[:5] in other for other in text.lower().split()) for word in words)
     return 1 / (1 + math.exp(4 - 8 * shared / max(1, len(words))))
@@ -59,7 +59,7 @@ BROKEN: dict[str, tuple[Score, str]] = {
 
 
 class Scoring(Ours):
-    """A server that scores as it is told to."""
+    """A server that scores with the given function."""
 
     def __init__(self, score: Score, model: str = "stand-in") -> None:
         super().__init__(model)
@@ -76,7 +76,7 @@ async def found(score: Score) -> str | None:
         return await trouble_of(scorer)
 
 
-async def test_one_that_works() -> None:
+async def test_self_test_passes_a_working_scorer() -> None:
     assert await found(works) is None
     noisy = random.Random(1)
     assert await found(each(lambda score: min(1, score + noisy.uniform(0, 0.009)))) is None, "half precision"
@@ -84,13 +84,13 @@ async def test_one_that_works() -> None:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-async def test_what_is_wrong(what: str) -> None:
+async def test_self_test_names_the_fault_of_a_broken_scorer(what: str) -> None:
     score, said = BROKEN[what]
     trouble = await found(score)
     assert trouble is not None and said in trouble
 
 
-async def test_a_probe_tests_each_model_once() -> None:
+async def test_scorer_probe_tests_each_model_once() -> None:
     wire = Scoring(works, "first")
     async with running(wire) as servers, scoring(*servers) as scorer:
         probe = ScorerProbe(scorer)
@@ -105,7 +105,7 @@ async def test_a_probe_tests_each_model_once() -> None:
         await ScorerProbe(scorer, tests=False)(time.monotonic() + PATIENCE)
 
 
-async def test_a_scorer_that_was_mended_is_tested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scorer_probe_tests_a_failed_scorer_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "RETEST_SECONDS", 0.0)
     wire = Scoring(BROKEN["swapped labels"][0])
     async with running(wire) as servers, scoring(*servers) as scorer:

@@ -23,7 +23,7 @@ from boundarymorph.settings import ScorerSettings
         (None, "normal"),
     ],
 )
-def test_trust_of_goes_by_the_exact_name(model: str | None, trust: Trust) -> None:
+def test_trust_of_a_scorer_depends_on_its_exact_name(model: str | None, trust: Trust) -> None:
     assert trust_of(model) == trust
 
 
@@ -38,11 +38,11 @@ def test_trust_of_goes_by_the_exact_name(model: str | None, trust: Trust) -> Non
         ({"url": ["openai://127.0.0.1:1/v1?model=m", "tei://127.0.0.1:1"]}, None),
     ],
 )
-def test_declared_trust_is_the_setting_or_that_of_the_kind_of_server(
+def test_declared_trust_is_the_setting_or_depends_on_the_server(
     settings: dict[str, object], trust: Trust | None
 ) -> None:
     assert declared_trust(ScorerSettings.model_validate(settings)) == trust
 
 
-def test_trust_of_a_declared_scorer_does_not_depend_on_its_name() -> None:
+def test_declared_trust_overrides_the_name() -> None:
     assert trust_of("cross-encoder/ms-marco-MiniLM-L-12-v2", "strong") == "strong"

@@ -29,14 +29,14 @@ def clustered(n: int, d: int, seed: int, dtype: type = np.float64, clusters: int
 
 
 def random(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
-    """No structure at all."""
+    """Return a pool without structure."""
     rng = np.random.default_rng(seed)
     pool = Pool.of([f"d{i}" for i in range(n)], rng.normal(size=(n, d)).astype(dtype), rng.normal(size=d))
     return pool, rng.uniform(size=n)
 
 
 def duplicated_and_tied(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
-    """Every embedding five times over, and scores of four values."""
+    """Return a pool with every embedding five times, and scores of four values."""
     rng = np.random.default_rng(seed)
     distinct: NDArray[np.floating] = rng.normal(size=(-(-n // 5), d)).astype(dtype)
     pool = Pool.of([f"d{i}" for i in range(n)], np.repeat(distinct, 5, axis=0)[:n], rng.normal(size=d))
@@ -44,13 +44,13 @@ def duplicated_and_tied(n: int, d: int, seed: int, dtype: type = np.float64) -> 
 
 
 def constant(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
-    """A cross-encoder that answers the same to everything."""
+    """Return a pool whose cross-encoder gives every document the same score."""
     pool, scores = clustered(n, d, seed, dtype)
     return pool, np.full_like(scores, 0.25)
 
 
 def saturated(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
-    """Most scores near 0, few near 1, as of most real cross-encoders."""
+    """Return a pool with most scores near 0 and few near 1, like most cross-encoders."""
     pool, scores = clustered(n, d, seed, dtype)
     return pool, scores**8
 

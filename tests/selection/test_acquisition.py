@@ -58,7 +58,7 @@ def test_top_k_is_the_head_of_a_stable_sort(mean: np.ndarray, k: int) -> None:
     np.testing.assert_array_equal(np.flatnonzero(top_k(mean, k)), expected)
 
 
-def test_upper_confidence_bound_anneals() -> None:
+def test_upper_confidence_bound_weighs_doubt_less_with_each_step() -> None:
     belief = Belief(np.array([0.9, 0.5, 0.6]), np.array([0.0, 1.0, 0.2]), np.array([True, False, False]))
     incumbents = np.array([True, False, False])
     rule = UpperConfidenceBound(beta0=1.0)
@@ -69,13 +69,13 @@ def test_upper_confidence_bound_anneals() -> None:
 
 @settings(max_examples=40)
 @given(st.floats(0, 30), st.floats(1e-3, 1e3))
-def test_expected_excess_is_the_integral(z: float, std: float) -> None:
+def test_expected_excess_equals_the_integral(z: float, std: float) -> None:
     exact = std * (norm.pdf(z) - z * norm.sf(z))
     found = expected_excess(np.array([z * std]), np.array([std]))[0]
     assert found == pytest.approx(exact, rel=1e-4)
 
 
-def test_value_at_cutoff_weighs_doubt_against_distance() -> None:
+def test_value_at_cutoff_prefers_doubtful_documents_near_the_cutoff() -> None:
     belief = Belief(np.array([1.0, 0.6, 0.4, 0.0]), np.array([0.1, 0.1, 0.1, 5.0]), np.zeros(4, dtype=np.bool_))
     incumbents = np.array([True, True, False, False])
     assert ValueAtCutoff().choose(belief, incumbents, 0).document == 3
@@ -85,7 +85,7 @@ def test_value_at_cutoff_weighs_doubt_against_distance() -> None:
     assert ValueAtCutoff().choose(belief, incumbents, 0).document == 2
 
 
-def test_explore_looks_around_k_then_at_the_head_until_scores_differ() -> None:
+def test_explore_asks_around_k_then_the_head_until_scores_differ() -> None:
     n, k = 100, 10
     belief = Belief(np.full(n, 0.2), np.full(n, 0.3), np.zeros(n, dtype=np.bool_))
     incumbents = top_k(belief.mean, k)
@@ -101,7 +101,7 @@ def test_explore_looks_around_k_then_at_the_head_until_scores_differ() -> None:
 
 
 @pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound(), ValueAtCutoff(), Explore()])
-def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: Acquisition) -> None:
+def test_shortlist_has_unscored_documents_and_mostly_the_choice(rule: Acquisition) -> None:
     rng = np.random.default_rng(0)
     belief = Belief(rng.uniform(size=50), rng.uniform(0.1, 0.2, size=50), rng.uniform(size=50) < 0.2)
     belief.std[belief.scored] = 0
@@ -115,7 +115,7 @@ def test_shortlist_names_unscored_documents_and_mostly_the_choice(rule: Acquisit
 
 
 @pytest.mark.parametrize(("count", "k"), [(1, 1), (2, 1), (3, 5), (7, 2), (100, 10), (1_000, 80)])
-def test_first_looks_come_to_every_document_once(count: int, k: int) -> None:
+def test_first_looks_visit_every_document_once(count: int, k: int) -> None:
     scored = np.zeros(count, dtype=np.bool_)
     looks = list(_first_looks(scored, k))
     assert sorted(looks) == list(range(count))
@@ -137,7 +137,7 @@ def test_first_looks_come_to_every_document_once(count: int, k: int) -> None:
         ([0.001, 0.002] * 10, False),  # so many may say something after all
     ],
 )
-def test_explore_searches_the_whole_ranking_while_small_scores_are_alike(scores: list[float], alike: bool) -> None:
+def test_explore_searches_the_whole_ranking_while_scores_are_similar(scores: list[float], alike: bool) -> None:
     n, k = 200, 10
     mean, std = np.full(n, 0.2), np.full(n, 0.3)
     scored = np.arange(n) < len(scores)
@@ -169,7 +169,7 @@ def rounds(budget: int, known: int = 0) -> list[int]:
         (50, [2, 2, 2, 3, 4, 5, 6, 7, 7, 6, 6]),
     ],
 )
-def test_small_at_first_and_growing(budget: int, expected: list[int]) -> None:
+def test_growing_rounds_start_small(budget: int, expected: list[int]) -> None:
     assert rounds(budget) == expected
 
 

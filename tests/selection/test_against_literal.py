@@ -23,7 +23,7 @@ def agree(
     within: float = 1e-9,
     **reference: Any,
 ) -> Session:
-    """The session, which picked, selected and believes what the reference does."""
+    """Check that picks, set and means equal those of the reference, and return the session."""
     session = play(session_of(pool, budget=budget, k=k, config=config), scores)
     expected = literal.run(pool, scores, budget, k, **reference)
     assert [observation.document for observation in session.history] == expected.picks
@@ -39,13 +39,13 @@ def agree(
     ("n", "budget", "k", "seeds"),
     [(200, 40, 30, 2), (200, 25, 1, 2), (200, 25, 199, 2), (60, 90, 20, 3), (240, 120, 50, 1)],
 )
-def test_same_picks_set_and_means(family: str, n: int, budget: int, k: int, seeds: int) -> None:
+def test_session_matches_the_literal_algorithm(family: str, n: int, budget: int, k: int, seeds: int) -> None:
     for seed in range(seeds):
         agree(*FAMILIES[family](n, 16, seed), budget, k)
 
 
 @pytest.mark.parametrize("n", [1, 2, 30])
-def test_k_covers_the_pool(n: int) -> None:
+def test_session_matches_the_literal_algorithm_if_k_covers_the_pool(n: int) -> None:
     for k in (n, n + 5):
         session = agree(*FAMILIES["random"](n, 8, 0), 10, k)
         assert session.selection().documents.tolist() == list(range(n))
@@ -53,14 +53,14 @@ def test_k_covers_the_pool(n: int) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("anchored", [True, False])
-def test_kernels_and_anchor(kernel: str, anchored: bool) -> None:
+def test_session_matches_the_literal_algorithm_for_each_kernel(kernel: str, anchored: bool) -> None:
     config = SelectionConfig(kernel=kernel, bandwidth_pairs=None, anchored=anchored)
     for seed in range(2):
         agree(*clustered(200, 24, seed), 40, 40, config, kernel=kernel, anchored=anchored)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_zero_prior(family: str) -> None:
+def test_session_matches_the_literal_algorithm_with_a_zero_prior(family: str) -> None:
     """Under a zero prior the query's residual is 1, not 0 as under the percentile prior."""
     for seed in range(2):
         config = SelectionConfig(prior="zero", bandwidth_pairs=None)
@@ -68,13 +68,13 @@ def test_zero_prior(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_float32_embeddings_pick_the_same(family: str) -> None:
+def test_float32_embeddings_give_the_same_picks(family: str) -> None:
     pool, scores = FAMILIES[family](150, 64, 3, np.float32)
     assert pool.embeddings.dtype == np.float32
     agree(pool, scores, 40, 50, within=1e-6)
 
 
-def test_reported_deviation_is_the_literal_one() -> None:
+def test_reported_deviation_equals_the_literal_one() -> None:
     pool, scores = clustered(120, 16, 1)
     session = agree(pool, scores, 30, 20)
     asked = [observation.document for observation in session.history]
@@ -86,7 +86,7 @@ def test_reported_deviation_is_the_literal_one() -> None:
 
 
 @pytest.mark.parametrize("prior", ["percentile", "zero"])
-def test_before_any_observation_the_prior_is_believed(prior: str) -> None:
+def test_belief_before_any_observation_is_the_prior(prior: str) -> None:
     pool, _ = clustered(30, 8, 0)
     belief = SelectionConfig(prior=prior, anchored=False).posterior(pool, 5).beliefs.belief()
     expected = np.linspace(1, 0, 30) if prior == "percentile" else np.zeros(30)
@@ -94,7 +94,7 @@ def test_before_any_observation_the_prior_is_believed(prior: str) -> None:
     np.testing.assert_array_equal(belief.std, 1.0)
 
 
-def test_the_query_observed_at_1_lifts_a_zero_prior_near_it() -> None:
+def test_query_observed_at_1_lifts_a_zero_prior_nearby() -> None:
     """The first of two opposite documents has the query's direction.
 
     After a score of 0 far away, the zero prior leaves the query's residual of 1 nearby. By hand: e = (1, 0),

@@ -26,7 +26,7 @@ def answerable(session: Session, enough: float = ENOUGH) -> float:
 
 
 def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
-    """A question without the documents that score so much."""
+    """Return a question without the documents that score at least `least`."""
     pool, scores = question(seed)
     kept = np.flatnonzero(scores < least)
     ids = [pool.ids[place] for place in kept.tolist()]
@@ -35,7 +35,7 @@ def unanswered(seed: int, least: float = 0.5) -> tuple[Pool, Scores]:
 
 
 def by_the_posterior(session: Session, least: float) -> float:
-    """From the mixture's normal distributions of the log-odds, one document after the other."""
+    """Compute the probability from the mixture's normal distributions, document by document."""
     mixture = session._posterior.beliefs
     assert isinstance(mixture, Mixture)
     mark, none = logit(least), 0.0
@@ -52,14 +52,14 @@ def by_the_posterior(session: Session, least: float) -> float:
 
 @pytest.mark.parametrize("config", [TrendConfig(), HUMAN_CONFIG])
 @pytest.mark.parametrize("least", [0.3, 0.5, 0.8])
-def test_it_is_that_of_the_posterior(config: TrendConfig, least: float) -> None:
-    """Of scores, also where relevance is what people find."""
+def test_answerable_matches_the_posterior_distribution(config: TrendConfig, least: float) -> None:
+    """This holds for scores, and also if relevance is human."""
     pool, scores = unanswered(3, 0.3)
     session = play(session_of(pool, budget=12, k=10, config=config), scores, 4)
     assert answerable(session, least) == pytest.approx(by_the_posterior(session, least), rel=1e-3)
 
 
-def test_by_hand() -> None:
+def test_answerable_after_scores_equals_a_hand_computed_value() -> None:
     mean, scored = np.array([0.0, 0.5, 0.2]), np.array([True, False, False])
     belief = Belief(mean, np.zeros(3), scored)
     assert answerable_after(belief) == pytest.approx(expit(-2.1 + 0.37 * math.log(-math.log(0.5 * 0.8))))
@@ -69,7 +69,7 @@ def test_by_hand() -> None:
     assert 0.9 > answerable_after(replace(belief, mean=np.array([0.0, 1.0, 0.2]))) > answerable_after(belief)
 
 
-def test_before_any_score_by_hand() -> None:
+def test_answerable_before_scores_equals_a_hand_computed_value() -> None:
     """By how far the mean of the ten best similarities is above that of all; no list says more than one by .3."""
     cosines = np.linspace(0.9, 0.1, 20)
     vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
@@ -86,7 +86,7 @@ def test_before_any_score_by_hand() -> None:
     assert answerable_before(pool, usual[:0], usual[:0]) == 0.0
 
 
-def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
+def test_answerable_is_1_while_a_scored_answer_remains() -> None:
     pool, scores = unanswered(2)
     scores[40] = 0.5
     session = session_of(pool, budget=0, k=5, config=HUMAN_CONFIG, known={40: 0.5, 41: scores[41]})
@@ -99,7 +99,7 @@ def test_a_scored_answer_is_proof_until_it_is_gone() -> None:
     assert answerable(session) == 0.0
 
 
-def test_it_is_reliable() -> None:
+def test_answerable_is_calibrated_on_simulated_questions() -> None:
     """Every third of the made questions has lost its answers.
 
     Measured: errors of .12, .06 and .04, and areas under the curve of .50, .91 and 1.

@@ -72,10 +72,10 @@ def in_three_rounds(session: Session, scores: Scores) -> Session:
     st.sampled_from(CONFIGS),
     st.sampled_from([(None, None), (FLAT, None), (None, FLAT)]),
 )
-def test_with_all_scores_the_set_is_that_of_sorting_by_relevance_times_boost(
+def test_boosted_set_with_all_scores_sorts_by_relevance_times_boost(
     family: str, seed: int, k: int, config: Config, maps: tuple[Reading | None, Reading | None]
 ) -> None:
-    """Also where relevance is a function of the score, in the session or in the answer."""
+    """Relevance may be a function of the score, in the session or in the answer."""
     pool, scores = FAMILIES[family](40, 6, seed)
     boosts, (reading, shown) = boosts_of(40, seed), maps
     relevance = scores if maps == (None, None) else FLAT(scores)
@@ -99,7 +99,7 @@ def test_with_all_scores_the_set_is_that_of_sorting_by_relevance_times_boost(
 
 @pytest.mark.parametrize("family", [clustered, saturated])
 @pytest.mark.parametrize(("config", "shown"), [(TrendConfig(), None), (HUMAN_CONFIG, FLAT)])
-def test_a_fifth_of_the_calls_finds_more_of_the_boosted_set_than_boosting_afterwards(
+def test_boost_during_selection_finds_more_than_boost_afterwards(
     family: Any, config: Config, shown: Reading | None
 ) -> None:
     n, k = 200, 20
@@ -125,8 +125,8 @@ def shared(truth: Selection, documents: NDArray[np.intp]) -> float:
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("factor", [1.0, 0.25, 64.0])
-def test_equal_boosts_change_nothing(config: Config, factor: float) -> None:
-    """Powers of two, which scale exactly."""
+def test_equal_boosts_leave_a_session_unchanged(config: Config, factor: float) -> None:
+    """The factors are powers of two, which scale exactly."""
     pool, scores = clustered(120, 8, 3)
     plain, boosted = (
         in_three_rounds(session_of(pool, boosts, budget=20, config=config), scores)
@@ -142,7 +142,7 @@ def test_equal_boosts_change_nothing(config: Config, factor: float) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_only_the_ratios_of_boosts_count(config: Config) -> None:
+def test_session_depends_only_on_ratios_of_boosts(config: Config) -> None:
     pool, scores = clustered(120, 8, 4)
     boosts = boosts_of(120, 4)
     small, large = (
@@ -153,8 +153,8 @@ def test_only_the_ratios_of_boosts_count(config: Config) -> None:
     assert small.selection().documents.tolist() == large.selection().documents.tolist()
 
 
-def test_no_call_goes_to_documents_that_no_score_could_bring_in() -> None:
-    """Once something is known; the first round takes the head of the list."""
+def test_session_never_asks_for_documents_with_hopeless_boosts() -> None:
+    """The first round still takes the head of the list."""
     pool, scores = clustered(200, 8, 5)
     boosts = np.where(np.arange(200) % 2, 1.0, 1e-3)
     history = in_three_rounds(session_of(pool, boosts, budget=30), scores).history
@@ -162,15 +162,15 @@ def test_no_call_goes_to_documents_that_no_score_could_bring_in() -> None:
     assert {seen.document % 2 for seen in history if seen.round == 1} == {0, 1}
 
 
-def test_a_low_boost_is_not_made_up_for_by_a_high_rank() -> None:
-    """The method's preference for what the retriever ranks high counts as relevance, so it is boosted, too."""
+def test_retrieval_bonus_is_multiplied_by_the_boost() -> None:
+    """The bonus for a high retrieval rank counts as relevance, so it is boosted, too."""
     pool, scores = clustered(60, 8, 6)
     boosts = np.where(np.arange(60) < 30, 1e-3, 1.0)
     chosen = session_of(pool, boosts, known={0: float(scores[0]), 59: 0.9}).selection().documents
     assert (chosen >= 30).all()
 
 
-def test_a_threshold_is_one_of_relevance() -> None:
+def test_min_relevance_ignores_boosts() -> None:
     pool, scores = clustered(80, 8, 7)
     boosts = np.where(scores < 0.5, 1_000.0, boosts_of(80, 7))
     known = dict(enumerate(scores.tolist()))
@@ -181,7 +181,7 @@ def test_a_threshold_is_one_of_relevance() -> None:
         assert chosen.documents.tolist() == best.tolist()
 
 
-def test_tokens_are_filled_by_value() -> None:
+def test_token_capacity_is_filled_by_value() -> None:
     pool, scores = clustered(30, 8, 8)
     boosts, lengths = boosts_of(30, 8), np.random.default_rng(8).integers(1, 9, 30).astype(np.float64)
     known = dict(enumerate(scores.tolist()))
@@ -191,8 +191,8 @@ def test_tokens_are_filled_by_value() -> None:
     assert chosen.tolist() != np.flatnonzero(limit.fill(scores)).tolist()
 
 
-def test_the_expected_loss_is_one_of_value() -> None:
-    """A document that counts a thousand times as much is a risk as long as its score is unknown."""
+def test_expected_loss_is_measured_in_value() -> None:
+    """A document with a boost of a thousand is a risk until its score is known."""
     pool, scores = saturated(100, 8, 9)
     known = {place: float(scores[place]) for place in range(0, 100, 2)}
     boosts = np.where(np.arange(100) % 2, 0.01, 1.0)
@@ -200,7 +200,7 @@ def test_the_expected_loss_is_one_of_value() -> None:
     assert certain < 0.01 < doubtful
 
 
-def test_everything_scored_in_order_of_value() -> None:
+def test_exhaustive_session_orders_by_value() -> None:
     pool, scores = clustered(20, 4, 10)
     boosts = boosts_of(20, 10)
     session = ExhaustiveSession(pool, boosts=boosts)

@@ -30,7 +30,7 @@ LENGTHS = arrays(np.float64, 14, elements=st.integers(1, 40).map(float))
 
 @settings(max_examples=40, deadline=None)
 @given(WORTHS, LENGTHS, st.floats(0.05, 0.95))
-def test_a_token_limit_is_filled_up(worth: NDArray[np.float64], lengths: NDArray[np.float64], share: float) -> None:
+def test_token_capacity_is_filled_up(worth: NDArray[np.float64], lengths: NDArray[np.float64], share: float) -> None:
     limit = max(share * lengths.sum(), lengths.min())
     capacity = TokenCapacity(lengths, limit)
     filled = capacity.fill(worth)
@@ -51,7 +51,7 @@ def test_a_token_limit_is_filled_up(worth: NDArray[np.float64], lengths: NDArray
         ([81.0, 16.0, 1.0], 82.0, [False, True, True], 2),  # .1, .125, .1
     ],
 )
-def test_packing_by_the_root_and_asking_as_about_a_count(
+def test_token_capacity_packs_by_worth_per_root_length_and_asks_by_count(
     lengths: list[float], limit: float, filled: list[bool], asked: int
 ) -> None:
     worth, capacity = np.array([0.9, 0.5, 0.1]), TokenCapacity(np.array(lengths), limit)
@@ -62,7 +62,7 @@ def test_packing_by_the_root_and_asking_as_about_a_count(
 
 
 @pytest.mark.parametrize("round_size", [1, 4])
-def test_calls_under_a_token_limit_are_those_of_a_count(round_size: int) -> None:
+def test_session_asks_under_a_token_limit_as_under_a_count(round_size: int) -> None:
     pool, scores = clustered(300, 12, 3)
     limit = TokenCapacity(np.random.default_rng(3).integers(5, 200, 300).astype(float), 4_000.0)
     count = DocumentCapacity(int(4_000 / limit.lengths.mean()))
@@ -76,12 +76,14 @@ def test_calls_under_a_token_limit_are_those_of_a_count(round_size: int) -> None
     ("k", "lengths", "max_tokens"),
     [(0, None, None), (None, None, None), (None, [3.0, 0.0], 9), (None, [3.0, np.nan], 9), (None, [3.0, 4.0], 2)],
 )
-def test_impossible_capacities(k: int | None, lengths: list[float] | None, max_tokens: int | None) -> None:
+def test_capacity_of_refuses_impossible_capacities(
+    k: int | None, lengths: list[float] | None, max_tokens: int | None
+) -> None:
     with pytest.raises(InvalidInput):
         capacity_of(k=k, lengths=lengths, max_tokens=max_tokens)
 
 
-def test_capacities_at_their_edges() -> None:
+def test_capacity_of_chooses_a_count_or_a_token_capacity() -> None:
     assert capacity_of(k=1) == DocumentCapacity(1)
     assert capacity_of(k=2, max_tokens=5) == capacity_of(k=2, lengths=[3.0, 4.0]) == DocumentCapacity(2)
     assert capacity_of(lengths=[0.5], max_tokens=1) == DocumentCapacity(2)
@@ -90,7 +92,7 @@ def test_capacities_at_their_edges() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_settles_when_little_is_expected_to_be_lost(config: Config) -> None:
+def test_session_stops_when_the_expected_loss_is_tolerable(config: Config) -> None:
     pool, scores = clustered(150, 12, 3)
     losses = []
     for settle in (0.2, 0.05, 0.01):
@@ -102,8 +104,8 @@ def test_settles_when_little_is_expected_to_be_lost(config: Config) -> None:
     assert losses[0][0] < losses[-1][0]
 
 
-def test_equal_scores_settle_nothing() -> None:
-    """A scorer that has said no so far may yet say yes; and a few scores do not say how far scores spread."""
+def test_session_settles_only_after_enough_looks_at_differing_scores() -> None:
+    """A few equal scores do not show how far scores spread."""
     pool, scores = clustered(150, 12, 3)
     rare = np.where(scores > np.quantile(scores, 0.9), 1.0, 0.0)
     rare[:20] = 0.0

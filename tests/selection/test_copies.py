@@ -12,7 +12,7 @@ from tests.selection.pools import clustered
 from tests.sessions import session_of
 
 
-def test_a_score_is_that_of_every_document_of_the_text() -> None:
+def test_shared_belief_gives_a_score_to_every_copy() -> None:
     belief = Belief(
         np.array([0.1, 0.9, 0.3, 0.4]), np.array([0.2, 0.0, 0.2, 0.2]), np.array([False, True, False, False])
     )
@@ -24,13 +24,13 @@ def test_a_score_is_that_of_every_document_of_the_text() -> None:
     assert share_scores(belief, np.arange(4)) is belief
 
 
-def test_the_first_of_each_in_the_given_order() -> None:
+def test_first_of_each_keeps_the_given_order() -> None:
     assert first_of_each(np.array([2, 1, 3, 0]), np.array([7, 5, 7, 5])).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("noise", [0.0, 3e-4])
-def test_vectors_that_are_the_same_but_for_rounding_are_found(dtype: type, noise: float) -> None:
+def test_alike_finds_vectors_equal_up_to_rounding(dtype: type, noise: float) -> None:
     rng = np.random.default_rng(1)
     vectors: NDArray[np.floating] = rng.normal(size=(2_000, 64)).astype(dtype)
     vectors /= np.linalg.norm(vectors, axis=1)[:, None]
@@ -43,7 +43,7 @@ def test_vectors_that_are_the_same_but_for_rounding_are_found(dtype: type, noise
     assert ((groups[:, None] == groups[None]) == pairs).all()
 
 
-def test_where_everything_is_scored() -> None:
+def test_exhaustive_session_asks_once_per_text() -> None:
     pool, scores = clustered(12, 8, 3)
     session = ExhaustiveSession(pool)
     session.same_texts(np.repeat(np.arange(0, 12, 3), 3))
@@ -59,7 +59,7 @@ def session(count: int, known: dict[int, float] | None = None) -> ExhaustiveSess
     return ExhaustiveSession(Pool.listed([f"d{number}" for number in range(count)]), known)
 
 
-def test_asks_for_everything_once_and_ranks_it() -> None:
+def test_exhaustive_session_asks_for_everything_once_and_ranks_it() -> None:
     under_test = session(5, {1: 0.5})
     assert under_test.outlook().loss == 1
     assert under_test.ask(3).tolist() == [0, 2, 3]
@@ -76,7 +76,7 @@ def test_asks_for_everything_once_and_ranks_it() -> None:
     assert [(seen.document, seen.round) for seen in under_test.history] == [(0, 1), (2, 1), (3, 1), (4, 2)]
 
 
-def test_what_is_given_up_is_neither_asked_nor_ranked() -> None:
+def test_exhaustive_session_drops_documents_given_up() -> None:
     under_test = session(4)
     under_test.give_up([1])
     assert under_test.ask(4).tolist() == [0, 2, 3]
@@ -87,7 +87,7 @@ def test_what_is_given_up_is_neither_asked_nor_ranked() -> None:
 
 
 @pytest.mark.parametrize("scores", [[0.5], [0.5, 1.5], [0.5, np.nan]])
-def test_impossible_scores_change_nothing(scores: list[float]) -> None:
+def test_exhaustive_session_refuses_impossible_scores_unchanged(scores: list[float]) -> None:
     under_test = session(2)
     under_test.ask(2)
     with pytest.raises(InvalidInput):
@@ -97,7 +97,7 @@ def test_impossible_scores_change_nothing(scores: list[float]) -> None:
         under_test.ask(0)
 
 
-def test_what_is_learned_between_asking_and_telling() -> None:
+def test_copies_found_after_an_ask_are_withdrawn_from_it() -> None:
     pool, scores = clustered(50, 8, 3)
     session = session_of(pool, budget=20, k=10, config=TrendConfig())
     first = session.ask(3)

@@ -27,7 +27,7 @@ def grouped(groups: NDArray[np.intp], k: int, at_most: int) -> GroupedCapacity:
 
 
 def allowed(groups: NDArray[np.intp], k: int, at_most: int) -> list[list[int]]:
-    """Every largest set."""
+    """Return every allowed set of the largest size."""
     count = min(k, sum(min(at_most, int((groups == group).sum())) for group in np.unique(groups)))
     sets = (list(chosen) for chosen in combinations(range(len(groups)), count))
     return [chosen for chosen in sets if np.bincount(groups[chosen]).max(initial=0) <= at_most]
@@ -35,7 +35,9 @@ def allowed(groups: NDArray[np.intp], k: int, at_most: int) -> list[list[int]]:
 
 @settings(max_examples=40, deadline=None)
 @given(WORTHS, GROUPS, st.integers(1, 10), st.integers(1, 3))
-def test_the_set_is_the_best_of_all(worth: NDArray[np.float64], groups: NDArray[np.intp], k: int, at_most: int) -> None:
+def test_grouped_capacity_fills_the_best_allowed_set(
+    worth: NDArray[np.float64], groups: NDArray[np.intp], k: int, at_most: int
+) -> None:
     capacity, sets = grouped(groups, k, at_most), allowed(groups, k, at_most)
     chosen = np.flatnonzero(capacity.fill(worth)).tolist()
     assert chosen in sets
@@ -50,7 +52,7 @@ def test_the_set_is_the_best_of_all(worth: NDArray[np.float64], groups: NDArray[
     st.integers(1, 9),
     st.integers(1, 3),
 )
-def test_a_margin_is_how_far_a_document_is_from_a_change_of_the_set(
+def test_grouped_margin_is_the_distance_to_a_change_of_the_set(
     worth: NDArray[np.float64], groups: NDArray[np.intp], k: int, at_most: int
 ) -> None:
     """Compare with all that a document would have to change alone, against every allowed set.
@@ -71,7 +73,7 @@ def test_a_margin_is_how_far_a_document_is_from_a_change_of_the_set(
         assert distance / 2 - 1e-9 <= abs(margin[document]) <= distance + 1e-9
 
 
-def test_without_groups_it_is_the_capacity_itself() -> None:
+def test_grouped_capacity_of_single_documents_equals_the_plain_one() -> None:
     worth = np.random.default_rng(0).uniform(size=40)
     for plain in (DocumentCapacity(7), TokenCapacity(np.arange(1.0, 41.0), 90.0)):
         capacity = GroupedCapacity(plain, np.arange(40), np.ones(40, dtype=np.intp))
@@ -86,8 +88,8 @@ def test_without_groups_it_is_the_capacity_itself() -> None:
 
 
 @pytest.mark.parametrize(("at_most", "within"), [(1, 0.02), (2, 0.06), (5, 0.06)])
-def test_what_the_best_set_is_expected_to_have(at_most: int, within: float) -> None:
-    """Against draws of all outcomes; 60 groups of one to nine documents, of which some are known."""
+def test_grouped_best_approximates_the_expected_best_set(at_most: int, within: float) -> None:
+    """Compare with draws of all outcomes; 60 groups have one to nine documents, some of them known."""
     rng = np.random.default_rng(at_most)
     groups = np.repeat(np.arange(60), rng.integers(1, 10, size=60))
     count = len(groups)
@@ -104,8 +106,8 @@ def test_what_the_best_set_is_expected_to_have(at_most: int, within: float) -> N
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_groups_as_k_counts_them(config: Config) -> None:
-    """With all scores known: the k groups with the best documents, and the best three of each."""
+def test_session_counts_groups_toward_k(config: Config) -> None:
+    """With all scores known, it returns the k groups with the best documents, and the best three of each."""
     pool, scores = clustered(100, 8, 5)
     groups = np.arange(100) // 7
     known = dict(enumerate(scores.tolist()))
@@ -117,7 +119,7 @@ def test_groups_as_k_counts_them(config: Config) -> None:
     assert sorted(session.selection().documents.tolist()) == expected
 
 
-def test_what_is_negligible_beside_the_best() -> None:
+def test_session_omits_documents_negligible_beside_the_best() -> None:
     pool, scores = clustered(40, 8, 5)
     scores[:] = 1e-4
     scores[3], scores[7], scores[9] = 0.9, 0.0091, 0.0089
@@ -129,7 +131,7 @@ def test_what_is_negligible_beside_the_best() -> None:
 
 
 def literally(vectors: NDArray[np.floating], relevance: NDArray[np.float64], count: int, diversity: float) -> list[int]:
-    """By the determinants themselves."""
+    """Select greedily by the determinants themselves."""
     kappa = math.log(2) / (median_distance(vectors) / 2)
     covariance = np.exp(-kappa * (1 - vectors @ vectors.T))
     chosen: list[int] = []
@@ -146,7 +148,7 @@ def literally(vectors: NDArray[np.floating], relevance: NDArray[np.float64], cou
 
 @pytest.mark.parametrize("diversity", [0.0, 0.2, 0.5, 0.9])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_adds_the_most(diversity: float, seed: int) -> None:
+def test_diverse_adds_the_document_with_the_greatest_gain(diversity: float, seed: int) -> None:
     pool, scores = clustered(40, 6, seed)
     found = choose_diverse(pool.embeddings, scores, 12, diversity).tolist()
     assert found == literally(pool.embeddings, scores, 12, diversity)
@@ -154,7 +156,7 @@ def test_each_adds_the_most(diversity: float, seed: int) -> None:
         assert found == np.argsort(-scores, kind="stable")[:12].tolist()
 
 
-def test_diverse_sets_of_copies_overflow_nothing() -> None:
+def test_diverse_is_stable_for_sets_of_copies() -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(80, 2)).astype(np.float32)[rng.integers(4, size=80)]
     vectors /= np.linalg.norm(vectors, axis=1)[:, None]
@@ -162,7 +164,7 @@ def test_diverse_sets_of_copies_overflow_nothing() -> None:
         assert len(set(choose_diverse(vectors, np.linspace(0.1, 0.9, 80), 50, 0.4).tolist())) == 50
 
 
-def test_copies_come_last() -> None:
+def test_diverse_puts_copies_last() -> None:
     pool, scores = clustered(30, 6, 1)
     vectors, relevance = np.repeat(pool.embeddings, 4, axis=0), np.repeat(scores, 4)
     assert len(set(choose_diverse(vectors, relevance, 20, 0.5) // 4)) == 20
@@ -172,7 +174,7 @@ def test_copies_come_last() -> None:
     assert len(set(choose_diverse(np.ones((50, 4)) / 2, np.zeros(50), 10, 0.5).tolist())) == 10
 
 
-def test_in_a_session_with_groups() -> None:
+def test_session_combines_diversity_and_groups() -> None:
     pool, scores = clustered(80, 8, 2)
     groups = np.arange(80) // 4
     known = dict(enumerate(scores.tolist()))
@@ -189,8 +191,8 @@ def test_in_a_session_with_groups() -> None:
 @pytest.mark.strangers
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("known", [{}, {3: 0.5}])
-def test_copies_that_are_found_later_reopen_a_decided_session(config: Config, known: dict[int, float]) -> None:
-    """All documents fit into the set until some turn out to be copies, of which the set may have one each."""
+def test_copies_found_later_reopen_a_decided_session(config: Config, known: dict[int, float]) -> None:
+    """All documents fit into the set until some turn out to be copies, of which it may have one each."""
     pool, scores = clustered(12, 4, 1)
     texts = np.arange(12) // 2
     session = session_of(pool, budget=9, k=12, config=config, known=known, distinct=Groups())

@@ -34,7 +34,7 @@ def searching(pool: Pool, budget: int, known: dict[int, float] | None = None, ta
 
 
 @pytest.mark.parametrize(("found", "target"), [(20, Target(0.9, 0.9)), (3, Target(0.5, 0.8)), (0, Target(1.0, 0.9))])
-def test_the_belief_is_that_of_a_negative_binomial_distribution(found: int, target: Target) -> None:
+def test_search_recall_follows_a_negative_binomial_distribution(found: int, target: Target) -> None:
     unread = np.random.default_rng(found).beta(0.2, 3.0, 60)
     search = Search(found, unread, 100)
     mean = unread.sum() + STRAY * 0.6
@@ -52,15 +52,15 @@ def test_the_belief_is_that_of_a_negative_binomial_distribution(found: int, targ
     np.testing.assert_allclose(search.gains(), np.cumsum(best) / max(found + mean, 1.0))
 
 
-def test_allowed_to_miss_to_the_document() -> None:
-    """Of 20, 19 are a share of .95, which rounding must not take away."""
+def test_search_recall_counts_allowed_misses_exactly() -> None:
+    """19 of 20 are exactly a share of 0.95; rounding must not lose this."""
     unread = np.full(10, 0.05)
     exactly, less = (Search(19, unread, 100).recall(share).probability for share in (0.95, 0.9501))
     missed = nbinom(SHAPE, SHAPE / (SHAPE + 0.5 + STRAY / 10))
     assert (exactly, less) == pytest.approx((missed.cdf(1) / missed.cdf(10), missed.cdf(0) / missed.cdf(10)))
 
 
-def test_it_stops_before_the_end_and_keeps_its_word() -> None:
+def test_find_session_stops_early_and_reaches_its_recall() -> None:
     true, read = [], []
     for seed in range(6):
         pool, answers = topics(seed)
@@ -73,8 +73,8 @@ def test_it_stops_before_the_end_and_keeps_its_word() -> None:
     assert np.mean(true) >= MOST.probability and np.mean(read) < 150
 
 
-def test_who_answers_does_not_matter() -> None:
-    """A session that asks, and one without a budget that knows the same answers, name the same documents next."""
+def test_find_session_proposes_what_an_asking_session_would_ask() -> None:
+    """One session asks the scorer; the other has no budget and is given the same answers."""
     pool, answers = topics(1)
     asking = searching(pool, 100)
     for _ in range(4):
@@ -90,7 +90,7 @@ def test_who_answers_does_not_matter() -> None:
     assert one.probability == pytest.approx(other.probability)
 
 
-def test_too_small_a_budget_and_a_pool_that_is_read() -> None:
+def test_find_session_reports_its_budget_or_a_fully_read_pool() -> None:
     pool, answers = topics(2)
     few = play(searching(pool, 20), answers, 5)
     recall = few.outlook().recall
@@ -102,7 +102,7 @@ def test_too_small_a_budget_and_a_pool_that_is_read() -> None:
     assert every.selection().documents.tolist() == np.flatnonzero(answers).tolist()
 
 
-def test_copies_and_documents_that_were_given_up_are_not_proposed() -> None:
+def test_find_session_never_proposes_copies_or_given_up_documents() -> None:
     pool, answers = topics(3)
     session = searching(pool, 0, {0: float(answers[0])})
     texts = np.arange(len(pool))

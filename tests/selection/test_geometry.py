@@ -22,14 +22,14 @@ from tests.selection.pools import clustered, duplicated_and_tied
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 400), st.integers(0, 100))
-def test_exact_median_is_the_median(n: int, seed: int) -> None:
+def test_exact_median_distance_is_the_median(n: int, seed: int) -> None:
     for family in (clustered, duplicated_and_tied):
         pool, _ = family(n, 5, seed)
         cosines = (pool.embeddings @ pool.embeddings.T)[np.triu_indices(n, 1)]
         assert median_distance(pool.embeddings, None) == pytest.approx(1 - np.median(cosines), abs=1e-12)
 
 
-def test_sampled_median_is_close_seeded_and_exact_when_pairs_are_few() -> None:
+def test_sampled_median_distance_is_close_and_seeded() -> None:
     pool, _ = clustered(3000, 16, 1, np.float32)
     exact = median_distance(pool.embeddings, None)
     estimates = [median_distance(pool.embeddings, seed=seed) for seed in range(8)]
@@ -38,12 +38,12 @@ def test_sampled_median_is_close_seeded_and_exact_when_pairs_are_few() -> None:
     assert median_distance(pool.embeddings[:100]) == median_distance(pool.embeddings[:100], None)
 
 
-def test_one_document_has_no_pairs() -> None:
+def test_median_distance_of_one_document_is_zero() -> None:
     assert median_distance(np.ones((1, 4))) == 0.0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_distances_are_good_to_all_digits(dtype: type) -> None:
+def test_cosine_distances_are_accurate_to_all_digits(dtype: type) -> None:
     rng = np.random.default_rng(0)
     base: NDArray[np.floating] = rng.normal(size=(40, 768)).astype(dtype)
     step: NDArray[np.floating] = rng.normal(size=(40, 768)).astype(dtype)
@@ -63,7 +63,7 @@ def test_distances_are_good_to_all_digits(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("m", [1, 5])
-def test_inner_products_are_summed_in_the_points_type(m: int) -> None:
+def test_inner_products_are_summed_in_the_type_of_the_points(m: int) -> None:
     rng = np.random.default_rng(0)
     embeddings = rng.normal(size=(3000, 96)).astype(np.float32)  # several blocks, and a part of one
     points = rng.normal(size=(m, 96))
@@ -82,8 +82,7 @@ def test_inner_products_are_summed_in_the_points_type(m: int) -> None:
         (Matern52, (1 + np.sqrt(5) + 5 / 3) * np.exp(-np.sqrt(5))),
     ],
 )
-def test_a_kernel(kind: type[Kernel], at_the_median: float) -> None:
-    """It is 1 at cosine 1 and falls from there, and positive definite on unit vectors."""
+def test_kernel_decreases_from_1_and_is_positive_definite(kind: type[Kernel], at_the_median: float) -> None:
     kernel = kind.from_median(0.3)
     assert kernel(np.array([0.3]))[0] == pytest.approx(at_the_median)
     values = kernel(np.linspace(0, 2, 101))

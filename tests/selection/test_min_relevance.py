@@ -21,7 +21,7 @@ def reaching(
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_known_scores_are_decided_at_the_edge(config: Config) -> None:
+def test_min_relevance_decides_known_scores_at_the_edge(config: Config) -> None:
     pool, scores = clustered(60, 8, 1)
     edge = float(np.sort(scores)[-7])
     known = dict(enumerate(scores.tolist()))
@@ -33,8 +33,8 @@ def test_known_scores_are_decided_at_the_edge(config: Config) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_no_more_than_k_and_these_are_the_most_relevant(config: Config) -> None:
-    """With more than k that reach it the boundary is that of k: the same calls, the same set."""
+def test_min_relevance_keeps_the_k_most_relevant(config: Config) -> None:
+    """If more than k documents reach the minimum, calls and set are those without it."""
     pool, scores = clustered(200, 12, 2)
     known = {document: float(scores[document]) for document in range(0, 200, 2)}
     session = session_of(pool, budget=10, k=5, config=config, known=known, min_relevance=0.01)
@@ -48,40 +48,40 @@ def test_no_more_than_k_and_these_are_the_most_relevant(config: Config) -> None:
     assert session.expected_loss() == plain.expected_loss()
 
 
-def test_what_is_most_in_doubt_is_asked() -> None:
+def test_min_relevance_asks_for_the_most_doubtful_document() -> None:
     pool, scores = clustered(300, 12, 3)
     session = session_of(pool, budget=21, k=400, config=TrendConfig(), min_relevance=0.6)
     for _ in range(5):
         asked = session.ask(4)
         session.tell(asked, scores[asked])
     (asked,) = session.ask()
-    shares = session._posterior.beliefs.reaching(0.6).mean
+    shares = session._posterior.beliefs.reaching_belief(0.6).mean
     unscored = np.flatnonzero(~session.belief.scored)
     assert asked == unscored[np.abs(shares[unscored] - 0.5).argmin()]
 
 
 @pytest.mark.parametrize("least", [0.0, 0.05, 0.1, 0.3, 0.5, 0.9, 0.95, 1.0])
 @pytest.mark.parametrize("scale", [Scale(), Scale(0.25, 0.25), Scale(0.1, 0.1, 0.1), Scale(0.25, 0.0, 0.25)])
-def test_how_likely_a_score_is_to_reach_it(least: float, scale: Scale) -> None:
-    """The share of what may come, on the scale of the scores."""
+def test_reaching_is_the_probability_of_a_score_at_the_threshold(least: float, scale: Scale) -> None:
+    """Compare with the share of possible scores, on the scale of the scores."""
     weights, means, variances = np.array([0.3, 0.7]), np.array([[-1.0, 2.0], [0.5, -3.0]]), np.full((2, 2), 1.5)
     shares = (np.arange(20_000) + 0.5) / 20_000
     drawn = scale.scores(means[:, :, None] + np.sqrt(variances)[:, :, None] * norm.ppf(shares))
     expected = weights @ (drawn >= least).mean(axis=2)
-    np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-3)
+    np.testing.assert_allclose(scale.reach_probabilities(least, weights, means, variances), expected, atol=1e-3)
 
 
-def test_how_likely_a_level_is_reached() -> None:
+def test_reaching_is_the_probability_of_a_level_of_the_scorer() -> None:
     scale = Scale(0.25, 0.25, 0.25, (0.0, 0.5, 1.0), (-0.4, 0.6))
     weights, means, variances = np.ones(1), np.array([[0.1, -0.4]]), np.array([[0.49, 1.0]])
     for least, cut in ((0.01, -0.4), (0.5, -0.4), (0.51, 0.6), (1.0, 0.6)):
         expected = norm.cdf((means[0] - cut) / np.sqrt(variances[0]))
-        np.testing.assert_allclose(scale.reaching(least, weights, means, variances), expected, atol=1e-4)
-    np.testing.assert_array_equal(scale.reaching(0.0, weights, means, variances), [1.0, 1.0])
+        np.testing.assert_allclose(scale.reach_probabilities(least, weights, means, variances), expected, atol=1e-4)
+    np.testing.assert_array_equal(scale.reach_probabilities(0.0, weights, means, variances), [1.0, 1.0])
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_as_many_tokens_as_there_are_that_reach_it(config: Config) -> None:
+def test_min_relevance_respects_a_token_capacity(config: Config) -> None:
     pool, scores = clustered(60, 8, 1)
     lengths = np.arange(1.0, 61.0)
     edge = float(np.sort(scores)[-7])

@@ -9,7 +9,7 @@ from tests.selection.test_quality import question
 from tests.sessions import session_of
 
 
-def test_gains_by_hand() -> None:
+def test_gains_of_a_set_equal_hand_computed_values() -> None:
     """Two of four documents fit.
 
     The second is inside and worth nothing in one of two cases, the third is outside and better than the cut in one of
@@ -26,8 +26,8 @@ def test_gains_by_hand() -> None:
     assert gains_by_calls(gains, 1.0, (1, 2)) == pytest.approx({1: inside, 2: inside + outside})
 
 
-def test_the_deviation_of_the_loss_is_that_of_draws() -> None:
-    """Of a set of 3 whose boundary no draw moves. A scored document adds nothing."""
+def test_deviation_of_the_loss_matches_simulation() -> None:
+    """No draw moves the boundary of the set of 3. A scored document adds nothing."""
     rng = np.random.default_rng(0)
     shares = np.tile([[0.9], [0.1]], 8)
     scores = np.array([[0.9, 0.8, 0.5, 0.2, 0.2, 0.1, 0.0, 0.0], [0.9, 0.1, 0.5, 0.9, 0.7, 0.8, 0.3, 1.0]])
@@ -40,8 +40,8 @@ def test_the_deviation_of_the_loss_is_that_of_draws() -> None:
     assert deviation == pytest.approx(lost.std() * 0.8 / mean[:3].sum(), rel=0.03)
 
 
-def test_settling_is_cautious() -> None:
-    """A session goes on while its expected loss, with three deviations, is above the threshold."""
+def test_session_stops_by_the_cautious_loss() -> None:
+    """A session continues while its expected loss plus three deviations exceeds the threshold."""
     pool, scores = question(2)
     session = session_of(pool, budget=200, k=30, config=TrendConfig(), settle=0.05)
     bounds = [0.0]
@@ -53,12 +53,12 @@ def test_settling_is_cautious() -> None:
     assert max(bounds[-2:]) <= 0.05 < bounds[-3]
 
 
-def test_doubt_is_resolved_where_it_is_largest() -> None:
+def test_gains_of_doubt_are_largest_for_the_most_doubtful() -> None:
     gains = gains_of_doubt(np.array([1.0, 0.5, 0.9, 0.0]))
     np.testing.assert_allclose(gains, np.cumsum([0.5, 0.1, 0.0, 0.0]) * 2 / (2 + 2.4), atol=1e-12)
 
 
-def test_recall() -> None:
+def test_recall_of_scored_documents_is_exact_and_else_bounded() -> None:
     nothing = np.zeros(3)
     inside = np.array([True, False, True])
     assert Recall.of(nothing, inside) is None

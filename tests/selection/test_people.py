@@ -42,13 +42,13 @@ def unit(values: Matrix) -> Matrix:
 
 
 def moved(pool: Pool, best: NDArray[np.intp]) -> Matrix:
-    """(N,) nearness to the query, and as much to the mean of the best documents."""
+    """Return (N,) nearness to the query plus nearness to the mean of the best documents."""
     products = np.array([np.mean([one @ other for other in pool.embeddings[best]]) for one in pool.embeddings])
     return unit(unit(pool.scores) + unit(products))
 
 
 def speaking(pool: Pool, near: Matrix) -> Matrix:
-    """(N,) the signals together."""
+    """Return the (N,) sum of the signals."""
     return 0.85 * near + 0.15 * unit(np.sqrt(pool.features["bm25"])) if "bm25" in pool.features else near
 
 
@@ -70,7 +70,7 @@ def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matri
 
 @pytest.mark.parametrize("words", [True, False])
 @pytest.mark.parametrize(("size", "count", "share"), [(60, 1, 0.25), (9, 8, 0.25), (12, 8, 2.0), (60, 20, 2.0)])
-def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add(
+def test_human_relevance_of_a_scored_document_adds_the_signals(
     words: bool, size: int, count: int, share: float
 ) -> None:
     pool, rng = of(size=size, words=words), np.random.default_rng(count)
@@ -78,14 +78,14 @@ def test_a_scored_document_has_what_is_believed_of_it_and_what_the_witnesses_add
     found = posterior(pool, scores, human=True, signal_weight=share).beliefs
     scored = list(scores)
     expected, _, _ = literally(pool, scores, share)
-    read = found.deciding()
+    read = found.deciding_belief()
     np.testing.assert_allclose(read.mean[scored], expit(expected[scored]), rtol=1e-9)
     assert (read.std[scored] == 0).all() and read.scored.sum() == count
-    assert found.reported() is read
+    assert found.reported_belief() is read
 
 
 @pytest.mark.parametrize("rounds", [1, 5])
-def test_calls_are_those_that_the_scores_alone_would_make(rounds: int) -> None:
+def test_human_relevance_makes_the_calls_of_scorer_relevance(rounds: int) -> None:
     pool, scores = clustered(80, 16, 4)
     asked = []
     for config in (TrendConfig(), HUMAN_CONFIG):
@@ -95,7 +95,7 @@ def test_calls_are_those_that_the_scores_alone_would_make(rounds: int) -> None:
     assert asked[0] == asked[1]
 
 
-def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
+def test_human_relevance_of_unscored_documents_shifts_the_log_odds() -> None:
     pool, rng = of(), np.random.default_rng(1)
     scores = dict(zip(rng.permutation(len(pool))[:12].tolist(), rng.uniform(0.01, 0.9, 12), strict=True))
     plain, found = (posterior(pool, scores, human=to).beliefs for to in (False, True))
@@ -111,16 +111,16 @@ def test_unscored_documents_are_expected_by_the_shifted_log_odds() -> None:
     )
     shifted = moved.belief().mean
     unscored = np.setdiff1d(np.arange(len(pool)), list(scores))
-    read = found.deciding()
+    read = found.deciding_belief()
     np.testing.assert_allclose(read.mean[unscored], shifted[unscored], atol=1e-6)
     shares, values = found.outcomes()
-    reached = found.reaching(0.3)
+    reached = found.reaching_belief(0.3)
     np.testing.assert_allclose((shares * values)[:, list(scores)].sum(axis=0), read.mean[list(scores)], rtol=1e-6)
     np.testing.assert_array_equal(reached.mean[list(scores)], read.mean[list(scores)] >= 0.3)
-    assert np.corrcoef((reached.mean - plain.reaching(0.3).mean)[unscored], added[unscored])[0, 1] > 0.3
+    assert np.corrcoef((reached.mean - plain.reaching_belief(0.3).mean)[unscored], added[unscored])[0, 1] > 0.3
 
 
-def test_a_constant_scorer_leaves_the_order_to_the_signals() -> None:
+def test_constant_scores_leave_the_order_to_the_signals() -> None:
     pool = of(words=False)
     session = session_of(pool, budget=len(pool), k=5, config=replace(HUMAN_CONFIG, signal_weight=1.0))
     play(session, np.full(len(pool), 0.5), 10)

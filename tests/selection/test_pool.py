@@ -31,7 +31,7 @@ IDS = list("abcd")
 QUERY = np.arange(1.0, 7.0)
 
 
-def test_orders_by_inner_product_and_carries_everything_along() -> None:
+def test_pool_orders_all_fields_by_inner_product() -> None:
     terms = np.array([[True, False, False, False], [False, True, True, False]])
     pool = Pool.of(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, 4]}, terms=terms)
     unit = EMBEDDINGS / np.linalg.norm(EMBEDDINGS, axis=1)[:, None]
@@ -46,7 +46,7 @@ def test_orders_by_inner_product_and_carries_everything_along() -> None:
     assert len(pool) == 4
 
 
-def test_rows_of_unit_length_are_neither_copied_nor_changed() -> None:
+def test_unit_rows_returns_unit_vectors_uncopied() -> None:
     rows = np.eye(3, dtype=np.float32)
     assert unit_rows(rows, "abc") is rows
     nearly = rows * np.float32(1.001)
@@ -54,7 +54,7 @@ def test_rows_of_unit_length_are_neither_copied_nor_changed() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
-def test_vectors_without_direction_are_named(bad: float) -> None:
+def test_pool_names_vectors_without_a_direction(bad: float) -> None:
     embeddings = EMBEDDINGS.copy()
     embeddings[2] = bad
     with pytest.raises(InvalidEmbeddings, match="'c' has no direction"):
@@ -73,12 +73,14 @@ def test_vectors_without_direction_are_named(bad: float) -> None:
         (np.array([["x"] * 6] * 4), QUERY, "numbers"),
     ],
 )
-def test_shapes(embeddings: NDArray[np.floating], query: NDArray[np.floating], message: str) -> None:
+def test_pool_refuses_mismatched_shapes(
+    embeddings: NDArray[np.floating], query: NDArray[np.floating], message: str
+) -> None:
     with pytest.raises(InvalidEmbeddings, match=message):
         Pool.of(IDS, embeddings, query)
 
 
-def test_ids_scores_and_features_are_checked() -> None:
+def test_pool_checks_ids_scores_and_features() -> None:
     with pytest.raises(InvalidInput, match="empty"):
         Pool.of([], np.empty((0, 6)), QUERY)
     with pytest.raises(DuplicateIds, match="'b'"):
@@ -94,7 +96,7 @@ def test_ids_scores_and_features_are_checked() -> None:
 
 @settings(max_examples=30)
 @given(arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=8), elements=st.floats(-1e6, 1e6, width=32)))
-def test_row_lengths(rows: NDArray[np.float32]) -> None:
+def test_row_lengths_equal_euclidean_norms(rows: NDArray[np.float32]) -> None:
     wide = np.tile(rows, (1, 70))
     np.testing.assert_allclose(
         row_lengths(wide), np.linalg.norm(wide.astype(np.float64), axis=1), rtol=1e-5, atol=1e-15
@@ -103,7 +105,7 @@ def test_row_lengths(rows: NDArray[np.float32]) -> None:
 
 @settings(max_examples=40)
 @given(arrays(np.float64, st.integers(1, 30), elements=st.floats(allow_nan=False, allow_infinity=False)))
-def test_any_finite_values_are_standardised(values: NDArray[np.float64]) -> None:
+def test_standardised_accepts_any_finite_values(values: NDArray[np.float64]) -> None:
     result = standardised(values)
     assert np.isfinite(result).all()
     if result.any():
@@ -111,8 +113,8 @@ def test_any_finite_values_are_standardised(values: NDArray[np.float64]) -> None
         assert result.std() == pytest.approx(1)
 
 
-def test_features_of_a_pool() -> None:
-    """The similarity of a fused pool is among them; else it is what the pool is ranked by."""
+def test_rank_and_similarity_depend_on_how_the_pool_is_ranked() -> None:
+    """A fused pool has its similarity as a feature; otherwise similarity ranks the pool."""
     rng = np.random.default_rng(0)
     vectors, query, bm25 = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 4.0, 9.0, 1.0])
     plain = Pool.of(list("abcd"), vectors, query)
@@ -127,14 +129,14 @@ def test_features_of_a_pool() -> None:
     np.testing.assert_allclose(lexical(fused)[0], standardised(np.sqrt(bm25)))
 
 
-def test_documents_of_one_score_share_a_rank() -> None:
+def test_documents_with_equal_scores_share_a_rank() -> None:
     rng = np.random.default_rng(0)
     pool = Pool.of(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [0.0, 2.0, 0.0, 1.0, 0.0])
     assert pool.ids == ["b", "d", "a", "c", "e"]
     np.testing.assert_allclose(rank_and_similarity(pool)[0], standardised(np.array([5.0, 4.0, 2.0, 2.0, 2.0])))
 
 
-def test_terms_are_centred_and_of_mean_squared_length_one() -> None:
+def test_term_features_are_centred_with_unit_mean_square() -> None:
     rng = np.random.default_rng(0)
     pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3))
     assert terms(pool).shape == (0, 4)
@@ -146,8 +148,8 @@ def test_terms_are_centred_and_of_mean_squared_length_one() -> None:
     np.testing.assert_allclose(found, np.array(expected) / scale)
 
 
-def test_signals_of_the_callers() -> None:
-    """By name, on ranks of their own, whatever their scale; a missing value says nothing."""
+def test_signals_of_callers_become_ranks_of_their_own() -> None:
+    """Each signal has ranks of its own, whatever its scale; a missing value has no effect."""
     rng = np.random.default_rng(0)
     clicks, age = np.array([1e9, np.nan, 3.0, 3.0, -7.0]), np.array([np.nan] * 5)
     features = {"clicks": clicks, "bm25": np.ones(5), "age": age, "similarity": np.ones(5), "flat": np.full(5, 2.0)}
@@ -168,7 +170,7 @@ pytestmark = pytest.mark.strangers
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("count", "budget", "at_once"), [(3_000, 20, 8), (1_500, 150, 32), (400, 300, 256)])
-def test_of_the_peak(method: str, count: int, budget: int, at_once: int) -> None:
+def test_session_memory_is_within_its_estimate(method: str, count: int, budget: int, at_once: int) -> None:
     draw = np.random.default_rng(0)
     vectors = draw.standard_normal((count, 32), dtype=np.float32)
     ids, bm25, terms = [str(number) for number in range(count)], draw.random(count), draw.random((8, count)) < 0.1

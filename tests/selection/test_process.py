@@ -35,7 +35,7 @@ def observe(gp: ResidualPosterior, scores: NDArray[np.float64], documents: Seque
     gp.observe(documents, scores[list(documents)].tolist())
 
 
-def test_a_round_is_as_its_documents_one_by_one() -> None:
+def test_observing_a_round_equals_observing_one_by_one() -> None:
     together, scores = posterior()
     one_by_one, _ = posterior()
     observe(together, scores, range(40))
@@ -45,7 +45,7 @@ def test_a_round_is_as_its_documents_one_by_one() -> None:
     np.testing.assert_allclose(together.beliefs.belief().std, one_by_one.beliefs.belief().std, rtol=0, atol=1e-7)
 
 
-def test_fantasies_are_observations_that_leave_no_trace() -> None:
+def test_fantasies_act_as_observations_without_side_effects() -> None:
     gp, scores = posterior()
     observe(gp, scores, (3, 8, 1))
     before = gp.beliefs.belief()
@@ -65,15 +65,15 @@ def test_fantasies_are_observations_that_leave_no_trace() -> None:
 
 
 @pytest.mark.parametrize("size", [8, 20, 100, 135, 200])
-def test_the_first_of_the_prepared_rows_is_always_kept(size: int) -> None:
-    """It is the one that is about to be observed."""
+def test_prepare_always_keeps_the_first_row(size: int) -> None:
+    """The first row is the next observation."""
     gp, _ = posterior(size=size)
     for first in (0, 20, 40):
         gp.prepare(range(first, first + 16))
         assert gp.is_ready(first)
 
 
-def test_a_kernel_that_is_not_positive_definite_escalates_the_noise() -> None:
+def test_indefinite_kernel_increases_the_noise() -> None:
     class Indefinite(VonMisesFisher):
         def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
             values = VonMisesFisher.__call__(self, distance)
@@ -92,7 +92,7 @@ def test_a_kernel_that_is_not_positive_definite_escalates_the_noise() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_variance_never_grows_and_stays_in_bounds(family: str) -> None:
+def test_posterior_variance_never_grows_and_stays_in_bounds(family: str) -> None:
     for seed in range(5):
         pool, scores = FAMILIES[family](80, 8, seed)
         gp = process(pool, 3.0, 40, 1e-4)
@@ -106,7 +106,7 @@ def test_variance_never_grows_and_stays_in_bounds(family: str) -> None:
             before = after
 
 
-def test_new_targets_are_as_if_observed_from_the_start() -> None:
+def test_retarget_equals_observing_the_new_targets() -> None:
     pool, scores = clustered(60, 8, 1)
     changed, fresh = (process(pool, 3.0, 20, 1e-2) for _ in range(2))
     changed.observe(range(20), scores[:20])
@@ -116,8 +116,8 @@ def test_new_targets_are_as_if_observed_from_the_start() -> None:
     np.testing.assert_allclose(changed.whitened_targets, fresh.whitened_targets, rtol=0, atol=1e-12)
 
 
-def test_against_the_textbook_with_columns() -> None:
-    """Of two covariances at once. In float32 V the sums stay good to what its rounding allows."""
+def test_gaussian_processes_match_the_textbook_formulas() -> None:
+    """Two covariances run side by side. With V in float32 the sums stay accurate to its rounding."""
     pool, scores = clustered(40, 8, 1)
     columns = np.stack([np.ones(40), np.random.default_rng(0).normal(size=40)])
     for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-5)):

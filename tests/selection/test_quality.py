@@ -57,7 +57,7 @@ def figures() -> dict[str, float]:
     }
 
 
-def test_the_default_is_as_good_as_it_was() -> None:
+def test_default_method_keeps_its_measured_quality() -> None:
     """Measured: .670, +.025, .66 and .61.
 
     A constant of `trend` that is eight times as large or as small leaves these bounds. The first calls' rule and the
@@ -72,7 +72,7 @@ def test_the_default_is_as_good_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_a_few_calls_are_never_worse_than_none() -> None:
+def test_few_calls_are_never_worse_than_none() -> None:
     """Compare with the retriever's order, and with its first B by their scores.
 
     The set is within a point in each cell, and better on average. In one of three tables one document in fifty says yes

@@ -29,7 +29,7 @@ CONFIGS = (
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_unscored_documents_outside_the_set_are_believed_no_better(family: str, config: Config) -> None:
+def test_unscored_documents_outside_the_set_have_no_higher_belief(family: str, config: Config) -> None:
     for n, budget, k, size in ((60, 25, 7, 4), (40, 60, 39, 1), (9, 5, 20, 3)):
         pool, scores = FAMILIES[family](n, 6, n, np.float32)
         session = play(session_of(pool, budget=budget, k=k, config=config), scores, size)
@@ -47,8 +47,8 @@ def test_tied_retrieval_scores_keep_the_given_order() -> None:
     assert list(pool.ids) == ["b", "c", "e", "a", "d", "f"]
 
 
-def test_a_round_is_asked_as_if_each_document_had_come_out_as_believed() -> None:
-    """Kriging believer: the same picks as a session that is told, one at a time, what it believes."""
+def test_round_of_documents_follows_the_kriging_believer() -> None:
+    """The picks equal those of a session that is told, one at a time, its own beliefs."""
     for seed in range(3):
         pool, scores = clustered(200, 12, seed)
         rounds, believer = (session_of(pool, budget=30, k=40) for _ in range(2))
@@ -66,8 +66,8 @@ def test_a_round_is_asked_as_if_each_document_had_come_out_as_believed() -> None
 
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_expected_loss_is_against_the_best_set_of_what_may_come(config: Config, by_tokens: bool) -> None:
-    """Against samples of all scores, of each of which the best set is taken."""
+def test_expected_loss_matches_simulated_best_sets(config: Config, by_tokens: bool) -> None:
+    """Draw all scores many times, and take the best set of each draw."""
     rng = np.random.default_rng(0)
     pool, scores = clustered(800, 8, 1)
     capacity = TokenCapacity(rng.integers(1, 4, 800).astype(float), 400.0) if by_tokens else DocumentCapacity(200)
@@ -84,7 +84,7 @@ def test_expected_loss_is_against_the_best_set_of_what_may_come(config: Config, 
 
 
 @pytest.mark.parametrize("score", [-0.01, 1.01, float("nan")])
-def test_scores_outside_the_unit_interval_change_nothing(score: float) -> None:
+def test_session_refuses_scores_outside_0_and_1_unchanged(score: float) -> None:
     pool, scores = clustered(50, 8, 0)
     session = session_of(pool, budget=10, k=20)
     asked = session.ask(2)
@@ -97,8 +97,8 @@ def test_scores_outside_the_unit_interval_change_nothing(score: float) -> None:
 
 
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
-def test_where_everything_fits_calls_go_to_the_order(config: Config) -> None:
-    """What is believed best is scored next, whether by number or by tokens; the answer is in the order of belief."""
+def test_session_spends_calls_on_the_order_if_everything_fits(config: Config) -> None:
+    """The document believed best is scored next, and the answer is ordered by belief."""
     pool, scores = clustered(60, 8, 3)
     histories = []
     for capacity in (60, TokenCapacity(np.arange(60.0) + 1, 1e6)):
@@ -117,7 +117,7 @@ def test_where_everything_fits_calls_go_to_the_order(config: Config) -> None:
 
 
 @pytest.mark.parametrize(("k", "settle"), [(60, None), (60, 0.9), (5, None)])
-def test_a_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | None) -> None:
+def test_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | None) -> None:
     pool, scores = clustered(60, 8, 3)
     known = {7: float(scores[7])}
     session = session_of(pool, budget=60, k=k, known=known, settle=settle, order=True)
@@ -133,7 +133,7 @@ def test_a_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | 
     np.testing.assert_array_equal(session.selection().documents, np.argsort(-scores, kind="stable")[:k])
 
 
-def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_look_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, scores = clustered(600, 16, 4)
     runs = []
     for first in (10**9, 0):
@@ -156,13 +156,13 @@ def test_looking_ahead_changes_no_pick(monkeypatch: pytest.MonkeyPatch) -> None:
         *({"min_relevance": least} for least in (-0.01, 1.01, float("nan"))),
     ],
 )
-def test_impossible_options(options: dict[str, Any]) -> None:
+def test_session_refuses_impossible_options(options: dict[str, Any]) -> None:
     pool, _ = clustered(10, 4, 0)
     with pytest.raises(InvalidInput):
         session_of(pool, **{"budget": 5, "k": 5, **options})
 
 
-def test_only_what_was_asked_is_told_or_left_unscored_and_only_what_is_there_is_given_up() -> None:
+def test_session_refuses_answers_for_documents_it_did_not_ask_for() -> None:
     pool, scores = clustered(60, 8, 0)
     session = session_of(pool, budget=10, k=20)
     asked = session.ask(4)
@@ -182,8 +182,8 @@ def test_only_what_was_asked_is_told_or_left_unscored_and_only_what_is_there_is_
 
 
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
-def test_giving_up_makes_room(config: Config) -> None:
-    """By tokens and by number; when the rest fits, or nothing of it does, there is nothing to decide."""
+def test_giving_documents_up_makes_room_in_the_set(config: Config) -> None:
+    """This holds for tokens and counts; if the rest fits, or nothing does, there is nothing to decide."""
     pool, _ = clustered(12, 4, 0)
     lengths = np.array([9.0] * 6 + [3.0] * 6)
     for capacity in (6, TokenCapacity(lengths, 18.0)):
@@ -206,7 +206,7 @@ def test_giving_up_makes_room(config: Config) -> None:
 
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize("config", CONFIGS)
-def test_what_is_left_unscored_is_believed_as_before(config: Config, n: int) -> None:
+def test_documents_left_unscored_keep_their_belief(config: Config, n: int) -> None:
     pool, scores = clustered(40, 4, seed=1)
     session = session_of(pool, budget=12, k=6, config=config)
     unanswered = set[int]()
@@ -224,7 +224,7 @@ def test_what_is_left_unscored_is_believed_as_before(config: Config, n: int) -> 
 
 
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
-def test_shortlist_names_documents_that_can_be_asked_and_changes_nothing(config: Config) -> None:
+def test_shortlist_has_askable_documents_and_changes_nothing(config: Config) -> None:
     pool, scores = clustered(80, 8, 0)
     session = session_of(pool, budget=20, k=15, config=config)
     while (asked := session.ask()).size:

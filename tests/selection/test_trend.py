@@ -39,14 +39,14 @@ def with_bm25(pool: Pool, seed: int = 0) -> Pool:
 
 
 def with_terms(pool: Pool, seed: int = 0) -> Pool:
-    """BM25 and three words of the query, of which every document has the last."""
+    """Add BM25 and three query words; every document has the last one."""
     rng = np.random.default_rng(seed)
     terms = rng.uniform(size=(3, len(pool))) < np.array([[0.1], [0.5], [1.0]])
     return replace(with_bm25(pool, seed), terms=terms)
 
 
 def with_signals(pool: Pool, seed: int = 0) -> Pool:
-    """BM25 and three signals of the caller's."""
+    """Add BM25 and three signals of the caller."""
     rng = np.random.default_rng(seed)
     features = {
         "bm25": np.maximum(rng.normal(size=len(pool)), 0),
@@ -82,7 +82,7 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
 
 
 def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
-    """Inverse covariance of the observations, covariances with them, and variances given them."""
+    """Return the inverse covariance of observations, covariances with them, and conditional variances."""
     noisy = covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed))
     inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = covariance[:, observed]
@@ -117,10 +117,10 @@ def member(
 @pytest.mark.parametrize(("featured", "size"), [(None, 2), (with_bm25, 4), (with_terms, 4), (with_signals, 6)])
 @pytest.mark.parametrize("observations", [1, 2, 15])
 @pytest.mark.parametrize("prior", [DEFAULT_PRIOR, OTHER])
-def test_mixture_matches_the_textbook(
+def test_trend_posterior_matches_the_textbook_mixture(
     featured: Callable[[Pool], Pool] | None, size: int, observations: int, prior: TrendPrior
 ) -> None:
-    """The default's own configuration: a field of correlation 1/2 at half the median distance of the pool."""
+    """This is the default configuration: correlation 1/2 at half the median distance of the pool."""
     for seed in range(3):
         pool, scores = clustered(70, 10, seed)
         scores = 0.1 + 0.8 * scores  # far enough from 0 and 1 that nothing is clipped
@@ -148,7 +148,7 @@ def test_mixture_matches_the_textbook(
         assert (belief.std[observed] == 0).all()
 
 
-def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
+def test_trend_belief_and_outcomes_match_samples() -> None:
     pool, scores = clustered(40, 8, 0)
     posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
     posterior.observe(range(10), scores[:10].tolist())
@@ -172,7 +172,7 @@ def test_belief_is_that_of_samples_and_so_are_its_outcomes() -> None:
     np.testing.assert_allclose((shares * values).sum(axis=0)[20:25], samples.mean(axis=0), atol=0.01)
 
 
-def test_cuts_between_levels_expect_as_many_at_each_as_there_were() -> None:
+def test_level_cuts_reproduce_the_observed_counts() -> None:
     rng = np.random.default_rng(0)
     means, deviations = rng.normal(-0.5, 0.8, (2, 30)), rng.uniform(0.3, 1.0, (2, 30))
     weights = np.array([0.3, 0.7])
@@ -194,11 +194,11 @@ def test_cuts_between_levels_expect_as_many_at_each_as_there_were() -> None:
         ((0.11, 0.12, 0.13, 0.14, 0.15), ()),
     ],
 )
-def test_when_a_scorer_has_levels(scores: tuple[float, ...], levels: tuple[float, ...]) -> None:
+def test_scale_detects_a_scorer_with_levels(scores: tuple[float, ...], levels: tuple[float, ...]) -> None:
     assert Scale.of(scores).levels == levels
 
 
-def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
+def test_scale_holds_exact_zeros_and_ones_half_a_step_away() -> None:
     pool, _ = clustered(40, 8, 0)
     posterior = TrendPosterior(pool, VonMisesFisher(3.0), 10)
     processes, scores = posterior._processes, np.array([1.0, 0.0, 0.5, 0.0, 0.02, 1e-9])
@@ -216,8 +216,8 @@ def test_exact_zeros_and_ones_are_held_half_a_step_away() -> None:
 
 @settings(max_examples=40)
 @given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.sampled_from([(), (0.0,), (1.0,), (0.0, 0.5, 1.0)]))
-def test_the_scale_of_belief_and_back(scores: Scores, also: tuple[float, ...]) -> None:
-    """A score that was seen comes back as it was, the ends among them; what lies between comes back in order."""
+def test_scale_round_trips_scores_and_is_monotone(scores: Scores, also: tuple[float, ...]) -> None:
+    """Seen scores come back unchanged, including 0 and 1; values between them keep their order."""
     seen = np.append(scores, also)
     scale = Scale.of(seen.tolist())
     np.testing.assert_allclose(scale.scores(scale.log_odds(seen)), seen, rtol=0, atol=3e-7)
@@ -225,8 +225,8 @@ def test_the_scale_of_belief_and_back(scores: Scores, also: tuple[float, ...]) -
     assert (np.diff(between) >= 0).all() and between[0] >= 0 and between[-1] <= 1
 
 
-def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -> None:
-    """Where the pool knows no words; BM25 counts beside the ranking."""
+def test_belief_before_the_first_score_follows_the_ranking() -> None:
+    """With words in the pool, BM25 counts beside the ranking."""
     pool, _ = clustered(400, 12, 0)
     belief = session_of(pool, budget=0, k=20, config=TrendConfig()).belief
     assert (np.diff(belief.mean) < 0).all() and 0 < belief.mean[-1] < belief.mean[0] < 0.5
@@ -237,7 +237,7 @@ def test_before_the_first_score_the_order_is_the_ranking_and_nothing_is_sure() -
     assert best > pool.features["bm25"][:20].mean() and chosen.max() < 200
 
 
-def test_fantasies_leave_no_trace() -> None:
+def test_trend_fantasies_have_no_side_effects() -> None:
     pool, scores = clustered(60, 8, 0)
     posterior = TrendPosterior(with_bm25(pool), VonMisesFisher(3.0), 20)
     posterior.observe(range(5), scores[:5].tolist())
@@ -255,7 +255,7 @@ def test_fantasies_leave_no_trace() -> None:
     np.testing.assert_array_equal(after.std, before.std)
 
 
-def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before() -> None:
+def test_trend_fantasies_keep_amplitudes_and_weights() -> None:
     prior = TrendPrior(scores=1e12)  # so that real scores leave the amplitudes as they are, too
     pool, scores = clustered(60, 8, 0)
     scores = 0.1 + 0.8 * scores
@@ -272,8 +272,8 @@ def test_fantasies_are_observations_under_the_amplitudes_and_weights_of_before()
 
 
 @pytest.mark.parametrize("d", [4, 384])
-def test_equal_embeddings_leave_the_order_and_the_words(d: int) -> None:
-    """Rounding noise is not taken for a query to reweight, which had made the variances of fantasies negative."""
+def test_equal_embeddings_leave_ranking_and_words_in_effect(d: int) -> None:
+    """Rounding noise must not reweight the query, which once made variances negative."""
     rng = np.random.default_rng(0)
     embeddings, query = np.tile(rng.normal(size=d), (200, 1)), rng.normal(size=d)
     pool = Pool.of(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
@@ -283,7 +283,7 @@ def test_equal_embeddings_leave_the_order_and_the_words(d: int) -> None:
     assert np.isfinite(session.belief.mean).all() and np.isfinite(session.belief.std).all()
 
 
-def test_the_retriever_decides_between_equals() -> None:
+def test_retrieval_rank_decides_between_equal_beliefs() -> None:
     config = TrendConfig()
     relevance, scored = np.full(20, 0.3), np.zeros(20, dtype=np.bool_)
     inside = np.arange(20) < 5
@@ -314,7 +314,7 @@ SMOOTH, COARSE = (0.1, 0.9), (0.0, 0.5, 1.0)  # what a scorer was seen to say
         (COARSE, (0.05, 0.3, 1.0, 2.0), 0.015),
     ],
 )
-def test_expectations_are_those_of_a_fine_quadrature(
+def test_scale_moments_match_a_fine_quadrature(
     scores: tuple[float, ...], deviations: tuple[float, ...], bound: float
 ) -> None:
     scale, means = Scale.of(scores), np.linspace(-16, 16, 161)
@@ -326,7 +326,7 @@ def test_expectations_are_those_of_a_fine_quadrature(
         np.testing.assert_allclose(variance, shares @ np.square(true - shares @ true), rtol=0, atol=bound)
 
 
-def test_moments_are_of_the_mixture_however_many_documents() -> None:
+def test_scale_moments_cover_the_mixture_in_blocks() -> None:
     rng = np.random.default_rng(0)
     count, weights = 2 * BLOCK + 7, np.array([0.3, 0.7])
     means, variances = rng.normal(-1, 3, (2, count)), rng.uniform(0.1, 9, (2, count))
@@ -339,14 +339,14 @@ def test_moments_are_of_the_mixture_however_many_documents() -> None:
     np.testing.assert_allclose(variance, spread, rtol=0, atol=0.004)
 
 
-def test_scores_that_hardly_differ_keep_their_order() -> None:
+def test_scale_keeps_the_order_of_nearly_equal_scores() -> None:
     log_odds = np.linspace(-60, 12, 200, dtype=np.float32)
     assert (np.diff(Scale().scores(log_odds)) > 0).all()
     assert Scale().scores(np.array([-1e4, 1e4], dtype=np.float32)).tolist() == [0, 1]
 
 
-def test_an_unlikely_level_stays_possible_with_heavy_tails() -> None:
-    """Of a logistic distribution with the same mean and variance."""
+def test_heavy_tails_keep_an_unlikely_level_possible() -> None:
+    """The tails are those of a logistic distribution with the same mean and variance."""
     np.testing.assert_allclose(logistic_share(NODES), logistic(scale=np.sqrt(3) / np.pi).cdf(NODES), atol=1e-12)
     scale = replace(Scale.of([0.0] * 5 + [0.5, 1.0] * 3), cuts=(0.0, 2.0))
     means, variances = np.full((1, 1), -8.0), np.full((1, 1), 4.0)

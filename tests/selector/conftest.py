@@ -10,13 +10,13 @@ from tests.selector.fakes import MakeSelector
 
 @pytest.fixture(autouse=True)
 def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is asked for is read, where a test does not say otherwise."""
+    """Read only the requested documents, unless a test says otherwise."""
     monkeypatch.setattr(run, "AHEAD", 0)
 
 
 @pytest.fixture
 async def selector_of() -> AsyncIterator[MakeSelector]:
-    """Makes selectors, and closes them in the end."""
+    """Return a function that makes selectors, and close them after the test."""
     made: list[Selector] = []
 
     def make(*args: Any, **options: Any) -> Selector:

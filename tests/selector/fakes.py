@@ -55,13 +55,13 @@ class FakeRetriever:
 
 
 def task(budget: int = 6, k: int = 4, rounds: Rounds = 1_000, **fields: Any) -> SelectionTask:
-    """A task for the index, with these fields of any of its parts."""
+    """Return a task for the index, with these fields of any of its parts."""
     source = IndexSource("index", Search(QUERY, 30))
     return changed(SelectionTask(source, Wanted(k), Spending(budget, rounds=rounds)), **fields)
 
 
 def changed(task: SelectionTask, **fields: Any) -> SelectionTask:
-    """The task with other values of fields, which may be those of its parts."""
+    """Return the task with other values of fields, which may be fields of its parts."""
     for part in ("wanted", "spending", "relevance", "report", "context"):
         names = {field.name for field in dataclasses.fields(getattr(task, part))}
         given = {name: fields.pop(name) for name in names & fields.keys()}
@@ -70,6 +70,6 @@ def changed(task: SelectionTask, **fields: Any) -> SelectionTask:
 
 
 def own_pool(documents: Sequence[Document], query: str = QUERY, **given: Any) -> PoolSource:
-    """Candidates that come with the request, at the places of the documents d0, d1, ... of the index."""
+    """Return candidates that come with the request, in place of the index's documents d0, d1, ..."""
     vectors = np.array([vector_of(f"d{number}") for number in range(len(documents))])
     return PoolSource(query, documents, vectors, vector_of(query), **given)

@@ -24,7 +24,7 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, change
 
 
 class Copying(FakeRetriever):
-    """30 documents with these texts; of `strange` ones the vectors are not those of their texts."""
+    """A retriever of 30 documents with these texts; the vectors of `strange` ones do not fit their texts."""
 
     def __init__(self, texts: Sequence[str], strange: bool = False) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Copying(FakeRetriever):
 
 
 def scored(result: SelectionResult) -> dict[str, float]:
-    """The scored documents of the set."""
+    """Return the scored documents of the set."""
     found = result.selection
     rows = zip(found.documents.tolist(), found.relevance.tolist(), found.scored.tolist(), strict=True)
     return {result.pool.ids[position]: relevance for position, relevance, by_model in rows if by_model}
@@ -55,7 +55,7 @@ TWENTY = ["the same"] * 20 + [f"text {number}" for number in range(10)]
 @pytest.mark.parametrize("cache", [None, MemoryScoreCache])
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("where", ["index", "request", "everything"])
-async def test_twenty_copies_are_one_call(
+async def test_twenty_copies_of_a_text_cost_one_call(
     selector_of: MakeSelector, where: str, reuse: bool, cache: Callable[[], MemoryScoreCache] | None
 ) -> None:
     scorer = SeededScorer()
@@ -81,7 +81,7 @@ async def test_twenty_copies_are_one_call(
         assert result.stop_reason == "pool_exhausted" and result.status == "complete"
 
 
-async def test_a_score_that_came_with_one_is_that_of_the_others(selector_of: MakeSelector) -> None:
+async def test_given_score_of_a_document_applies_to_its_copies(selector_of: MakeSelector) -> None:
     documents = [Document(id, text) for id, text in zip(IDS, TWENTY, strict=True)]
     scorer = SeededScorer()
     wanted = changed(task(budget=30, k=25), source=own_pool(documents), known={IDS[7]: 0.99})
@@ -90,8 +90,8 @@ async def test_a_score_that_came_with_one_is_that_of_the_others(selector_of: Mak
     assert list(scored(result).values()).count(0.99) == 20
 
 
-class Down(FakeRetriever):
-    """Its encoder is."""
+class UnavailableRetriever(FakeRetriever):
+    """A retriever whose encoder is unavailable."""
 
     async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         raise EncoderUnavailable("it is down")
@@ -106,13 +106,13 @@ class Down(FakeRetriever):
         (Grouping(), [0, 2, 4, 6]),
     ],
 )
-async def test_the_order_of_the_first_stage_is_thinned_out_too(
+async def test_distinct_applies_to_the_retrieval_order_without_vectors(
     selector_of: MakeSelector, grouping: Grouping, expected: list[int]
 ) -> None:
     documents = [Document(id, f"text {n // 2}", metadata={"page": n // 10}) for n, id in enumerate(IDS)]
     source = PoolSource(QUERY, documents, vectors="encoder", ranked=True)
     wanted = changed(task(k=4), source=source, distinct=grouping)
-    result = await selector_of(Down(), SeededScorer()).select(wanted)
+    result = await selector_of(UnavailableRetriever(), SeededScorer()).select(wanted)
     assert result.status == "retrieval_only" and result.selection.documents.tolist() == expected
 
 
@@ -134,7 +134,7 @@ async def test_the_order_of_the_first_stage_is_thinned_out_too(
     strange=st.booleans(),
     cached=st.booleans(),
 )
-async def test_no_text_is_paid_for_twice(
+async def test_selection_scores_no_text_twice(
     numbers: list[int], gone: set[str], budget: int, options: dict[str, Any], strange: bool, cached: bool
 ) -> None:
     scorer, retriever = SeededScorer(), Copying([f"text {number}" for number in numbers], strange)

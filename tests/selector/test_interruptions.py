@@ -24,8 +24,8 @@ from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, changed, task
 
 
-class Leaving(FakeRetriever):
-    """Answers so many fetches, and raises this for any later one, or hangs."""
+class FailingRetriever(FakeRetriever):
+    """A retriever that answers some fetches, and then raises an error or hangs."""
 
     def __init__(self, error: Exception | None, fetches: float) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Leaving(FakeRetriever):
         raise self.error or AssertionError
 
 
-class TestLessThanWanted:
+class TestFailures:
     @pytest.mark.parametrize(
         ("error", "reason"),
         [
@@ -53,7 +53,7 @@ class TestLessThanWanted:
         ],
     )
     @pytest.mark.parametrize("first", [0, 2])
-    async def test_the_set_as_far_as_it_is_known(
+    async def test_interrupted_selection_returns_the_set_so_far(
         self, error: BoundaryMorphError, reason: str, first: int, selector_of: MakeSelector
     ) -> None:
         result = await selector_of(FakeRetriever(), SeededScorer(error=error, first=first)).select(task(budget=20))
@@ -80,27 +80,29 @@ class TestLessThanWanted:
             (Overloaded("nobody answers"), "overloaded"),
         ],
     )
-    async def test_a_retriever_that_fails_on_the_way(
+    async def test_retriever_failing_midway_gives_a_partial_selection(
         self, error: BoundaryMorphError, reason: str, fetches: int, selector_of: MakeSelector
     ) -> None:
         wanted = task(budget=8, k=12, rounds=4, return_documents=True)
-        result = await selector_of(Leaving(error, fetches), SeededScorer()).select(wanted)
+        result = await selector_of(FailingRetriever(error, fetches), SeededScorer()).select(wanted)
         assert result.status == ("partial" if fetches else "retrieval_only")
         assert result.stop_reason == reason
         assert len(result.history) == 2 * fetches
         assert len(result.selection.documents) == 12
         assert any(error.public in warning.message for warning in result.warnings)
         with pytest.raises(type(error)):
-            await selector_of(Leaving(error, fetches), SeededScorer()).select(changed(wanted, accepts="complete"))
+            await selector_of(FailingRetriever(error, fetches), SeededScorer()).select(
+                changed(wanted, accepts="complete")
+            )
 
-    async def test_nothing_to_decide_is_complete_without_a_scorer(self, selector_of: MakeSelector) -> None:
+    async def test_selection_with_nothing_to_decide_needs_no_scorer(self, selector_of: MakeSelector) -> None:
         selector = selector_of(FakeRetriever(), SeededScorer(error=ScorerUnavailable("gone")))
         assert (await selector.select(changed(task(k=30), goal="set"))).status == "complete"
         assert (await selector.select(task(budget=0))).status == "complete"
 
 
 class TestDeadline:
-    async def test_no_round_begins_after_it(self, selector_of: MakeSelector) -> None:
+    async def test_no_round_begins_after_the_deadline(self, selector_of: MakeSelector) -> None:
         clock = Clock()
         scorer = SeededScorer(clock=clock, seconds=2.0)
         wanted = changed(
@@ -117,7 +119,7 @@ class TestDeadline:
     @pytest.mark.parametrize(
         ("left", "budget", "k", "calls"), [(1.5, 20, 9, 1), (4.5, 20, 9, 2), (9.0, 20, 9, 3), (16.0, 30, 30, 13)]
     )
-    async def test_a_round_has_what_can_be_scored_in_time(
+    async def test_round_size_fits_the_time_left(
         self, left: float, budget: int, k: int, calls: int, selector_of: MakeSelector
     ) -> None:
         """The scorer takes a second per document, and a round of five would score nothing.
@@ -135,7 +137,7 @@ class TestDeadline:
         assert result.calls >= calls and len(scorer.rounds) <= 6
         assert len(result.selection.documents) == k >= result.selection.scored.sum() > 0
 
-    async def test_without_a_pool_there_is_nothing_to_answer(self, selector_of: MakeSelector) -> None:
+    async def test_deadline_before_the_pool_raises_deadline_exceeded(self, selector_of: MakeSelector) -> None:
         class Hanging(FakeRetriever):
             async def retrieve(self, *_: object, **__: object) -> Retrieved:
                 await asyncio.Event().wait()

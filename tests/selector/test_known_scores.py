@@ -16,8 +16,8 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, change
 
 
 class TestKnownScores:
-    async def test_calls_are_what_the_scorer_computed(self, selector_of: MakeSelector) -> None:
-        """Not what the cache answered."""
+    async def test_calls_count_only_scores_that_were_computed(self, selector_of: MakeSelector) -> None:
+        """Scores from the cache are not counted."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
         wanted = changed(task(budget=6, rounds=2), reuse=False)
@@ -33,8 +33,8 @@ class TestKnownScores:
         assert list(again.history) == list(first.history)
         assert [(step.calls, step.cached) for step in rounds if isinstance(step, Progress)] == [(0, 0), (0, 3)]
 
-    async def test_own_pools_are_matched_by_their_texts(self, selector_of: MakeSelector) -> None:
-        """Their ids mean nothing beyond the request."""
+    async def test_cached_scores_of_request_pools_are_matched_by_text(self, selector_of: MakeSelector) -> None:
+        """The ids of such a pool have no meaning beyond the request."""
         scorer = SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, MemoryScoreCache())
 
@@ -56,7 +56,7 @@ class TestKnownScores:
         other = await selector.select(pool([Document(str(n), f"{id}!") for n, id in enumerate(IDS)]))
         assert (other.calls, other.reused) == (5, 0)
 
-    async def test_the_ids_of_own_pools_are_not_kept(self, selector_of: MakeSelector) -> None:
+    async def test_cache_omits_the_ids_of_request_pools(self, selector_of: MakeSelector) -> None:
         cache = MemoryScoreCache()
         selector = selector_of(FakeRetriever(), SeededScorer(), cache)
         given = own_pool([Document(id, id) for id in IDS])
@@ -66,10 +66,10 @@ class TestKnownScores:
         assert len({entry.document for entry in (await cache.look_up("seeded", "by index")).values()} - {None}) == 4
 
     @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
-    async def test_what_is_known_is_looked_up_once(
+    async def test_cache_is_read_once_per_selection(
         self, reuse: bool, looks: tuple[int, int], selector_of: MakeSelector
     ) -> None:
-        """Else each round would wait for the cache, and one that hangs hold up all of them."""
+        """Otherwise each round would wait for a cache that hangs."""
         cache, scorer = Mock(wraps=MemoryScoreCache()), SeededScorer()
         selector = selector_of(FakeRetriever(), scorer, cache)
         result = await selector.select(changed(task(budget=6, rounds=3), reuse=reuse))

@@ -16,7 +16,7 @@ QUERIES = ("one", "two", "three")
 
 
 def joint(budget: int = 20, k: int = 4, **more: object) -> SelectionTask:
-    """Of three queries; the third finds only half of the documents."""
+    """Return a task of three queries; the third finds only half of the documents."""
     several = [
         WeightedSource(IndexSource("index", Search(query, depth)), 1.0)
         for query, depth in zip(QUERIES, (30, 30, 15), strict=True)
@@ -28,7 +28,7 @@ def chosen(result: SelectionResult) -> set[str]:
     return {result.pool.ids[position] for position in result.selection.documents}
 
 
-async def test_a_query_knows_only_its_candidates(selector_of: MakeSelector) -> None:
+async def test_query_has_relevance_only_for_its_candidates(selector_of: MakeSelector) -> None:
     result = await selector_of(FakeRetriever(), SeededScorer()).select(joint(0, 30))
     assert result.answered is not None
     unknown = np.isnan(result.answered.relevance)
@@ -38,7 +38,7 @@ async def test_a_query_knows_only_its_candidates(selector_of: MakeSelector) -> N
     assert not (result.answered.leading[unknown[2]] == 2).any()
 
 
-async def test_no_vectors_and_yet_an_order(selector_of: MakeSelector) -> None:
+async def test_ranked_pools_of_several_queries_fall_back_to_their_orders(selector_of: MakeSelector) -> None:
     class Away(FakeRetriever):
         async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
             raise RetrieverUnavailable("away")

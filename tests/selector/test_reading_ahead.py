@@ -32,7 +32,7 @@ class Counting(FakeRetriever):
         return await super().documents(index, ids)
 
 
-async def test_what_came_with_the_pool_is_not_read_again(selector_of: MakeSelector) -> None:
+async def test_documents_that_came_with_the_pool_are_not_read_again(selector_of: MakeSelector) -> None:
     retriever, plain = Counting(brought=30), SeededScorer()
     result = await selector_of(retriever, plain).select(task(budget=8, rounds=4, return_documents=True))
     assert retriever.trips == 0
@@ -43,7 +43,7 @@ async def test_what_came_with_the_pool_is_not_read_again(selector_of: MakeSelect
     assert list(same.selection.documents) == list(result.selection.documents)
 
 
-async def test_a_trip_brings_what_may_be_asked_for_next(
+async def test_reading_documents_fetches_likely_next_ones_too(
     selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, alone = Counting(), SeededScorer()

@@ -16,7 +16,7 @@ LONG = [f"{text} ".ljust(1_000, "x") for text in TWENTY]
 
 
 @pytest.mark.parametrize("distinct", [None, Grouping()])
-async def test_copies_that_are_not_scored_are_not_kept(selector_of: MakeSelector, distinct: Grouping | None) -> None:
+async def test_texts_of_unscored_copies_are_not_kept(selector_of: MakeSelector, distinct: Grouping | None) -> None:
     taken: list[int] = []
     wanted = changed(task(budget=11, k=21, rounds=3), room=Room(charge=taken.append), distinct=distinct)
     result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
@@ -25,7 +25,7 @@ async def test_copies_that_are_not_scored_are_not_kept(selector_of: MakeSelector
     assert sum(taken) - footprint(result.pool, 11) == 1_000 * len(result.documents)
 
 
-async def test_texts_that_would_never_fit_are_refused(selector_of: MakeSelector) -> None:
+async def test_texts_over_bytes_in_flight_are_refused(selector_of: MakeSelector) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
     with Shares(5_500, 1.0, what="bytes").reserve("") as take:
         wanted = changed(task(budget=11, k=4, rounds=6), room=Room(charge=take))
@@ -34,7 +34,7 @@ async def test_texts_that_would_never_fit_are_refused(selector_of: MakeSelector)
 
 
 @pytest.mark.parametrize("where", ["index", "request"])
-async def test_texts_in_an_answer(selector_of: MakeSelector, where: str) -> None:
+async def test_texts_of_an_answer_are_counted_against_its_limit(selector_of: MakeSelector, where: str) -> None:
     wanted = task(budget=4, k=4, rounds=1)
     if where == "request":
         documents = [Document(id, text) for id, text in zip(IDS, LONG, strict=True)]
@@ -49,7 +49,7 @@ async def test_texts_in_an_answer(selector_of: MakeSelector, where: str) -> None
             assert len((await selector.select(asked)).selection.documents) == 4
 
 
-async def test_the_mathematics_take_their_room_before_the_first_call(selector_of: MakeSelector) -> None:
+async def test_session_memory_is_reserved_before_the_first_call(selector_of: MakeSelector) -> None:
     def full(size: int) -> None:
         taken.append(size)
         raise Overloaded("full")

@@ -19,8 +19,8 @@ from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, task
 
 
-class Low(SeededScorer):
-    """All scores are low, but for that of the last document of a selection."""
+class LowScorer(SeededScorer):
+    """A scorer with low scores, except for the last document of a selection."""
 
     def __init__(self, last: float) -> None:
         super().__init__()
@@ -32,8 +32,10 @@ class Low(SeededScorer):
 
 
 @pytest.mark.parametrize(("budget", "last", "said"), [(10, 0.049, True), (10, 0.05, False), (9, 0.001, False)])
-async def test_that_nothing_was_found(budget: int, last: float, said: bool, selector_of: MakeSelector) -> None:
-    result = await selector_of(FakeRetriever(), Low(last)).select(task(budget=budget))
+async def test_result_warns_if_all_scores_are_low(
+    budget: int, last: float, said: bool, selector_of: MakeSelector
+) -> None:
+    result = await selector_of(FakeRetriever(), LowScorer(last)).select(task(budget=budget))
     assert len(result.history) == budget
     assert any(warning.slug == "all-scores-low" for warning in result.warnings) == said
 
@@ -60,7 +62,9 @@ SCORER, ENCODER = (
         ("какие поезда", ("BAAI/bge-reranker-v2-m3@main", ENCODER), "BAAI/bge-small-en-v1.5"),
     ],
 )
-def test_a_query_in_another_script(query: str, models: tuple[str | None, str | None], said: str | None) -> None:
+def test_unfamiliar_names_a_script_the_models_do_not_know(
+    query: str, models: tuple[str | None, str | None], said: str | None
+) -> None:
     found = script_notices(query, *models)
     assert (not found) == (said is None) and (said is None or said in str(found))
     if said:
@@ -88,7 +92,7 @@ PATH: dict[State, tuple[Call, ...]] = {
 
 
 @pytest.mark.parametrize(("state", "call"), [*product(PATH, CALLS)])
-async def test_each_call_is_possible_in_one_state(run: SelectionRun, state: State, call: Call) -> None:
+async def test_run_accepts_each_call_in_one_state_only(run: SelectionRun, state: State, call: Call) -> None:
     for earlier in PATH[state]:
         await getattr(run, earlier)()
     assert run.state == state
@@ -102,7 +106,7 @@ async def test_each_call_is_possible_in_one_state(run: SelectionRun, state: Stat
         assert run.state == state
 
 
-async def test_without_a_batch_only_the_result_is_left(run: SelectionRun) -> None:
+async def test_run_without_a_batch_accepts_only_result(run: SelectionRun) -> None:
     await run.retrieve()
     await run.look_up()
     while run.batch.size:

@@ -19,11 +19,11 @@ OF_SHORT, OF_LONG = OVERHEAD + 50, OVERHEAD + MOST_CHARACTERS  # characters that
 
 
 def seconds(characters: float, rate: float = FIRST_GUESS) -> float:
-    """Twice what that many characters take, and a little more."""
+    """Return twice the time for the characters, and a little more."""
     return 2 * characters * rate * 1.000001
 
 
-def test_a_round_is_half_of_what_the_time_allows() -> None:
+def test_pace_fits_half_of_what_the_time_allows() -> None:
     pace = Pace()
     texts = [SHORT, LONG, SHORT, SHORT]
     for characters, fitting in [
@@ -38,14 +38,14 @@ def test_a_round_is_half_of_what_the_time_allows() -> None:
         assert pace.count_fitting(texts, seconds(characters)) == fitting, characters
 
 
-def test_more_documents_than_empty_ones_would_fit_are_not_asked_for() -> None:
+def test_pace_bounds_a_round_by_the_overhead_per_document() -> None:
     pace = Pace()
     assert pace.limit(9, seconds(7 * OVERHEAD)) == 7
     assert pace.limit(6, seconds(7 * OVERHEAD)) == 6
     assert pace.limit(9, seconds(0)) == pace.limit(9, -1.0) == 1
 
 
-def test_half_of_the_ratio_is_learned_from_a_round() -> None:
+def test_pace_learns_half_of_the_log_ratio_from_a_round() -> None:
     for factor in (100.0, 0.01):
         pace, texts = Pace(), [SHORT, LONG]
         pace.record(texts, factor * FIRST_GUESS * (OF_SHORT + OF_LONG))
@@ -54,7 +54,7 @@ def test_half_of_the_ratio_is_learned_from_a_round() -> None:
         assert pace.count_fitting([SHORT] * 9, seconds(4 * OF_SHORT - 1, learned)) == 3
 
 
-def test_a_round_that_was_not_finished_can_only_slow_it_down() -> None:
+def test_pace_is_only_lowered_by_an_unfinished_round() -> None:
     pace = Pace()
     pace.record_timeout([SHORT], FIRST_GUESS * OF_SHORT / 100)
     assert pace.count_fitting([SHORT] * 9, seconds(4 * OF_SHORT)) == 4
@@ -69,7 +69,7 @@ MADE = Calibration(NAME, None, {"human": MAP, "scorer": MAP}, created="2026-11-2
 
 
 @pytest.mark.parametrize("human", [False, True])
-async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: MakeSelector, human: bool) -> None:
+async def test_calibration_changes_only_the_relevance_reported(selector_of: MakeSelector, human: bool) -> None:
     wanted = changed(task(budget=8, k=12, rounds=2), human=human)
     bare, read = [
         await selector_of(FakeRetriever(), SeededScorer()).select(changed(wanted, calibration=calibration))
@@ -95,7 +95,7 @@ async def test_a_map_changes_nothing_but_how_relevance_is_read(selector_of: Make
     assert (np.diff(read.selection.relevance) <= 1e-12).all()
 
 
-async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector_of: MakeSelector) -> None:
+async def test_calibration_has_separate_maps_for_human_and_scorer(selector_of: MakeSelector) -> None:
     only = replace(MADE, maps={"human": MAP})
     for human, used in ((True, only.created), (False, None)):
         wanted = changed(task(budget=8, k=12), human=human, calibration=only)
@@ -103,7 +103,7 @@ async def test_relevance_to_people_and_the_score_have_maps_of_their_own(selector
         assert result.calibration == used and not result.warnings
 
 
-async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) -> None:
+async def test_min_relevance_applies_to_the_calibrated_probability(selector_of: MakeSelector) -> None:
     wanted = changed(task(budget=30, k=30, rounds=1), min_relevance=0.3, calibration=MADE)
     result = await selector_of(FakeRetriever(), SeededScorer()).select(wanted)
     probability = MAP(np.array([score_of(QUERY, id) for id in result.pool.ids]))
@@ -111,7 +111,7 @@ async def test_the_threshold_is_on_the_probability(selector_of: MakeSelector) ->
     assert 0 < len(result.selection.documents) < 30
 
 
-async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
+async def test_cache_keeps_raw_scores_under_a_calibration(selector_of: MakeSelector) -> None:
     cache = MemoryScoreCache(2**20)
     selector, wanted = selector_of(FakeRetriever(), SeededScorer(), cache), task(budget=6, k=10, rounds=2)
     first = await selector.select(changed(wanted, calibration=MADE))
@@ -132,7 +132,9 @@ async def test_caches_keep_raw_scores(selector_of: MakeSelector) -> None:
         ({"encoder": "old"}, "the encoder 'old'"),
     ],
 )
-async def test_another_model_makes_it_stale(selector_of: MakeSelector, learned_with: dict[str, Any], said: str) -> None:
+async def test_calibration_for_another_model_is_ignored_with_a_warning(
+    selector_of: MakeSelector, learned_with: dict[str, Any], said: str
+) -> None:
     wanted, selector = task(), selector_of(FakeRetriever(), SeededScorer(), encoder=lambda: "new")
     bare = await selector.select(wanted)
     result = await selector.select(changed(wanted, calibration=replace(MADE, **learned_with)))
@@ -151,7 +153,7 @@ SHIPS = task(budget=8, k=12, human=True, shipped=True)
 NONE_LEARNED = Calibration(Embedded.name, None, {}, created="2026-11-28T10:00:00+00:00", trust="strong")
 
 
-async def test_the_shipped_map_turns_relevance_to_people_into_probabilities(selector_of: MakeSelector) -> None:
+async def test_shipped_map_turns_human_relevance_into_probabilities(selector_of: MakeSelector) -> None:
     assert SHIPPED is not None
     for budget in (0, 8):
         wanted = changed(SHIPS, budget=budget, explain_pool=True)
@@ -177,7 +179,7 @@ async def test_the_shipped_map_turns_relevance_to_people_into_probabilities(sele
         (changed(SHIPS, calibration=replace(NONE_LEARNED, trust=None)), Embedded()),
     ],
 )
-async def test_the_shipped_map_is_of_one_scorer_and_of_people_without_judgements(
+async def test_shipped_map_applies_only_to_its_scorer_and_human_relevance(
     selector_of: MakeSelector, wanted: SelectionTask, scorer: SeededScorer
 ) -> None:
     bare = await selector_of(FakeRetriever(), scorer).select(changed(wanted, shipped=False))
@@ -187,7 +189,7 @@ async def test_the_shipped_map_is_of_one_scorer_and_of_people_without_judgements
     assert result.selection.std.tolist() == bare.selection.std.tolist()
 
 
-async def test_a_calibration_overrides_the_shipped_map(selector_of: MakeSelector) -> None:
+async def test_calibration_overrides_the_shipped_map(selector_of: MakeSelector) -> None:
     own = changed(SHIPS, calibration=replace(MADE, scorer=Embedded.name))
     selector = selector_of(FakeRetriever(), Embedded())
     alone, both = [await selector.select(changed(own, shipped=shipped, reuse=False)) for shipped in (False, True)]
@@ -197,7 +199,7 @@ async def test_a_calibration_overrides_the_shipped_map(selector_of: MakeSelector
     assert stale.calibration == "shipped" and [one.slug for one in stale.warnings] == ["calibration-not-used"]
 
 
-async def test_the_threshold_is_on_the_probability_of_the_shipped_map(selector_of: MakeSelector) -> None:
+async def test_min_relevance_applies_to_the_shipped_probability(selector_of: MakeSelector) -> None:
     wanted = changed(SHIPS, budget=30, k=30, goal="order")
     everything = await selector_of(FakeRetriever(), Embedded()).select(wanted)
     least = float(everything.selection.relevance[9:11].mean())

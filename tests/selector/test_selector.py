@@ -18,7 +18,7 @@ from tests.fakes.scorer import SeededScorer, score_of
 from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, changed, own_pool, task
 
 
-async def test_the_way_of_a_request(selector_of: MakeSelector) -> None:
+async def test_selector_retrieves_scores_and_selects_in_rounds(selector_of: MakeSelector) -> None:
     retriever, scorer = FakeRetriever(), SeededScorer()
     result = await selector_of(retriever, scorer).select(task(rounds=2))
     assert [len(texts) for texts in scorer.rounds] == [3, 3]
@@ -31,10 +31,10 @@ async def test_the_way_of_a_request(selector_of: MakeSelector) -> None:
     assert list(result.warnings) == []
 
 
-class TestDeletedMeanwhile:
+class TestDeletedDocuments:
     @pytest.mark.parametrize("method", METHODS)
-    async def test_it_is_not_taken_for_irrelevant(self, method: str, selector_of: MakeSelector) -> None:
-        """Else what is like it would seem irrelevant too: here everything scores 0.9."""
+    async def test_deleted_document_is_not_taken_for_irrelevant(self, method: str, selector_of: MakeSelector) -> None:
+        """Otherwise similar documents would seem irrelevant, too; here everything scores 0.9."""
 
         class Constant(SeededScorer):
             async def score(self, query: str, texts: Sequence[str], **_: Any) -> Scores:
@@ -50,9 +50,7 @@ class TestDeletedMeanwhile:
         assert guessed.size and guessed.min() > (0.85 if method == "trend" else 0.5)
 
     @pytest.mark.parametrize("budget", [0, 4])
-    async def test_what_is_deleted_before_it_is_returned_makes_room(
-        self, budget: int, selector_of: MakeSelector
-    ) -> None:
+    async def test_document_deleted_before_its_return_is_replaced(self, budget: int, selector_of: MakeSelector) -> None:
         retriever = FakeRetriever()
         selector = selector_of(retriever, SeededScorer())
         wanted = task(budget=budget, k=6, return_documents=True)
@@ -67,10 +65,10 @@ class TestDeletedMeanwhile:
         assert any(f"{len(unscored)} documents were deleted" in warning.message for warning in result.warnings)
 
     @pytest.mark.parametrize("limits", [{"k": 29}, {"k": None, "max_tokens": 29}])
-    async def test_what_is_found_deleted_before_the_first_round(
+    async def test_documents_deleted_before_the_first_round_are_left_out(
         self, limits: dict[str, Any], selector_of: MakeSelector
     ) -> None:
-        """When its known scores, or the lengths of all documents, are read. Each of these has one token."""
+        """Deletion is noticed when cached scores or lengths are read. Each document has one token."""
         retriever = FakeRetriever()
         selector = selector_of(retriever, SeededScorer(), MemoryScoreCache())
         first = await selector.select(task(budget=6))
@@ -79,9 +77,7 @@ class TestDeletedMeanwhile:
         chosen = {result.pool.ids[position] for position in result.selection.documents}
         assert chosen == set(IDS) - retriever.gone
 
-    async def test_a_pool_whose_documents_are_all_deleted_has_nothing_to_decide(
-        self, selector_of: MakeSelector
-    ) -> None:
+    async def test_pool_of_deleted_documents_has_nothing_to_decide(self, selector_of: MakeSelector) -> None:
         retriever, scorer = FakeRetriever(), SeededScorer()
         retriever.gone |= set(IDS)
         result = await selector_of(retriever, scorer).select(task(budget=1, k=1, rounds=1, return_documents=True))
@@ -91,7 +87,7 @@ class TestDeletedMeanwhile:
         assert len(result.selection.relevance) == len(result.selection.std) == len(result.selection.scored) == 0
 
 
-async def test_each_round_tells_where_it_stands(selector_of: MakeSelector) -> None:
+async def test_selector_yields_progress_after_each_round(selector_of: MakeSelector) -> None:
     selector = selector_of(FakeRetriever(), SeededScorer())
     *rounds, result = [step async for step in selector.steps(task(budget=6, rounds=3))]
     assert isinstance(result, SelectionResult)
@@ -114,7 +110,7 @@ async def test_each_round_tells_where_it_stands(selector_of: MakeSelector) -> No
         ({"FEW_NUMBERS": 30 * 32 - 1}, False),
     ],
 )
-async def test_a_small_session_runs_on_the_event_loop_and_a_large_one_in_threads(
+async def test_small_session_runs_on_the_event_loop_and_large_in_threads(
     other: dict[str, int], here: bool, selector_of: MakeSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ({"SMALL_POOL": 30, "FEW_SCORES": 5, "FEW_RUNNING": 1, "FEW_NUMBERS": 30 * 32} | other).items():

@@ -32,14 +32,14 @@ async def served(folder: Path, **settings: Any) -> AsyncIterator[tuple[str, http
 
 
 async def rest(reader: Any) -> bytes:
-    """What comes until the service closes the connection."""
+    """Return the bytes that arrive until the service closes the connection."""
     async with asyncio.timeout(SECONDS):
         read: bytes = await reader.read()
     return read
 
 
 @pytest.mark.parametrize("sent", [b"", HALF, b"\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" + HALF])
-async def test_a_head_that_does_not_end(tmp_path: Path, sent: bytes) -> None:
+async def test_unfinished_request_head_is_closed_after_head_seconds(tmp_path: Path, sent: bytes) -> None:
     async with (
         served(tmp_path, head_seconds=0.2, keep_alive_seconds=0.2) as (url, _),
         connected(url) as (reader, writer),
@@ -49,8 +49,8 @@ async def test_a_head_that_does_not_end(tmp_path: Path, sent: bytes) -> None:
         assert read.startswith(b"HTTP/1.1 200 ") if b"livez" in sent else read == b""
 
 
-async def test_the_bytes_of_a_head(tmp_path: Path) -> None:
-    """Counted with its line and headers as they came; without an end, they are not awaited."""
+async def test_request_head_over_head_bytes_is_refused(tmp_path: Path) -> None:
+    """The request line and headers count as received; an unfinished head over the limit is not awaited."""
 
     def request(size: int) -> bytes:
         head = b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-a: %s\r\n\r\n"
@@ -65,7 +65,7 @@ async def test_the_bytes_of_a_head(tmp_path: Path) -> None:
                 assert status == 200 or b"urn:boundarymorph:problem:headers-too-large" in read
 
 
-async def test_the_body_of_a_refused_request_is_no_head(tmp_path: Path) -> None:
+async def test_body_of_a_refused_request_does_not_count_as_head(tmp_path: Path) -> None:
     async with served(tmp_path, limits=Limits(head_bytes=1_024)) as (url, _), connected(url) as (reader, writer):
         writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
         await reader.readuntil(b"HTTP/1.1 404 ")
@@ -74,7 +74,7 @@ async def test_the_body_of_a_refused_request_is_no_head(tmp_path: Path) -> None:
             await reader.readuntil(b"HTTP/1.1 200 ")
 
 
-async def test_with_all_connections_at_work_probes_are_answered(tmp_path: Path) -> None:
+async def test_probes_are_answered_while_all_connections_are_busy(tmp_path: Path) -> None:
     limits = Limits(connections=3)
     async with served(tmp_path, limits=limits) as (url, client), AsyncExitStack() as held:
         await client.aclose()
@@ -97,7 +97,7 @@ async def test_with_all_connections_at_work_probes_are_answered(tmp_path: Path) 
             answer(await other.post("/select", json=SELECT))
 
 
-async def test_the_longest_without_a_request_makes_room(tmp_path: Path) -> None:
+async def test_longest_idle_connection_is_closed_for_a_new_one(tmp_path: Path) -> None:
     async with served(tmp_path, limits=Limits(connections=2)) as (url, client), AsyncExitStack() as held:
         await client.aclose()
         idle = []
@@ -116,8 +116,8 @@ def hung_up() -> float:
     return counted("boundarymorph_connections_closed_total", reason="not_reading")
 
 
-async def test_an_answer_that_is_not_read(tmp_path: Path) -> None:
-    """Of several megabytes, as JSON: what of it is kept for the client is not kept for ever."""
+async def test_unread_answer_is_given_up_after_event_seconds(tmp_path: Path) -> None:
+    """The answer has several megabytes of JSON, which the service does not keep for ever."""
     pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(20)]
     body = orjson.dumps({"query": "q", "pool": pool, "budget": 0, "k": 20, "return_documents": True})
     before = hung_up()
@@ -161,7 +161,9 @@ UPGRADES = (
     "rest_of_request",
     [(LENGTH + BODY,), (LENGTH, BODY), CHUNKS, (b"".join(CHUNKS),), (b"Expect: 100-continue\r\n" + LENGTH, BODY)],
 )
-async def test_the_body_is_read(tmp_path: Path, upgrade: bytes, rest_of_request: tuple[bytes, ...]) -> None:
+async def test_body_of_an_upgrade_request_is_read(
+    tmp_path: Path, upgrade: bytes, rest_of_request: tuple[bytes, ...]
+) -> None:
     async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
         first, *others = rest_of_request
         writer.write(HEAD + upgrade + first)
@@ -178,7 +180,7 @@ async def test_the_body_is_read(tmp_path: Path, upgrade: bytes, rest_of_request:
 
 
 @pytest.mark.strangers
-async def test_a_body_is_no_request(tmp_path: Path) -> None:
+async def test_body_of_an_upgrade_request_is_not_taken_for_a_request(tmp_path: Path) -> None:
     body = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"
     async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
         writer.write(HEAD + UPGRADES[0] + b"Content-Length: %d\r\n\r\n" % len(body))

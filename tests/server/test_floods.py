@@ -20,7 +20,7 @@ IN_SOCKETS = 16 * 2**20  # bytes that the kernel may hold between two sockets of
 
 
 async def accepted(writer: Any, data: bytes, most: int) -> int:
-    """How many bytes of a flood the service takes: until it takes no more, or closes the connection."""
+    """Return the bytes of a flood that the service reads until it stops or closes the connection."""
     taken = 0
     while taken < most and not writer.transport.is_closing():
         writer.write(data)
@@ -34,7 +34,7 @@ async def accepted(writer: Any, data: bytes, most: int) -> int:
 
 
 @pytest.mark.parametrize("request_", [PROBE + b"\r\n", POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY])
-async def test_pipelined_requests_wait_in_the_socket(tmp_path: Path, request_: bytes) -> None:
+async def test_pipelined_requests_are_left_in_the_socket(tmp_path: Path, request_: bytes) -> None:
     async with served(tmp_path) as (url, client), connected(url, receive_buffer=4_096) as (_, writer):
         assert await accepted(writer, request_ * 5_000, 4 * IN_SOCKETS) < IN_SOCKETS
         assert (await client.get("/livez")).is_success
@@ -53,7 +53,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize(("first", "then"), FLOODS.values(), ids=FLOODS)
-async def test_an_endless_part_of_a_request_closes_the_connection(tmp_path: Path, first: bytes, then: bytes) -> None:
+async def test_endless_part_of_a_request_closes_the_connection(tmp_path: Path, first: bytes, then: bytes) -> None:
     async with served(tmp_path) as (url, client), connected(url) as (_, writer):
         writer.write(first)
         assert await accepted(writer, then, IN_SOCKETS) < IN_SOCKETS
@@ -72,7 +72,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED)
-async def test_a_malformed_request_is_answered_by_one_problem(tmp_path: Path, sent: bytes) -> None:
+async def test_malformed_request_is_answered_by_one_problem(tmp_path: Path, sent: bytes) -> None:
     async with served(tmp_path) as (url, _), connected(url) as (reader, writer):
         writer.write(sent + PROBE + b"\r\n")
         read = await rest(reader)
@@ -88,7 +88,7 @@ async def test_blank_lines_between_requests_are_ignored(tmp_path: Path) -> None:
 
 
 def events(parser: StrictParser) -> list[str]:
-    """The names of the events in what a parser has received."""
+    """Return the names of the events in the bytes that a parser received."""
     names = [""]
     while names[-1] not in ("PAUSED", "NEED_DATA"):
         event: Any = parser.next_event()
@@ -97,7 +97,7 @@ def events(parser: StrictParser) -> list[str]:
 
 
 def seconds_of_work(data: bytes) -> float:
-    """The CPU time for parsing what one connection sends, the less of two runs."""
+    """Return the CPU time for parsing the bytes of one connection, the smaller of two runs."""
 
     def once() -> float:
         parser, begin = StrictParser(2**22), time.process_time()
@@ -120,6 +120,6 @@ REPEATED = {
 
 
 @pytest.mark.parametrize(("first", "repeated", "last"), REPEATED.values(), ids=REPEATED)
-def test_work_grows_with_the_bytes_not_with_their_square(first: bytes, repeated: bytes, last: bytes) -> None:
+def test_parser_work_is_linear_in_the_bytes_received(first: bytes, repeated: bytes, last: bytes) -> None:
     small, large = (seconds_of_work(first + repeated * times + last) for times in (5_000, 20_000))
     assert large < 8 * small + 0.05

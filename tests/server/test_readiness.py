@@ -19,7 +19,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Part:
-    """Answers probes with what it is told to do."""
+    """A probe that answers on demand."""
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None
@@ -40,7 +40,7 @@ class Part:
             self.under_way -= 1
 
 
-async def test_since_when_and_why() -> None:
+async def test_readiness_shows_what_is_missing_and_since_when() -> None:
     parts, clock = {"retriever": Part(), "scorer": Part()}, Clock(0.0)
     followed = Readiness(parts, interval=10, timeout=5, now=lambda: EPOCH + timedelta(seconds=clock.now))
     for seconds, trouble, missing, since in (
@@ -58,7 +58,7 @@ async def test_since_when_and_why() -> None:
         assert followed.parts["retriever"] == PartHealth(status="ok", since=EPOCH)
 
 
-async def test_one_that_hangs_is_away_and_never_asked_twice_at_a_time() -> None:
+async def test_readiness_never_probes_a_hanging_part_twice_at_once() -> None:
     hanging, well = Part(), Part()
     hanging.held = asyncio.Event()
     followed = Readiness({"scorer": hanging, "retriever": well}, interval=0.001, timeout=0.01)
@@ -72,7 +72,7 @@ async def test_one_that_hangs_is_away_and_never_asked_twice_at_a_time() -> None:
     await asyncio.gather(following, return_exceptions=True)
 
 
-async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:
+async def test_readiness_fails_if_the_data_directory_is_gone(tmp_path: Path) -> None:
     retrieval = build_retrieval(Settings(data_directory=tmp_path / "data", cache=CacheSettings(enabled=False)))
     followed = Readiness(retrieval.probes, interval=10, timeout=5)
     assert set(followed.parts) == {"encoder", "indexes"}
@@ -88,7 +88,7 @@ async def test_a_data_directory_that_is_gone_is_unready(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["cohere://?model=rerank-v3.5", "jina://?model=jina-reranker-v2"])
-async def test_what_is_paid_by_the_request_is_not_asked(url: str) -> None:
+async def test_readiness_never_probes_paid_services(url: str) -> None:
     paid = Settings(retriever=RetrieverSettings(url="http://127.0.0.1:1"), scorer=ScorerSettings(url=(url,)))
     gateway = build_gateway(paid)
     assert set(gateway.probes) == {"retriever"}

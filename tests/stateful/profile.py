@@ -11,7 +11,7 @@ settings.load_profile("unhurried")
 
 
 def times(short: int, long: int) -> int:
-    """How often in `make test`, and how often where time does not matter."""
+    """Return the number of runs: the first in `make test`, the second if time does not matter."""
     return long if settings.get_current_profile_name() == SOAK else short
 
 

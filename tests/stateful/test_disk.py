@@ -39,7 +39,7 @@ names, processes = st.sampled_from(NAMES), st.integers(0, 1)
 
 
 class DiskMachine(RuleBasedStateMachine):
-    """Two processes, each of which may end and start again, over two indexes."""
+    """Two processes over two indexes, each of which may end and start again."""
 
     @initialize()
     def make(self) -> None:
@@ -101,7 +101,7 @@ class DiskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.state != "roomy")
     @rule()
     def mend(self) -> None:
-        """While the processes run."""
+        """Free the disk or make it writable while the processes run."""
         if self.state == "read-only":
             self.disk.make_writable()
         self.disk.empty()
@@ -126,7 +126,7 @@ class DiskMachine(RuleBasedStateMachine):
             assert counts == {name: len(model) for name, model in self.model.items()}
 
     def writes(self, write: Callable[[], object]) -> bool:
-        """Whether it was written, which it must be on a disk with room."""
+        """Return whether a write succeeded, which it must if the disk has room."""
         try:
             write()
         except StorageFull:
@@ -139,8 +139,8 @@ class DiskMachine(RuleBasedStateMachine):
         return False
 
 
-def test_a_disk_that_is_full_or_read_only_at_times() -> None:
-    """In a process of its own, which may mount disks."""
+def test_indexes_survive_a_disk_that_is_full_or_read_only_at_times() -> None:
+    """The machine runs in a process that may mount disks."""
     command = [*IN_A_NAMESPACE, sys.executable, "-m", __name__, settings.get_current_profile_name()]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     told = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)

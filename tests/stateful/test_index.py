@@ -125,7 +125,7 @@ def same(one: Answer, other: Answer) -> bool:
 
 
 class InterruptedIndex(LocalIndex):
-    """Runs `interrupt` just before the SQL statement of number `after`, and refuses to be asked without an end."""
+    """An index that runs `interrupt` before the SQL statement with number `after`, and bounds their number."""
 
     interrupt: Callable[[], None] | None = None
     after = 0
@@ -219,7 +219,7 @@ class IndexMachine(RuleBasedStateMachine):
         compacting: bool,
         after: int,
     ) -> None:
-        """The writer is another process; the reader's other threads search as soon as it has written."""
+        """The writer is another process; threads of the reader search as soon as it has written."""
         index, other = self.indexes[reader], self.indexes[1 - reader]
         before, failures = dict(self.model), []
 
@@ -282,7 +282,7 @@ class IndexMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.copies)
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
-        """Both go on with an older copy, elsewhere."""
+        """Continue both indexes with an older copy in another folder."""
         target, model, lexical = data.draw(st.sampled_from(self.copies))
         for index in self.indexes:
             index.close()
@@ -298,7 +298,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @invariant()
     def values_are_those_of_what_is_held(self) -> None:
-        """Nothing is left of what is gone."""
+        """Check that nothing remains of deleted documents."""
         for index in getattr(self, "indexes", [])[:1]:
             with index.transaction() as connection:
                 (stale,) = connection.execute(

@@ -54,7 +54,7 @@ SCORER_TROUBLE = (Overloaded("busy"), ScorerUnavailable("away"), ScorerFailed("b
 
 
 class SelectorLoop(VirtualLoop):
-    """What is for threads is done right here."""
+    """An event loop that runs the work of threads at once."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, function: Callable[..., Result], *args: Any

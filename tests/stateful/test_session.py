@@ -85,7 +85,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.log: list[tuple[str, Any, list[int]]] = []
 
     def of_text(self, documents: set[int]) -> set[int]:
-        """These and their copies, as far as that was said."""
+        """Return these documents and their known copies."""
         return set(np.flatnonzero(np.isin(self.texts, self.texts[sorted(documents)])).tolist())
 
     @property
@@ -184,7 +184,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @property
     def groups(self) -> list[int]:
-        """The group of each document."""
+        """Return the group of each document."""
         distinct = self.options["distinct"]
         if distinct is None:
             return list(range(len(self.pool)))
@@ -235,7 +235,7 @@ class SessionMachine(RuleBasedStateMachine):
         np.testing.assert_array_equal(again.selection().documents, self.session.selection().documents)
 
     def what_is_believed_depends_on_the_scores_alone(self) -> None:
-        """Not on the order in which they came, on what was asked and not told, or on what was given up."""
+        """The belief is independent of the order of scores, unanswered documents, and those given up."""
         belief, known = self.session.belief, sorted(self.told, reverse=True)
         at_once_told = session_of(
             self.pool, **self.options | {"budget": 0, "known": {d: float(self.scores[d]) for d in known}}

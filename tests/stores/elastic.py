@@ -23,7 +23,7 @@ MOST = 10_000
 
 
 def asked(url: str, method: str, path: str, body: Any = None) -> Any:
-    """The answer of a server."""
+    """Return the answer of a server."""
     lines = isinstance(body, list)
     content = "".join(json.dumps(each) + "\n" for each in body) if lines else None if body is None else json.dumps(body)
     headers = {"Content-Type": "application/x-ndjson" if lines else "application/json"}
@@ -33,7 +33,7 @@ def asked(url: str, method: str, path: str, body: Any = None) -> Any:
 
 
 def nested(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as osmem gives them back: names with dots as objects."""
+    """Return metadata as osmem returns them: names with dots become objects."""
     rest = {name: value for name, value in metadata.items() if name not in ("loc.page", "loc")}
     if "loc.page" in metadata:
         return rest | {"loc": {"page": metadata["loc.page"]}}
@@ -95,7 +95,7 @@ class Cluster(Upstream):
         return found
 
     def searched(self, place: str, body: Any, *, scroll: bool) -> Any:
-        """The hits of a search, those by a vector in the order of the cosine with it."""
+        """Return the hits of a search; those by a vector are ordered by their cosine with it."""
         assert set(body) <= {"query", "knn", "size", "_source", "fields"}
         size, query = body["size"], body.get("query")
         assert size <= MOST
@@ -148,7 +148,7 @@ class Cluster(Upstream):
         return field, np.array(script["params"]["query"]), query["script_score"]["query"]
 
     def kept(self, place: str) -> Mapping[str, Mapping[str, Any]]:
-        """The vectors of an index by id and field, as of the last write."""
+        """Return the stored vectors of an index by id and field."""
         if place not in self._kept:
             (index,) = asked(self.behind, "GET", place.removesuffix("_search") + "_mapping").values()
             names = [name for name, of in index["mappings"]["properties"].items() if of.get("type") == "knn_vector"]

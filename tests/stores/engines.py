@@ -19,7 +19,7 @@ ENGINES = ("local", "pgvector", "lancedb", "qdrant", "milvus", "elasticsearch", 
 
 @contextmanager
 def engine(name: str, folder: Path) -> Iterator[str]:
-    """Run an engine over a folder; yield its URL."""
+    """Run an engine over a folder, and yield its URL."""
     match name:
         case "local":
             yield ""

@@ -23,7 +23,7 @@ from tests.ports import free_port
 def fill(
     url: str, name: str, schema: Any, rows: list[dict[str, Any]], vector: str = "vector", metric: str = "COSINE"
 ) -> None:
-    """Make a collection as others would."""
+    """Make a collection as another program would."""
     client = MilvusClient(url)
     wanted = MilvusClient.prepare_index_params()
     wanted.add_index(vector, index_type="FLAT", metric_type=metric)
@@ -37,7 +37,7 @@ _PROGRAM = Path(__file__).with_name("milvus_server.py")
 
 @contextmanager
 def embedded(directory: Path) -> Iterator[str]:
-    """The URL of a server that holds nothing, as that of a store."""
+    """Yield the store URL of an empty embedded server."""
     if url := os.environ.get("MILVUS_URL"):
         connection = MilvusConnection(url.replace("milvus:", "http:"))
         for collection in connection.call("list_collections"):

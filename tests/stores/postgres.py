@@ -51,7 +51,7 @@ def _folder(prefix: str) -> Path:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A new database cluster, which may be started, stopped, and started again."""
+    """Yield a new database cluster that can be started and stopped."""
     path = _folder("postgres-")
     try:
         options = ["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
@@ -64,7 +64,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def running(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server over a cluster, which answers, and is killed at the end if it still runs."""
+    """Run a server over a cluster until the block ends."""
     options = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off"]
     command = [str(_programs() / "postgres"), "-D", str(path / "data"), "-p", str(port), *options]
     with (path.parent / f"{path.name}.log").open("ab") as log:

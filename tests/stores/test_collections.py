@@ -40,7 +40,7 @@ SEARCH_SERVERS = ("elasticsearch", "opensearch")
 
 
 class Place(NamedTuple):
-    """An engine that runs, and the catalog of the indexes in it."""
+    """A running engine, and the catalog of its indexes."""
 
     name: str
     url: str
@@ -75,7 +75,7 @@ def index(place: Place) -> Index:
 ODD = ["plain", "q\"uo'te", "back\\slash", "new\nline\r\ttab", "ünïcode 漢字 🙂", "\x01\x7f", "%{x} [1]", "x" * 500]
 
 
-def test_odd_documents_come_back(place: Place, index: Index) -> None:
+def test_store_returns_documents_with_odd_ids_and_metadata(place: Place, index: Index) -> None:
     odd = [Document(id, f"text of {id}", title=None if n % 2 else id) for n, id in enumerate(ODD)]
     odd.append(
         Document("full", "", metadata={"n": 2**53, "f": 0.1, "t": [1, None, {"ä": []}], "": {"x": True}, "d": {}})
@@ -96,7 +96,7 @@ def test_odd_documents_come_back(place: Place, index: Index) -> None:
     assert index.count() == 1
 
 
-def test_upsert_replaces_and_the_later_of_one_call_wins(index: Index) -> None:
+def test_upsert_replaces_and_keeps_the_last_of_repeated_ids(index: Index) -> None:
     with pytest.raises(EmptyIndex):
         index.retrieve(Search("", 1, np.ones(4)))
     index.upsert([Document("a", "first"), Document("b", ""), Document("a", "second")], np.eye(4)[:3])
@@ -110,7 +110,7 @@ def test_upsert_replaces_and_the_later_of_one_call_wins(index: Index) -> None:
     assert list(index.retrieve(Search("", 3, [1, 0.1, 0, 0])).pool.ids) == list("cde")
 
 
-def test_refused_call_writes_nothing(index: Index) -> None:
+def test_refused_upsert_writes_nothing(index: Index) -> None:
     good = Document("good", "text")
     for vectors in (np.zeros((2, 4)), np.full((2, 4), np.nan), unit(2, 5), unit(1, 4)):
         with pytest.raises(InvalidEmbeddings):
@@ -120,7 +120,7 @@ def test_refused_call_writes_nothing(index: Index) -> None:
     assert index.count() == 0
 
 
-def test_delete_matching_deletes_what_meets_a_filter(place: Place) -> None:
+def test_delete_matching_removes_only_matching_documents(place: Place) -> None:
     index = place.catalog.create(next(names), encoder=None, dimension=DIMENSION)
     left = [replace(each, metadata=nested(each.metadata)) for each in DOCUMENTS]
     index.upsert(left, VECTORS)
@@ -132,7 +132,7 @@ def test_delete_matching_deletes_what_meets_a_filter(place: Place) -> None:
     assert index.count() == 0
 
 
-async def test_upload_costs_what_has_changed(place: Place) -> None:
+async def test_upload_encodes_only_changed_documents(place: Place) -> None:
     encoder = SeededEncoder()
     index = place.catalog.create(next(names), encoder=encoder.name, dimension=encoder.dimension)
     first = b'[{"id":"a","text":"one"},{"id":"b","text":"two","metadata":{"n":[1]}},{"id":"a","text":"three"}]'
@@ -143,7 +143,7 @@ async def test_upload_costs_what_has_changed(place: Place) -> None:
     assert (report.unchanged, report.updated, encoder.encoded) == (1, 1, ["three", "two", "two"])
 
 
-def test_indexes_are_made_described_and_deleted(place: Place) -> None:
+def test_catalog_creates_describes_and_deletes_indexes(place: Place) -> None:
     catalog, name = place.catalog, "a.b-c_d"
     assert not catalog.exists(name)
     assert catalog.ensure(name, encoder="e", dimension=4)
@@ -181,7 +181,7 @@ def test_indexes_are_made_described_and_deleted(place: Place) -> None:
     assert not catalog.exists("b")
 
 
-def test_index_without_words_has_none(place: Place) -> None:
+def test_index_without_words_has_no_bm25(place: Place) -> None:
     index = place.catalog.create(next(names), encoder=None, dimension=4, lexical=False)
     index.upsert([Document(f"d{n}", "tram") for n in range(3)], unit(3, 4))
     found = index.retrieve(Search("tram", 3, np.ones(4)))
@@ -191,7 +191,7 @@ def test_index_without_words_has_none(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", [name for name in ENGINES if name not in ("local", "qdrant")], indirect=True)
-def test_table_of_others_is_written_if_its_description_says_so(place: Place) -> None:
+def test_attached_table_is_written_only_if_described_as_writable(place: Place) -> None:
     name = next(names)
     place.catalog.create(name, encoder=None, dimension=4).upsert([Document("a", "one", "t", {"n": 1})], unit(1, 4))
     own = place.catalog._of(name)[0]  # type: ignore[attr-defined]

@@ -43,7 +43,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("server", ["elasticsearch"], indirect=True)
 class TestWhole(ReadOnly, StoreContract):
-    """Metadata in an object, as LangChain keeps them, with mappings that the server guesses."""
+    """Metadata in one object, as LangChain writes them, with guessed mappings."""
 
     documents: ClassVar[list[Document]] = ROWS
 
@@ -60,7 +60,7 @@ class TestWhole(ReadOnly, StoreContract):
 
 @pytest.mark.parametrize("server", ["opensearch"], indirect=True)
 class TestFields(ReadOnly, StoreContract):
-    """Each field of the metadata beside the text, with mappings of one's own."""
+    """Each metadata field is beside the text, with explicit mappings."""
 
     documents: ClassVar[list[Document]] = ROWS
 
@@ -107,14 +107,14 @@ def small(server: Cluster, request: pytest.FixtureRequest) -> str:
         ({"source.url": "u"}, ["d2"]),
     ],
 )
-def test_filters_mean_the_same_where_the_server_reads_values_differently(
+def test_filter_is_exact_where_the_server_reads_values_differently(
     server: Cluster, small: str, filter: dict[str, Any], ids: list[str]
 ) -> None:
     index = StoreCatalog(store(server), {}).get(small)
     assert sorted(index.retrieve(Search("", 9, QUERIES[0], filter=filter)).pool.ids) == ids
 
 
-def test_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> None:
+def test_large_index_is_searched_by_knn_with_a_warning(server: Cluster, small: str) -> None:
     described = Attached(table=small, vector="embedding", search={"exact_up_to": 2})
     catalog = StoreCatalog(store(server), {"mine": described})
     found = catalog.get("mine").retrieve(Search("tram", 2, QUERIES[0], hybrid=True))
@@ -127,7 +127,7 @@ def test_large_index_is_searched_by_its_graph(server: Cluster, small: str) -> No
 
 
 @pytest.mark.servers
-def test_mistakes_in_a_description_are_named(server: Cluster, small: str) -> None:
+def test_mistakes_in_an_index_description_are_named(server: Cluster, small: str) -> None:
     catalog = StoreCatalog(store(server), {"mine": Attached(table=small, vector="embedding")}, schema_seconds=0)
     index = catalog.get("mine")
     textless = Notice("documents-without-text", "1 candidate has no text")

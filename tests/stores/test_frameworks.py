@@ -33,7 +33,7 @@ if "FRAMEWORKS_PYTHON" in os.environ:
 
 
 def embedded(request: Request) -> Reply:
-    """OpenAI's API over hashed words."""
+    """Answer OpenAI's embeddings API with hashed words."""
     given = request.json()["input"]
     rows = np.full((1 if isinstance(given, str) else len(given), 64), 0.01)
     for row, text in zip(rows, [given] if isinstance(given, str) else given, strict=True):
@@ -51,7 +51,7 @@ def embeddings() -> Iterator[str]:
 
 
 def run(interpreter: str, program: str, *arguments: str, variables: Mapping[str, str]) -> str:
-    """What a program prints."""
+    """Run a program, and return its output."""
     environment = {**os.environ, **variables, "PYTHONPATH": str(REPOSITORY / "clients" / "python" / "src")}
     command = [interpreter, str(EXAMPLES / f"{program}_stores.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -60,7 +60,7 @@ def run(interpreter: str, program: str, *arguments: str, variables: Mapping[str,
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_retrieval_moves_in_one_line(program: str, embeddings: str, tmp_path: Path) -> None:
+def test_store_filled_by_a_framework_is_searched_undescribed(program: str, embeddings: str, tmp_path: Path) -> None:
     (interpreter, indexes), port = PROGRAMS[program], free_port()
     places = {n: postgres.url(port) if kind == "pgvector" else str(tmp_path / n) for n, kind in indexes.items()}
     urls = {f"{kind}://{places[name].removeprefix('postgresql://')}": None for name, kind in indexes.items()}

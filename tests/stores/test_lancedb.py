@@ -55,7 +55,7 @@ def fill(folder: Path, name: str, rows: list[Document], *, text: bool = False, t
 
 
 class TestText(ReadOnly, StoreContract):
-    """Metadata as JSON in a column of text: filters are decided here."""
+    """Metadata are JSON in a text column, so filters are evaluated in Python."""
 
     halves = True
 
@@ -67,7 +67,7 @@ class TestText(ReadOnly, StoreContract):
 
 
 class TestTyped(ReadOnly, StoreContract):
-    """Metadata in a column of structs: filters become SQL."""
+    """Metadata are in a struct column, so filters become SQL."""
 
     documents: ClassVar[list[Document]] = TYPED
 
@@ -79,7 +79,7 @@ class TestTyped(ReadOnly, StoreContract):
 
 
 class TestColumns(StoreContract):
-    """Each field of the metadata in a column of its own, whose name has no dots there."""
+    """Each metadata field has its own column, without dots in its name."""
 
     documents: ClassVar[list[Document]] = COLUMNS
 
@@ -99,13 +99,13 @@ def pairs(rows: list[list[float]]) -> arrow.Array:
 
 
 def only(folder: Path, columns: dict[str, Any]) -> StoreIndex:
-    """The index over the only table there."""
+    """Return the index over the only table of a folder."""
     lancedb.connect(folder).create_table("only", arrow.table(columns))
     return StoreCatalog(LanceStore(str(folder)), {}).get("only")
 
 
 @pytest.mark.strangers
-def test_times_are_texts(tmp_path: Path) -> None:
+def test_times_become_texts_in_metadata(tmp_path: Path) -> None:
     columns = {
         "at": arrow.array([None, datetime(2025, 3, 5, microsecond=250_000, tzinfo=UTC)], arrow.timestamp("us", "UTC")),
         "day": arrow.array([date(2025, 3, 4), date(2025, 3, 5)], arrow.date32()),
@@ -132,7 +132,7 @@ class TestFlaws(Flaws):
         return only(tmp_path, {"id": ids, "text": texts, "vector": pairs(list(vectors))})
 
 
-def test_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
+def test_large_table_is_searched_by_its_vector_index(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(3_000, DIMENSION)).astype(np.float32)
     ids = [str(n) for n in range(3_000)]
@@ -153,7 +153,7 @@ def test_large_table_is_searched_by_its_index(tmp_path: Path) -> None:
     assert "approximate-search" in [each.slug for each in sifted.warnings]
 
 
-def test_mistakes_in_a_description_are_named(tmp_path: Path) -> None:
+def test_mistakes_in_a_table_description_are_named(tmp_path: Path) -> None:
     table = fill(tmp_path, "tales", TYPED[:10])
     catalog = StoreCatalog(LanceStore(str(tmp_path)), {"mine": Attached(table="tales")}, schema_seconds=0)
     index = catalog.get("mine")
@@ -173,7 +173,7 @@ def test_mistakes_in_a_description_are_named(tmp_path: Path) -> None:
         catalog.get("mine")
 
 
-def test_ids_may_be_numbers(tmp_path: Path) -> None:
+def test_document_ids_may_be_numbers(tmp_path: Path) -> None:
     index = only(tmp_path, {"id": [7, -3], "text": ["tram", None], "vector": pairs([[1.0, 0.0], [0.0, 1.0]])})
     assert index.retrieve(Search("tram", 2, [1.0, 0.1])).pool.ids == ["7", "-3"]
     assert index.documents(["x", "07", "-3", "9" * 30]) == {"-3": Document("-3", "")}

@@ -39,15 +39,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def catalog(url: str) -> Iterator[StoreCatalog]:
-    """Each test has its own collections in the one server."""
+    """Yield a catalog with its own collections in the shared server."""
     catalog = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=next(prefixes))
     yield catalog
     catalog.close()
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
-def test_pool_beyond_one_answer_is_whole(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """By pages where there is much more, all at once where there is little more, and with a filter."""
+def test_pool_over_the_search_limit_is_complete(
+    catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It is read in pages, or at once if it is only a little larger, and also with a filter."""
     assert stores.SEARCH_LIMIT == 16_384
     documents = [Document(id, "", metadata={"third": n % 3 == 0, "s": str(n % 3)}) for n, id in enumerate(names(120))]
     catalog.create("a", encoder=None, dimension=4, kind=kind, lexical=False).upsert(documents, unit(120, 4))
@@ -67,7 +69,9 @@ def test_pool_beyond_one_answer_is_whole(catalog: StoreCatalog, monkeypatch: pyt
             assert list(index.retrieve(Search("", depth, np.ones(4), filter=filter)).pool.ids) == expected[:depth]
 
 
-def test_documents_beyond_one_request(catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_over_the_request_limit_are_read_in_parts(
+    catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stores, "IDS_AT_A_TIME", 7)
     monkeypatch.setattr(stores, "TEXTS_AT_A_TIME", 7)
     monkeypatch.setattr(stores, "REQUEST_BYTES", 7 * (4 * 4 + stores.ROW_BYTES))
@@ -92,7 +96,9 @@ def test_documents_beyond_one_request(catalog: StoreCatalog, monkeypatch: pytest
         ),
     ],
 )
-def test_too_large_document_is_refused(catalog: StoreCatalog, most: Document, over: Document, what: str) -> None:
+def test_document_over_a_field_limit_is_refused(
+    catalog: StoreCatalog, most: Document, over: Document, what: str
+) -> None:
     index = catalog.create("a", encoder=None, dimension=4)
     with pytest.raises(LimitExceeded, match=f"the {what} of"):
         index.check(over)
@@ -104,7 +110,7 @@ def test_too_large_document_is_refused(catalog: StoreCatalog, most: Document, ov
     assert list(index.documents([most.id]).values()) == [most]
 
 
-def test_collections_of_others_are_left_alone(catalog: StoreCatalog, url: str) -> None:
+def test_collections_without_the_prefix_are_left_alone(catalog: StoreCatalog, url: str) -> None:
     other = StoreCatalog(MilvusStore(MilvusConnection(url)), prefix=f"{catalog._prefix}other_")
     other.create("theirs", encoder=None, dimension=4)
     assert "theirs" not in {index.name for index in catalog.list()}
@@ -116,7 +122,7 @@ def test_collections_of_others_are_left_alone(catalog: StoreCatalog, url: str) -
     other.close()
 
 
-def test_url_says_server_database_and_consistency(tmp_path: Path) -> None:
+def test_url_sets_server_database_and_consistency(tmp_path: Path) -> None:
     for url in ("", "localhost:19530", "http://user:secret@host", "data"):
         with pytest.raises(InvalidConfiguration) as raised:
             MilvusConnection(url)
@@ -149,13 +155,13 @@ def test_url_says_server_database_and_consistency(tmp_path: Path) -> None:
         ("nothing known", False, False, False),
     ],
 )
-def test_server_tells_what_it_can_do(name: str, lite: bool, halves: bool, text: bool) -> None:
+def test_server_version_determines_its_features(name: str, lite: bool, halves: bool, text: bool) -> None:
     server = Server.of(name)
     assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
 
 
-def test_half_precision_vectors_are_read(catalog: StoreCatalog) -> None:
-    """As servers from 2.4 send them: as bytes by a search, and as a list of bytes by a query."""
+def test_float16_vectors_are_read_in_both_forms(catalog: StoreCatalog) -> None:
+    """Servers from 2.4 on send bytes for a search, and a list of bytes for a query."""
     catalog.create("a", encoder=None, dimension=8)
     table = catalog.get("a").table
     assert isinstance(table, MilvusTable) and not table._halves
@@ -170,8 +176,8 @@ def test_half_precision_vectors_are_read(catalog: StoreCatalog) -> None:
         assert [each.dtype.name for each in fields if each.name == "vector"] == [expected]
 
 
-def test_server_with_full_text_finds_by_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over milvus-lite, which has the function: the calls are those for a server, the scores of milvus-lite are not."""
+def test_server_with_full_text_search_finds_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """milvus-lite stands in: its calls are those for a server, but its scores differ."""
     monkeypatch.setattr(Server, "full_text", property(lambda _: True))
     monkeypatch.delenv("MILVUS_URL", raising=False)
     with milvus.embedded(tmp_path) as url:
@@ -190,8 +196,8 @@ def test_server_with_full_text_finds_by_words(tmp_path: Path, monkeypatch: pytes
         catalog.close()
 
 
-def test_collection_of_others_is_read(url: str) -> None:
-    """By inner products, with numbers as ids."""
+def test_attached_collection_with_numeric_ids_is_read(url: str) -> None:
+    """The collection uses inner products."""
     own = next(names_of_collections)
     schema = MilvusClient.create_schema()
     schema.add_field("pk", DataType.INT64, is_primary=True)
@@ -251,7 +257,7 @@ ROWS = random_metadata(80)
 
 @pytest.fixture(scope="module")
 def papers(url: str) -> Iterator[Index]:
-    """A collection of many types of fields, with 80 documents."""
+    """Return a collection of 80 documents with many types of fields."""
     name = next(names_of_collections)
     schema = MilvusClient.create_schema(enable_dynamic_field=True)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=100)
@@ -300,7 +306,7 @@ filters = st.recursive(
 
 @settings(max_examples=times(25, 500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(filters)
-def test_filters_mean_what_they_mean_everywhere(papers: Index, filter: dict[str, Any]) -> None:
+def test_milvus_filters_match_like_python_filters(papers: Index, filter: dict[str, Any]) -> None:
     found = papers.retrieve(Search("", len(ROWS), np.ones(4), filter=filter))
     rows = papers.documents([f"d{n}" for n in range(len(ROWS))])
     assert set(found.pool.ids) == {id for id, document in rows.items() if Filter(filter).matches(document.metadata)}

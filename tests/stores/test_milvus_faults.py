@@ -24,7 +24,7 @@ from tests.ports import free_port
 
 
 class Refused(grpc.RpcError, grpc.Call):  # type: ignore[misc]
-    """What gRPC raises."""
+    """An error as gRPC raises it."""
 
     def __init__(self, code: grpc.StatusCode) -> None:
         self._code = code
@@ -42,7 +42,7 @@ AWAY = MilvusException(Status.CONNECT_FAILED, "what and why")
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """In the place of a client of pymilvus."""
+    """Replace pymilvus' client by a mock."""
     client = Mock()
     monkeypatch.setattr(milvus_connection, "MilvusClient", Mock(return_value=client))
     return client
@@ -80,7 +80,9 @@ async def test_milvus_that_does_not_answer_is_unavailable(listens: bool) -> None
         (Refused(grpc.StatusCode.PERMISSION_DENIED), RetrieverFailed, "rejects its api_key"),
     ],
 )
-def test_error_of_milvus_is_told(client: Mock, error: Exception, kind: type[BoundaryMorphError], said: str) -> None:
+def test_milvus_error_is_raised_as_a_typed_error(
+    client: Mock, error: Exception, kind: type[BoundaryMorphError], said: str
+) -> None:
     connection = MilvusConnection("http://host:1", timeout=7.0)
     client.search.side_effect = [error, "found"]
     with pytest.raises(kind, match=said) as raised:
@@ -91,8 +93,8 @@ def test_error_of_milvus_is_told(client: Mock, error: Exception, kind: type[Boun
 
 
 @pytest.mark.parametrize("error", [AWAY, Refused(grpc.StatusCode.UNAVAILABLE)])
-def test_milvus_that_was_away_is_tried_by_one_call_at_a_time(client: Mock, error: Exception) -> None:
-    """The others fail meanwhile, and go through once it has."""
+def test_milvus_after_a_failure_is_tried_by_one_call_at_a_time(client: Mock, error: Exception) -> None:
+    """The others fail meanwhile, and succeed after it has succeeded."""
     connection, begun, goes_on = MilvusConnection("http://host:1"), threading.Event(), threading.Event()
     client.search.side_effect = error
     with pytest.raises(RetrieverUnavailable):

@@ -96,7 +96,7 @@ class TestHalves(ReadOnly, StoreContract):
 
 
 class TestColumns(ReadOnly, StoreContract):
-    """Metadata in columns of their own, vectors of any dimension, words by PostgreSQL."""
+    """Metadata have their own columns, vectors any dimension, and PostgreSQL searches words."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -113,8 +113,8 @@ class TestColumns(ReadOnly, StoreContract):
 
 
 @pytest.mark.strangers
-def test_times_are_texts_in_utc(port: int, connection: psycopg.Connection[Any]) -> None:
-    """On a server in New York."""
+def test_times_become_texts_in_utc(port: int, connection: psycopg.Connection[Any]) -> None:
+    """The server's time zone is New York."""
     connection.execute("""CREATE TABLE days (id text, text text, embedding vector(2), at timestamptz, day date,
         several timestamp[])""")
     connection.execute("""INSERT INTO days VALUES ('a', 'tram', '[1, 0.5]', '-infinity', '2025-03-04', '{}'),
@@ -141,7 +141,9 @@ class TestFlaws(Flaws):
 
 @settings(max_examples=times(25, 500), deadline=None, suppress_health_check=list(HealthCheck))
 @given(filter=filters)
-def test_filters_are_exact(port: int, connection: psycopg.Connection[Any], filter: dict[str, Any]) -> None:
+def test_pgvector_filters_match_like_python_filters(
+    port: int, connection: psycopg.Connection[Any], filter: dict[str, Any]
+) -> None:
     if connection.execute("SELECT to_regclass('drawn')").fetchone() == (None,):
         rows = [Document(str(n), "", metadata=row) for n, row in enumerate([*METADATA.values()][:COUNT])]
         fill(connection, "drawn", f"vector({DIMENSION})", rows)
@@ -153,7 +155,7 @@ def test_filters_are_exact(port: int, connection: psycopg.Connection[Any], filte
     catalog.close()
 
 
-def test_large_table_is_searched_by_its_index(port: int, connection: psycopg.Connection[Any]) -> None:
+def test_large_table_is_searched_by_its_vector_index(port: int, connection: psycopg.Connection[Any]) -> None:
     fill(connection, "large", f"vector({DIMENSION})", DOCUMENTS)
     connection.execute("CREATE INDEX ON large USING hnsw (embedding vector_cosine_ops)")
     connection.execute("ANALYZE large")
@@ -171,7 +173,7 @@ def test_large_table_is_searched_by_its_index(port: int, connection: psycopg.Con
 
 
 @pytest.mark.servers
-def test_mistakes_in_a_description_are_named(port: int, connection: psycopg.Connection[Any]) -> None:
+def test_mistakes_in_a_table_description_are_named(port: int, connection: psycopg.Connection[Any]) -> None:
     fill(connection, "flawed", f"vector({DIMENSION})", DOCUMENTS[:5])
     attached = Attached(table="flawed", vector="embedding", title="title", metadata=("metadata",))
     catalog = catalog_of(port, mine=attached)
@@ -199,7 +201,7 @@ def test_mistakes_in_a_description_are_named(port: int, connection: psycopg.Conn
     ("type", "known", "unknown"),
     [("int", "-3", ["x", "0-3", "99999999999", "-03"]), ("uuid", "8d2fb0a4-9f0b-4a5e-8b2a-000000000001", ["x", "8D2"])],
 )
-def test_ids_may_be_numbers_or_uuids(
+def test_document_ids_may_be_numbers_or_uuids(
     port: int, connection: psycopg.Connection[Any], type: str, known: str, unknown: Any
 ) -> None:
     connection.execute(f"CREATE TABLE ids_{type} (id {type}, content text, v vector(2))")
@@ -210,7 +212,7 @@ def test_ids_may_be_numbers_or_uuids(
     assert index.characters([known, *unknown]) == {known: 4}
 
 
-def test_server_that_is_away_slow_or_restarted() -> None:
+def test_server_away_slow_or_restarted_raises_typed_errors() -> None:
     port = free_port()
     store = PgvectorStore(postgres.url(port), timeout=1)
     catalog = StoreCatalog(store, {"mine": Attached(table="kept", vector="embedding", metadata=("metadata",))})

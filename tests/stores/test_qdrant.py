@@ -47,7 +47,7 @@ def fill(client: QdrantClient, name: str, payloads: list[dict[str, Any]], vector
 
 
 class TestMetadata(ReadOnly, StoreContract):
-    """As LangChain keeps them: metadata in one field."""
+    """Metadata are in one field, as LangChain writes them."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -64,7 +64,7 @@ class TestMetadata(ReadOnly, StoreContract):
 
 
 class TestFields(ReadOnly, StoreContract):
-    """Each field of the metadata beside the text, and a vector with a name."""
+    """Each metadata field is beside the text, and the vector has a name."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -89,7 +89,7 @@ class TestFlaws(Flaws):
 
 
 @pytest.mark.strangers
-def test_ids_are_numbers_texts_or_uuids(client: QdrantClient) -> None:
+def test_document_ids_may_be_numbers_texts_or_uuids(client: QdrantClient) -> None:
     fill(client, "t", [{"key": 7, "text": "tram", "title": 8}, {"key": "7a", "text": "bread"}, {"text": "lost"}])
     index = StoreCatalog(QdrantStore(client), {"mine": Attached(table="t", id="key", title="title")}).get("mine")
     assert sorted(index.retrieve(Search("tram", 3, QUERIES[0])).pool.ids) == ["7", "7a"]
@@ -110,7 +110,7 @@ def test_ids_are_numbers_texts_or_uuids(client: QdrantClient) -> None:
         StoreCatalog(QdrantStore(client), {"theirs": attached}).get("theirs")
 
 
-def test_columns_are_guessed(client: QdrantClient) -> None:
+def test_fields_of_framework_collections_are_guessed(client: QdrantClient) -> None:
     fill(client, "langchain", [{"page_content": "tram", "metadata": {"year": 1}}])
     fill(client, "llama", [{"_node_content": orjson.dumps({"text": "tram"}).decode(), "year": 1}])
     fill(client, "other", [{"neither": 1}])
@@ -122,7 +122,7 @@ def test_columns_are_guessed(client: QdrantClient) -> None:
         assert index.documents(["0", "x", "00", "7"]) == {"0": Document("0", "tram", metadata={"year": 1})}
 
 
-def test_mistakes_in_a_description_are_named(client: QdrantClient) -> None:
+def test_mistakes_in_a_collection_description_are_named(client: QdrantClient) -> None:
     fill(client, "tales", [{"text": "tram"}, {"body": "x"}, {"text": 7}])
     catalog = StoreCatalog(
         QdrantStore(client),

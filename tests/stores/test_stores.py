@@ -74,7 +74,7 @@ class TestMilvusFlaws(Flaws):
         return StoreCatalog(articles, {"mine": Attached(table="flawed")}).get("mine")
 
 
-def test_columns_are_guessed_by_the_names_of_frameworks() -> None:
+def test_columns_of_framework_tables_are_guessed() -> None:
     langchain = {"langchain_id": "", "content": "", "embedding": "vector", "langchain_metadata": "json"}
     assert guess_columns("t", langchain) == Attached(
         table="t", id="langchain_id", text="content", vector="embedding", metadata=("langchain_metadata",)
@@ -83,7 +83,7 @@ def test_columns_are_guessed_by_the_names_of_frameworks() -> None:
     assert guess_columns("t", {"id": "", "a": "vector"}) is None
 
 
-async def test_index_is_found_by_its_name_or_its_store(articles: MilvusStore, tmp_path: Path) -> None:
+async def test_catalogs_find_an_index_by_its_name_or_store(articles: MilvusStore, tmp_path: Path) -> None:
     base = LocalCatalog(tmp_path / "indexes")
     base.create("notes", encoder=None, dimension=4)
     away = MilvusStore(MilvusConnection(f"http://127.0.0.1:{free_port()}", timeout=0.2))
@@ -125,7 +125,7 @@ class Fitting(SeededEncoder):
         return replace(found, vectors=np.array([self.known[text] for text in texts]))
 
 
-async def test_encoder_is_checked_with_a_document(articles: MilvusStore) -> None:
+async def test_encoder_of_a_store_is_checked_with_one_document(articles: MilvusStore) -> None:
     attached = Attached(table="articles", title="title", encoder=SERVICE)
     right = {each.content: vector for each, vector in zip(DOCUMENTS, VECTORS, strict=True)}
     wrong = dict(zip(right, unit(len(right), DIMENSION, seed=99), strict=True))
@@ -147,7 +147,7 @@ async def test_encoder_is_checked_with_a_document(articles: MilvusStore) -> None
         await without.retrieve("probed", search)
 
 
-def test_index_is_made_in_the_store_of_its_name(tmp_path: Path) -> None:
+def test_index_is_created_in_the_store_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     settings = Settings(data_directory=tmp_path, stores={"lake": {"url": f"lancedb://{tmp_path / 'lake'}"}})
     with closing(build_indexes(settings)) as catalogs:

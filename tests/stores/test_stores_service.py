@@ -43,7 +43,7 @@ def upload(client: httpx.Client, documents: list[dict[str, Any]]) -> dict[str, A
 
 
 @pytest.mark.slow
-def test_service_with_its_indexes_in_a_store(tmp_path: Path) -> None:
+def test_service_keeps_its_indexes_in_a_store(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text("[stores.lake]\ntimeout_seconds = 5\n")
     port = free_port()
     options = ("--store", f"lake=milvus://127.0.0.1:{port}", "--index-store", "lake")
@@ -88,7 +88,7 @@ def test_service_with_its_indexes_in_a_store(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "indexes").exists()
 
 
-def test_stores_that_cannot_be_configured() -> None:
+def test_invalid_store_settings_are_refused() -> None:
     assert stores_of(["pgvector://a", "b=qdrant://c?d=e"]) == {
         "pgvector": {"url": "pgvector://a"},
         "b": {"url": "qdrant://c?d=e"},
@@ -96,7 +96,7 @@ def test_stores_that_cannot_be_configured() -> None:
     assert stores_of(None) is None
     with pytest.raises(InvalidInput, match="NAME="):
         stores_of(["qdrant://a", "qdrant://b"])
-    with pytest.raises(InvalidConfiguration, match=r"opens mysql://; .* elasticsearch://, .*qdrant://"):
+    with pytest.raises(InvalidConfiguration, match=r"opens mysql:// .* elasticsearch://, .*qdrant://"):
         build_indexes(Settings(stores={"a": {"url": "mysql://host"}}))
     with pytest.raises(InvalidConfiguration, match="not both"):
         Settings.load(stores={"a": {"url": "qdrant://h"}}, retriever={"url": "http://b"})

@@ -39,7 +39,7 @@ NUMBER = struct.Struct("!q")
 
 
 class Forked:
-    """A running process, as `subprocess.Popen` has it."""
+    """A running process with the interface of `subprocess.Popen`."""
 
     def __init__(self, connection: socket.socket, arguments: Sequence[str]) -> None:
         self._connection = connection
@@ -49,7 +49,7 @@ class Forked:
         self.pid = _number(connection)
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         return self._await(0)
 
     def wait(self, timeout: float | None = None) -> int:

@@ -18,7 +18,7 @@ COMPLETE = "200 `complete`"
 
 
 def outcome(response: httpx.Response) -> str:
-    """What a caller of POST /select sees, in the words of the tables in docs/monitoring.md."""
+    """Return the outcome of POST /select in the words of the tables in docs/monitoring.md."""
     if not response.headers.get("content-type", "").endswith("json"):
         return f"no JSON, with status {response.status_code}"
     body = response.json()
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass
 class Load:
-    """The answers so far, in the order in which they came."""
+    """The answers so far, in the order of arrival."""
 
     clients: int
     answers: list[Answer] = field(default_factory=list)
@@ -54,11 +54,11 @@ class Load:
         return Counter(answer.outcome for answer in tuple(self.answers))
 
     def since(self, moment: float) -> list[Answer]:
-        """Those to requests that were made since a moment of time.monotonic()."""
+        """Return the answers to requests made since a moment of time.monotonic()."""
         return [answer for answer in tuple(self.answers) if answer.began >= moment]
 
     def goes_on(self, moment: float, rounds: int = 3) -> bool:
-        """Whether so many requests of each client, made since a moment, have been answered."""
+        """Return whether each client has some answers to requests made since a moment."""
         return len(self.since(moment)) >= rounds * self.clients
 
     def is_normal(self, moment: float, normal: Callable[[Answer], bool], rounds: int = 3) -> bool:
@@ -67,7 +67,7 @@ class Load:
         return len(answers) == rounds * self.clients and all(map(normal, answers))
 
     def recovery(self, moment: float, normal: Callable[[Answer], bool]) -> float:
-        """Seconds from a moment to the last answer that is not normal; 0 if there is none later."""
+        """Return the seconds from a moment to the last abnormal answer, or 0."""
         ended = (answer.ended for answer in tuple(self.answers) if not normal(answer))
         return max(0.0, max(ended, default=moment) - moment)
 

@@ -31,7 +31,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 def copied(data: Path, folder: Path) -> Path:
-    """A copy of a data directory, in a new folder of this one."""
+    """Return a copy of a data directory in a new folder."""
     copy = Path(mkdtemp(dir=folder)) / "data"
     shutil.copytree(data, copy)
     return copy
@@ -72,7 +72,7 @@ def environment_with(embedded: bool) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A running service; its log is on disk."""
+    """A running service whose log is on disk."""
 
     process: subprocess.Popen[bytes] | Forked
     client: httpx.Client
@@ -85,7 +85,7 @@ class Service:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Those of the log that are JSON."""
+        """Return the log lines that are JSON."""
         return [orjson.loads(line) for line in self.log.splitlines() if line.startswith("{")]
 
     def await_answer(self, path: str = "/readyz") -> None:
@@ -101,7 +101,7 @@ class Service:
             time.sleep(0.05)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal; the exit code."""
+        """Send a signal, and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(timeout=PATIENCE)
 
@@ -110,7 +110,7 @@ class Service:
         return f"http://127.0.0.1:{self.port}"
 
     def select(self, **request: Any) -> dict[str, Any]:
-        """The answer of POST /select, which succeeds."""
+        """Return the answer of POST /select, which must succeed."""
         response = self.client.post("/select", json=request)
         assert response.is_success, response.text
         body: dict[str, Any] = response.json()
@@ -153,14 +153,14 @@ def service(
 def scorer(
     log_file: Path, *options: str, port: int | None = None, ready: bool = True, embedded: bool = False
 ) -> AbstractContextManager[Service]:
-    """A scorer, with the rest as `service` has it."""
+    """Run a scorer with the options of `service`."""
     return _process("scorer", log_file, options, port, ready, environment_with(embedded))
 
 
 def retriever(
     data: Path, *options: str, port: int | None = None, ready: bool = True, through: Sequence[str] = ()
 ) -> AbstractContextManager[Service]:
-    """A retriever over a data directory, with the rest as `service` has it."""
+    """Run a retriever over a data directory with the options of `service`."""
     log_file, arguments = data.parent / f"{data.name}-retriever.log", [*options, "--data-directory", str(data)]
     return _process("retriever", log_file, arguments, port, ready, environment_with(embedded=False), through)
 

@@ -29,7 +29,7 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.mark.parametrize("command", [pytest.param(command, id=f"{page}-{command[-40:]}") for page, command in COMMANDS])
-def test_a_request(demonstrated: Service, command: str) -> None:
+def test_documented_request_succeeds(demonstrated: Service, command: str) -> None:
     here = command.replace("localhost:8080", demonstrated.url).replace("curl ", "curl --fail-with-body ", 1)
     done = subprocess.run(["bash", "-o", "pipefail", "-c", here], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,7 +42,7 @@ SHOWN = [(page.name, *found.groups()) for page in PAGES for found in ANSWERED.fi
 
 @pytest.mark.strangers
 @pytest.mark.parametrize(("page", "command", "shown"), SHOWN, ids=lambda text: text[:12])
-def test_what_is_answered(demonstrated: Service, page: str, command: str, shown: str) -> None:
+def test_documented_request_is_answered_as_shown(demonstrated: Service, page: str, command: str, shown: str) -> None:
     fresh = command.replace('{"query"', '{"reuse": false, "query"', 1)  # another test may have asked before
     here = fresh.replace("localhost:8080", demonstrated.url)
     answer = json.loads(subprocess.run(["bash", "-c", here], capture_output=True, check=True).stdout)
@@ -53,6 +53,6 @@ def test_what_is_answered(demonstrated: Service, page: str, command: str, shown:
             assert got[name] == (pytest.approx(value, abs=TOLERANCE) if isinstance(value, float) else value)
 
 
-def test_there_are_some() -> None:
+def test_every_page_with_requests_is_tested() -> None:
     assert {page for page, _ in COMMANDS} == {page.name for page in PAGES}
     assert "api.md" in {page for page, *_ in SHOWN}

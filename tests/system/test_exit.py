@@ -19,7 +19,7 @@ from tests.system.service import ENVIRONMENT
 
 @contextmanager
 def running_a_request(directory: Path, seconds: float, path: str = "slow", **settings: object) -> Iterator[Forked]:
-    """A process in the middle of a request that takes so long."""
+    """Yield a process in the middle of a request that takes some seconds."""
     port = free_port()
     variables = {f"BOUNDARYMORPH_{name.upper()}": str(value) for name, value in {"port": port, **settings}.items()}
 
@@ -75,7 +75,7 @@ def test_process_ends_at_once_on_a_second_signal(tmp_path: Path, second: signal.
 
 
 def test_log_ends_with_the_cause_of_a_failed_start(tmp_path: Path) -> None:
-    """The last line says why, and none that the service runs."""
+    """No line says that the service runs."""
     missing = str(tmp_path / "missing")
     variables = {"BOUNDARYMORPH_SCORER__MODEL": missing, "BOUNDARYMORPH_DATA_DIRECTORY": str(tmp_path)}
     with (tmp_path / "log").open("wb") as log:

@@ -39,7 +39,7 @@ def request(method: str, path: str, body: bytes = b"", *, accept: str = JSON, co
 
 
 def requests() -> list[bytes]:
-    """One request of each kind, with a query of its own."""
+    """Return one request of each kind with a new query."""
     query, texts = new_query(), [f"text {number} of {new_query()}" for number in range(60)]
     pool = {"query": query, "pool": texts, "budget": 10, "k": 5, "rounds": 10}
     large = {"query": query, "pool": ["long " * 20_000 for _ in range(40)], "budget": 0, "return_documents": True}
@@ -61,7 +61,7 @@ def requests() -> list[bytes]:
 
 
 def connected(port: int, sent: bytes) -> socket.socket:
-    """A connection with a request on it."""
+    """Open a connection, and send a request on it."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     connection.settimeout(PATIENCE)
@@ -81,7 +81,7 @@ def leave(connection: socket.socket, how: str) -> None:
 
 
 def crowd(chance: random.Random, port: int) -> None:
-    """200 moves of up to twelve callers, who have left in the end."""
+    """Make 200 moves of up to twelve callers, all of whom leave in the end."""
     callers: list[socket.socket] = []
     for _ in range(200):
         if not callers or (len(callers) < 12 and chance.random() < 0.3):
@@ -100,12 +100,12 @@ def crowd(chance: random.Random, port: int) -> None:
 
 
 def answers_all(front: Service) -> None:
-    """More requests at a time than there are connections are answered as if nobody had left."""
+    """Check that more concurrent requests than connections are answered."""
     with ThreadPoolExecutor(2 * CONNECTIONS) as threads:
         until(lambda: all(threads.map(lambda _: completes(front), range(3 * CONNECTIONS))))
 
 
-def test_callers_who_leave_leave_nothing_behind(tmp_path: Path) -> None:
+def test_callers_that_leave_free_all_that_they_used(tmp_path: Path) -> None:
     seed = times(23, random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")
     chance = random.Random(seed)

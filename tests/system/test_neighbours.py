@@ -41,7 +41,7 @@ search_threads = 4
 
 
 class Key:
-    """A caller of a service with its own key, and the connections that it holds."""
+    """A caller with its own key, and the connections that it holds."""
 
     def __init__(self, running: Service, secret: str) -> None:
         self._port = running.port
@@ -52,7 +52,7 @@ class Key:
         self.held: list[socket.socket] = []
 
     def begin(self, method: str, path: str, declared: int, body: bytes = b"", kind: str = "application/json") -> None:
-        """Send the beginning of a request, and hold it."""
+        """Send the beginning of a request, and keep the connection."""
         connection = socket.create_connection(("127.0.0.1", self._port))
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {self._authorization}\r\n"
         connection.sendall(f"{head}Content-Type: {kind}\r\nContent-Length: {declared}\r\n\r\n".encode() + body)
@@ -62,7 +62,7 @@ class Key:
         return select.select(self.held, [], [], 0)[0]
 
     def takes(self, gets: int, begin: Callable[[], None]) -> None:
-        """Begin three requests more than it gets, and wait for the refusal of these."""
+        """Begin three requests more than the share allows, and wait for their refusal."""
         for _ in range(gets + 3):
             begin()
         until(lambda: len(self.answered()) == 3)
@@ -79,7 +79,7 @@ class Key:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]:
-    """Callers of one process, each with a key of its own."""
+    """Yield callers of one process, each with its own key."""
     folder = tmp_path_factory.mktemp("neighbours")
     made = [make_key(name, list(Scope)) for name in ("greedy", "modest")]
     (folder / "boundarymorph.toml").write_text(f"keys = {json.dumps([str(key) for _, key in made])}\n{SETTINGS}")
@@ -93,7 +93,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Key, Key]]
 
 
 def fill(key: Key) -> None:
-    """Create an index for filters that take long, and one with a single document."""
+    """Create an index for slow filters, and one with a single document."""
     lines = "\n".join(map(json.dumps, DOCUMENTS))
     for name, content in (("theirs", lines), ("mine", lines.partition("\n")[0])):
         assert key.client.put(f"/indexes/{name}", json={"encoder": "none"}).is_success
@@ -153,7 +153,7 @@ BY_FILTER = json.dumps({"filter": COSTLY}).encode()
         ),
     ],
 )
-def test_key_leaves_others_their_share(
+def test_busy_key_leaves_other_keys_their_share(
     whole: tuple[Key, Key], ask: Callable[[Key], httpx.Response], gets: int, begun: tuple[Any, ...]
 ) -> None:
     stays_served(ask, whole, lambda greedy: greedy.takes(gets, lambda: greedy.begin(*begun)))

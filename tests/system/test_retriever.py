@@ -28,7 +28,7 @@ def alone(directory: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def gateway(directory: Path, alone: Service) -> Iterator[Service]:
-    """Neither indexes nor models are in this process."""
+    """Yield a gateway without indexes and models."""
     with (
         scorer(directory / "scorer.log") as scoring,
         service(directory / "gateway", "--retriever-url", alone.url, "--scorer-url", scoring.url) as running,
@@ -41,14 +41,14 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
     return repeatable(running.select(**SELECT | options))
 
 
-def test_gateway_with_a_retriever_answers_as_one_process(gateway: Service, directory: Path) -> None:
+def test_gateway_with_a_retriever_answers_like_one_process(gateway: Service, directory: Path) -> None:
     with service(directory / "whole") as whole:
         fill(whole)
         for options in ({}, {"max_tokens": 100, "k": None}, {"query": "tram", "depth": 20, "method": "boundarymorph"}):
             assert select(whole, **options) == select(gateway, **options)
 
 
-def test_gateway_is_thin(gateway: Service, alone: Service) -> None:
+def test_gateway_loads_no_index_or_model_libraries(gateway: Service, alone: Service) -> None:
     select(gateway)
     pool = [{"id": str(n), "text": document["text"]} for n, document in enumerate(DOCUMENTS[:10])]
     select(gateway, index=None, pool=pool, k=3, vectors="encoder")  # the retriever's

@@ -22,7 +22,7 @@ SELECT = {"query": QUERY, "query_embedding": [1.0, 0.3], "pool": POOL, "budget":
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where nothing is remembered, so that every round reaches the scorer."""
+    """Return a data directory without a cache, so that every round reaches the scorer."""
     directory = tmp_path_factory.mktemp("scorers")
     (directory / "boundarymorph.toml").write_text("[cache]\nenabled = false")
     return directory
@@ -44,7 +44,7 @@ def select(running: Service, **options: Any) -> dict[str, Any]:
     return running.select(**SELECT | options)
 
 
-def test_gateway_with_a_scorer_answers_as_one_process(gateway: Service, directory: Path) -> None:
+def test_gateway_with_a_scorer_answers_like_one_process(gateway: Service, directory: Path) -> None:
     with service(directory / "whole", embedded=True) as whole:
         here, there = select(whole), select(gateway)
     for body in (here, there):

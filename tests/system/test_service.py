@@ -62,7 +62,7 @@ def test_service_sees_builds_of_other_processes_at_once(running: Service, data: 
     assert running.client.get("/indexes/beside").status_code == 404
 
 
-def test_service_ends_where_its_port_is_in_use(running: Service, tmp_path: Path) -> None:
+def test_service_exits_if_its_port_is_in_use(running: Service, tmp_path: Path) -> None:
     with service(tmp_path / "data", port=running.port, ready=False) as second:
         assert second.process.wait(timeout=PATIENCE) != 0
         assert "in use" in second.log and "--port" in second.log and "Traceback" not in second.log

@@ -22,21 +22,21 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def lines(total: int, first: int = 0) -> Iterator[bytes]:
-    """NDJSON of so many bytes."""
+    """Yield NDJSON of about `total` bytes."""
     for number in range(first, first + total // DOCUMENT_BYTES):
         yield orjson.dumps({"id": number, "text": "word " * (DOCUMENT_BYTES // 5), "embedding": [1, 0, 0, number]})
         yield b"\n"
 
 
 def peak(running: Service) -> int:
-    """Bytes, the most that the process has had in memory."""
+    """Return the peak memory of the process in bytes."""
     status = Path(f"/proc/{running.process.pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_upload_memory_does_not_grow_with_its_size(running: Service, strict: bool) -> None:
-    """Nor with how large its documents are: 256 of these, a batch otherwise, would be 26 MB."""
+    """It does not grow with the size of documents either: a batch of 256 would otherwise take 26 MB."""
     url = f"/indexes/own/documents?strict={strict}"
     small = running.client.post(url, content=lines(20 * 10**6, 10_000), headers=NDJSON)
     assert small.is_success, small.text

@@ -20,7 +20,7 @@ def record(message: str, *arguments: object, fields: dict[str, object] | None = 
     return made
 
 
-def test_a_line_of_json() -> None:
+def test_json_log_line_has_time_process_level_and_fields() -> None:
     line = orjson.loads(tracing.JsonLines().format(record("%d of %d\nlines", 1, 2, fields={"status": 200})))
     assert line.pop("time").endswith("+00:00")
     assert line.pop("process") == os.getpid()
@@ -28,7 +28,7 @@ def test_a_line_of_json() -> None:
 
 
 @pytest.mark.strangers
-def test_the_request_it_is_about() -> None:
+def test_log_line_has_the_id_of_its_request() -> None:
     token = tracing.request_id.set("abc")
     try:
         assert orjson.loads(tracing.JsonLines().format(record("hello")))["request_id"] == "abc"
@@ -38,7 +38,7 @@ def test_the_request_it_is_about() -> None:
     assert tracing.Lines().format(record("hello")) == f"{TIME} WARNING:  hello"
 
 
-def test_exceptions() -> None:
+def test_log_line_includes_the_exception() -> None:
     try:
         raise ValueError("broken")
     except ValueError:
@@ -50,8 +50,8 @@ def test_exceptions() -> None:
 
 
 @pytest.mark.strangers
-def test_a_message_stays_on_its_line() -> None:
-    """Whatever it quotes: a tab and letters of any alphabet are what they are."""
+def test_log_message_stays_on_one_line() -> None:
+    """Tabs and letters of any alphabet are printed unchanged."""
     forged = record("no index %s", "'x'\nINFO:     all is well\r\x1b[2K\u2028\x85\té\u20ac")
     assert tracing.Lines().format(forged) == (
         f"{TIME} WARNING:  no index 'x'\\nINFO:     all is well\\r\\x1b[2K\\u2028\\x85\té\u20ac"

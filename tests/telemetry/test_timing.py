@@ -29,7 +29,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_a_selection_says_where_its_time_went(client: httpx.AsyncClient) -> None:
+async def test_server_timing_of_a_selection_lists_its_stages(client: httpx.AsyncClient) -> None:
     response = await client.post("/select", json=REQUEST)
     stages, body = parsed(response), answer(response)
     assert list(stages) == STAGES
@@ -43,13 +43,13 @@ async def test_a_selection_says_where_its_time_went(client: httpx.AsyncClient) -
     )
 
 
-async def test_a_stream_begins_before_its_rounds(client: httpx.AsyncClient) -> None:
+async def test_server_timing_of_a_stream_omits_its_rounds(client: httpx.AsyncClient) -> None:
     response = await client.post("/select", json=REQUEST, headers={"accept": "text/event-stream"})
     assert "score" not in parsed(response)
     assert '"score"' in response.text
 
 
-async def test_pools_of_a_retriever(tmp_path: Path) -> None:
+async def test_server_timing_of_a_retriever_lists_retrieval(tmp_path: Path) -> None:
     async with client_of(create_retriever_app(Settings(data_directory=tmp_path), build=fake_retrieval)) as client:
         await ready(client)
         await client.put("/indexes/few")
@@ -61,7 +61,7 @@ async def test_pools_of_a_retriever(tmp_path: Path) -> None:
         assert 'boundarymorph_retriever_call_duration_seconds_count{call="retrieve",outcome="ok"}' in exposed
 
 
-async def test_requests_side_by_side_are_kept_apart() -> None:
+async def test_timings_of_concurrent_requests_are_separate() -> None:
     async def request(name: str) -> dict[str, float]:
         with tracing.collect_stages() as stages:
             tracing.add_seconds(name, 1)

@@ -28,7 +28,7 @@ def configured(folder: Path, collector: Collector, more: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_one_trace_over_three_processes(tmp_path: Path) -> None:
+def test_trace_spans_three_processes(tmp_path: Path) -> None:
     with collecting() as collector:
         folder = configured(tmp_path / "all", collector, "ready_interval_seconds = 0.1")
         with (

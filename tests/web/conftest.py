@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with an index like the demo's, of a few modules."""
+    """Yield a service with an index like the demo's, of a few modules."""
     library = Path(sysconfig.get_path("stdlib"))
     documents = [
         {"id": name, "title": name, "text": text, "metadata": {"kind": kind}}

@@ -26,11 +26,11 @@ class Handler(SimpleHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """The browser leaves what it no longer wants."""
+        """Ignore requests that the browser has cancelled."""
 
 
 def faults_of(page: Page, url: str, own: str) -> list[str]:
-    """What is wrong with a page. own: the address of the site."""
+    """Return the faults of a page; `own` is the address of the site."""
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.on("request", lambda request: None if request.url.startswith((own, "data:")) else said.append(request.url))

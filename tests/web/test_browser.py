@@ -45,7 +45,7 @@ def titles(page: Page, side: str) -> list[str]:
 
 
 def selections(page: Page) -> list[Any]:
-    """The selections that the page asks for from now on. Its comparisons are not explained."""
+    """Record the selections that the page requests, except its comparisons."""
     asked: list[Any] = []
 
     def on_request(request: Request) -> None:
@@ -66,8 +66,8 @@ def check_accessibility(page: Page) -> None:
 
 
 @pytest.mark.servers
-def test_playground_opens_on_two_sets_that_anybody_can_judge(opened: Open, tmp_path: Path) -> None:
-    """On a service without an index, with the embedded models, as a visitor has them."""
+def test_playground_opens_with_two_sets_to_compare(opened: Open, tmp_path: Path) -> None:
+    """The service has no index and uses the embedded models, as for a new visitor."""
     with service(tmp_path / "data", embedded=True) as running:
         for width in (1_280, 390):
             with opened(url=running.url, viewport={"width": width, "height": 900}) as page:
@@ -114,7 +114,7 @@ def check_opening(page: Page, running: Service, phone: bool) -> None:
     check_accessibility(page)
 
 
-def test_each_edit_asks_once(opened: Open) -> None:
+def test_playground_sends_one_request_per_edit(opened: Open) -> None:
     with opened(LINK) as page:
         answered(page)
         asked = selections(page)
@@ -127,7 +127,7 @@ def test_each_edit_asks_once(opened: Open) -> None:
         assert [request["budget"] for request in asked] == [35, 33]
 
 
-def test_address_holds_all_but_documents_and_the_key(opened: Open, demonstrated: Service) -> None:
+def test_playground_url_holds_all_fields_but_documents_and_key(opened: Open, demonstrated: Service) -> None:
     fields = {"depth": "500", "filter": '{"kind": "function"}', "distinct": "text", "budget": "12", "k": "6"}
     with opened(LINK) as page:
         answered(page)
@@ -150,7 +150,7 @@ def test_address_holds_all_but_documents_and_the_key(opened: Open, demonstrated:
         answered(page)
 
 
-def test_unknown_index_of_a_link_is_reported(opened: Open) -> None:
+def test_playground_reports_an_unknown_index_of_a_link(opened: Open) -> None:
     with opened(f"/playground?query={QUERY}&index=nope") as page:
         asked = selections(page)
         expect(page.locator("#problem")).to_contain_text("There is no index 'nope' here")
@@ -158,7 +158,7 @@ def test_unknown_index_of_a_link_is_reported(opened: Open) -> None:
         assert asked == []
 
 
-def test_answer_to_earlier_settings_is_marked(opened: Open) -> None:
+def test_playground_marks_an_answer_to_earlier_settings(opened: Open) -> None:
     with opened(LINK) as page:
         answered(page)
         for query, marked in (("read a file", True), (QUERY, False)):
@@ -166,8 +166,8 @@ def test_answer_to_earlier_settings_is_marked(opened: Open) -> None:
             expect(page.locator("#stale")).to_be_visible(visible=marked)
 
 
-def test_request_is_repeated_when_the_service_says_so(opened: Open) -> None:
-    """As it does while its models are warming up."""
+def test_playground_repeats_a_request_after_retry_after(opened: Open) -> None:
+    """The service answers so while its models are warming up."""
 
     def refuse(route: Route) -> None:
         headers = {"Retry-After": "1", "Content-Type": "application/problem+json"}
@@ -182,7 +182,7 @@ def test_request_is_repeated_when_the_service_says_so(opened: Open) -> None:
         answered(page)
 
 
-def test_page_and_answer_are_small(opened: Open, demonstrated: Service) -> None:
+def test_playground_page_and_answer_are_small(opened: Open, demonstrated: Service) -> None:
     documents = [
         {"id": f"module.name_{i}", "text": f"{QUERY} in line {i} of file {i % 97}. " * 6} for i in range(6_500)
     ]
@@ -199,7 +199,7 @@ def test_page_and_answer_are_small(opened: Open, demonstrated: Service) -> None:
         assert 30_000 < sum(sizes) < 150_000 and packed.count(None) <= 2  # two answers are short
 
 
-def test_focus_is_never_lost(opened: Open) -> None:
+def test_playground_keeps_the_focus(opened: Open) -> None:
     with opened(f"{LINK}&also=a second question") as page:
         expect(page.locator("#rest")).to_be_visible()
         page.press("#rest", "Enter")
@@ -210,8 +210,8 @@ def test_focus_is_never_lost(opened: Open) -> None:
         expect(page.locator("#go")).to_be_focused()
 
 
-def test_pasted_documents_are_shown_as_text(opened: Open) -> None:
-    """They may hold HTML and any script."""
+def test_playground_shows_pasted_documents_as_text(opened: Open) -> None:
+    """They may contain HTML and any script."""
     arabic = "كيف يتحول النص إلى رقم في بايثون"
     image = {"id": 7, "title": "<b>bold</b>", "text": "<img src=nowhere onerror=alert(1)>"}
     documents = [image, {"text": "long " * 40}, {"text": arabic}]
@@ -236,7 +236,7 @@ def test_pasted_documents_are_shown_as_text(opened: Open) -> None:
             expect(page.locator("#problem")).to_contain_text(complaint)
 
 
-def test_key_is_asked_for_and_never_shown(opened: Open, tmp_path: Path) -> None:
+def test_playground_asks_for_the_key_and_never_shows_it(opened: Open, tmp_path: Path) -> None:
     secret, key = callers.make_key("reader", [callers.Scope.SELECT])
     with (
         service(tmp_path / "data", environment={"BOUNDARYMORPH_KEYS": str(key)}) as running,
@@ -259,7 +259,7 @@ def snippets(page: Page) -> Iterator[str]:
         yield page.inner_text("#code")
 
 
-def test_code_makes_the_same_request(opened: Open, tmp_path: Path) -> None:
+def test_playground_code_makes_the_same_request(opened: Open, tmp_path: Path) -> None:
     with opened(LINK) as page:
         page.fill("#query", "don't round 'half' up")
         search(page)

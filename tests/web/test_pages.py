@@ -70,7 +70,7 @@ async def test_playground_can_be_turned_off(tmp_path: Path) -> None:
         assert (await client.get("/docs")).is_success
 
 
-def test_playground_has_words_for_every_stop_reason() -> None:
+def test_playground_describes_every_stop_reason() -> None:
     words = (STATIC / "playground" / "summary.js").read_text()
     table = words[words.index("const STOPPED") : words.index("};", words.index("const STOPPED"))]
     assert set(re.findall(r"^  (\w+):", table, re.MULTILINE)) == {*map(str, (*StopReason, *Interruption))}

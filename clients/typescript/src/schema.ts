@@ -1764,7 +1764,7 @@ export interface components {
         };
         /**
          * StructureDescription
-         * @description The last training of an index of kind ivf.
+         * @description The last training of an index of kind `ivf`.
          */
         StructureDescription: {
             /**

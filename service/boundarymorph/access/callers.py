@@ -33,7 +33,7 @@ _INDEXES = re.compile(r"(\*|[a-z0-9][a-z0-9._-]{0,63}(/[^\s,:*]{0,255})?\*?)")
 class Scope(StrEnum):
     """A permission of a key.
 
-    SELECT allows selections and reading indexes, documents and scores. WRITE allows changing documents and creating
+    SELECT allows selections and reading indexes, documents, and scores. WRITE allows changing documents and creating
     indexes. ADMIN allows deleting indexes. METRICS, and ADMIN too, shows in the metrics which key did what.
     """
 
@@ -153,7 +153,7 @@ def make_key(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), 
     """Return a new secret, to be shown once, and the key to configure.
 
     Raises:
-        InvalidConfiguration: For a bad name, scope, index or tenant.
+        InvalidConfiguration: For a bad name, scope, index, or tenant.
     """
     secret = f"bm_{secrets.token_urlsafe(32)}"
     return secret, parse_key(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes), tenant)))
@@ -356,7 +356,7 @@ class Policies:
         return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
-        """Return the policy that the path names, else `model`, else the caller's key.
+        """Return the policy in the path, else `model`, else the caller's key.
 
         `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget.
 

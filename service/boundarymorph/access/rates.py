@@ -36,7 +36,7 @@ class SharedCounters(Guard):
             timeout: Seconds to wait for an answer.
 
         Raises:
-            InvalidConfiguration: If the url is malformed.
+            InvalidConfiguration: If the URL is malformed.
         """
         redis = connected(url, timeout, CONNECTIONS)
         pool: Any = redis.connection_pool
@@ -108,7 +108,7 @@ class RateLimits:
             url: The address of Redis; None counts in this process.
 
         Raises:
-            InvalidConfiguration: For a limit of an unknown key, and for a malformed url.
+            InvalidConfiguration: For a limit of an unknown key, and for a malformed URL.
         """
         if unknown := sorted(set(settings.keys) - set(callers)):
             raise InvalidConfiguration(f"rate_limits.keys: there is no key named {unknown[0]!r}")

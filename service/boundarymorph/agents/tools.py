@@ -50,7 +50,7 @@ FILTER = (
 )
 Filter = Annotated[dict[str, Any] | None, Field(description=FILTER)]
 DISTINCT = "true: no text twice. A field of the metadata: only the best document for each of its values."
-Excluded = Annotated[Array[str] | None, Field(description="Ids of documents that you have already.")]
+Excluded = Annotated[Array[str] | None, Field(description="The ids of documents that you have already.")]
 BUDGET = 'How many documents may be judged; more are better and slower. "auto" stops when more would hardly help.'
 
 

@@ -162,8 +162,8 @@ def spooling(request: Request, access: Access) -> Callable[[int], None]:
         kept += size
         if kept > most:
             raise BodyTooLarge(
-                f"with strict=true, an upload may have {most:,} bytes here (half of a key's share of "
-                "limits.bytes_in_flight); nothing was written; send smaller uploads, or leave out strict"
+                f"nothing was written, as with strict=true an upload may have {most:,} bytes here (half of a key's "
+                "share of limits.bytes_in_flight); send smaller uploads, or leave out strict"
             )
         take(size)
 

@@ -401,6 +401,6 @@ def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floati
     if len(raw) != expected:
         raise InvalidEmbeddings(
             f"{field}.data has {len(raw):,} bytes where {block.dtype} of shape {block.shape} take {expected:,}; "
-            f"is {field}.dtype right? It is float16 unless it says float32"
+            f"correct the shape, or {field}.dtype, which is float16 by default"
         )
     return np.frombuffer(raw, dtype=np.dtype(block.dtype).newbyteorder("<")).reshape(block.shape)

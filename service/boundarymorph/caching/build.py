@@ -40,7 +40,7 @@ def build_caches(chosen: CacheSettings) -> Caches:
     """Return a cache in Redis, one in this process, or none.
 
     Raises:
-        InvalidConfiguration: If the url is malformed.
+        InvalidConfiguration: If the URL is malformed.
     """
     if not chosen.enabled:
         return Caches()

@@ -189,14 +189,14 @@ class RedisLink:
         """Prepare a client; it does not connect yet.
 
         Args:
-            url: An address redis://, rediss:// (TLS) or unix://; its query holds options of redis-py.
+            url: An address redis://, rediss:// (TLS) or unix://; its query holds options of `redis-py`.
             timeout: Seconds to wait for an answer.
             connections: Most connections.
             failures: Failures in a row that open a circuit.
             clock: The clock of the circuit breakers, in seconds.
 
         Raises:
-            InvalidConfiguration: If the url is malformed.
+            InvalidConfiguration: If the URL is malformed.
         """
         self._redis: Any = connected(url, timeout, connections)
         places = asyncio.Semaphore(connections)
@@ -324,7 +324,7 @@ def connected(url: str, timeout: float, connections: int) -> Redis:
     """Return a client of Redis that waits `timeout` seconds and never tries again.
 
     Raises:
-        InvalidConfiguration: If the url is malformed. The message has no part of it, as it may contain a password.
+        InvalidConfiguration: If the URL is malformed. The message has no part of it, as it may contain a password.
     """
     try:
         from redis.asyncio import Redis

@@ -46,7 +46,7 @@ class _Flight:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Reads, computes and writes the values of one call.
+    """Reads, computes, and writes the values of one call.
 
     `compute` is called once for all missing values, and again for values that another request failed to compute.
     """
@@ -74,7 +74,7 @@ class ReadThrough:
 
         Args:
             keys: The keys of the values.
-            source: Reads, computes and writes missing values.
+            source: Reads, computes, and writes missing values.
             deadline: Seconds on the clock.
 
         Raises:
@@ -259,7 +259,7 @@ class TaskScores:
     def _identity(self) -> str | None:
         """Return the name under which these scores are cached now, or None if they are not.
 
-        The name depends on the model, the tenant and the instruction.
+        The name depends on the model, the tenant, and the instruction.
         """
         name = None if self._caching.cache is None else self.model
         if name is not None and self._instruction is not None:

@@ -126,7 +126,7 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge to a file, or to stdout.
+    """Write pairs to judge to a file, or to standard output.
 
     Raises:
         InvalidInput: If the file may already contain grades by a person.

@@ -1,4 +1,4 @@
-"""Provide the console, options and error exits that several commands share."""
+"""Provide the console, options, and error exits that several commands share."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _afterwards(settings: Settings) -> str:
 
 
 def docstrings() -> Iterator[Document]:
-    """Yield the documented public functions, classes and methods of Python's standard library.
+    """Yield the documented public functions, classes, and methods of Python's standard library.
 
     Python sources are parsed, not imported, so their code does not run; modules without source are inspected.
     """

@@ -162,7 +162,7 @@ async def of_array(stream: Stream, source: Path, dimension: int, most: int, whol
     """
     with sources.undamaged(source):
         body = stream.read(whole + 1)
-    lines = "write one object a line, to a file whose name ends in .jsonl"
+    lines = "write one object a line, to a file whose name ends in `.jsonl`"
     if len(body) > whole:
         raise LimitExceeded(f"{source}: a JSON array may have {whole:,} bytes (limits.body_bytes); {lines}")
     try:
@@ -182,7 +182,7 @@ class Columns:
 async def of_table(stream: Stream, source: Path, columns: Columns, most: int) -> AsyncIterator[Entry]:
     """Yield a document of each row of a table with a header.
 
-    Commas, semicolons or tabs separate the cells. Columns without a role become metadata, without empty cells. Without
+    Commas, semicolons, or tabs separate the cells. Columns without a role become metadata, without empty cells. Without
     a column of ids, the id of a row is its number. A row has at most `most` bytes.
 
     Raises:

@@ -34,7 +34,7 @@ Name = Annotated[str, typer.Argument(help="Name of the index.")]
 AsJson = Annotated[bool, option("Print what the route of the API answers.", "--json")]
 
 app = typer.Typer(
-    help="Build, list and delete indexes on this machine and in stores. A running service sees every change.",
+    help="Build, list, and delete indexes on this machine and in stores. A running service sees every change.",
     no_args_is_help=True,
 )
 
@@ -164,7 +164,7 @@ def _print_table(described: Sequence[IndexDescription]) -> None:
 def describe_index(name: Name, as_json: AsJson = False, data_directory: DataDirectory = None) -> None:
     """Describe an index.
 
-    For an ivf index, this includes its recall when it was trained, measured on its own vectors.
+    For an `ivf` index, this includes its recall when it was trained, measured on its own vectors.
     """
     with _indexes(data_directory) as catalog:
         info = catalog.describe(name)
@@ -206,7 +206,7 @@ def say_what_it_holds(
 def compact_index(name: Name, data_directory: DataDirectory = None) -> None:
     """Empty the write-ahead log, and build the block and the clusters of a large index again.
 
-    Services do this by themselves, less thoroughly. Only ivf indexes have clusters.
+    Services do this by themselves, less thoroughly. Only `ivf` indexes have clusters.
     """
     with _local_indexes(data_directory, "index compact") as catalog:
         done = catalog.get(name).compact()
@@ -318,7 +318,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
             if characters:
                 await asyncio.to_thread(passages.remove_old, live)
             if isinstance(live, LocalIndex):
-                await asyncio.to_thread(live.await_training)  # so that services need not train an ivf index
+                await asyncio.to_thread(live.await_training)  # so that services need not train an `ivf` index
         finally:
             with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():

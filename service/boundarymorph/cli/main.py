@@ -135,7 +135,7 @@ _unwrap(index_commands.app)
 def main() -> None:
     """Run the command line.
 
-    An error that a user can act on becomes one line on stderr and exit code 1.
+    An error that a user can act on becomes one line on standard error and exit code 1.
     """
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8" and any(any("\ud800" <= letter <= "\udfff" for letter in given) for given in sys.argv):

@@ -88,7 +88,7 @@ def _run(create: Create, name: str, default_port: int | None = None, **given: An
 @dataclass(frozen=True, kw_only=True)
 class ScorerOptions:
     model: Annotated[str | None, option("Hugging Face name, short name or folder.", default="the embedded one")] = None
-    revision: Annotated[str | None, option("Commit, branch or tag of --model.", default="its main branch")] = None
+    revision: Annotated[str | None, option("Commit, branch, or tag of --model.", default="its main branch")] = None
     host: Host = None
     port: Annotated[int | None, option("Port to listen on.", default="8081")] = None
     precision: Annotated[str | None, option("fp32, bf16 or fp16.", default="bf16 on a GPU, else fp32")] = None

@@ -69,7 +69,7 @@ def records(source: Path) -> Iterator[Record]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let the first Ctrl-C within the block raise KeyboardInterrupt.
+    """Let the first `Ctrl-C` within the block raise KeyboardInterrupt.
 
     Without this, asyncio would go on reading standard input.
     """

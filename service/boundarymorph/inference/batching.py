@@ -105,8 +105,8 @@ class TokenQueue(Generic[Owner]):
 
         Args:
             batch_tokens: Most tokens of a batch of several sequences.
-            pads: Whether each sequence costs as much as the longest. If so, the batch has similar lengths, chosen from
-                the most urgent `LOOK_AHEAD` times `batch_tokens`.
+            pads: Whether each sequence costs as much as the longest. If so, the lengths in the batch are similar,
+                chosen from the most urgent `LOOK_AHEAD` times `batch_tokens`.
         """
         if not self._waiting:
             return []
@@ -187,7 +187,7 @@ class Batcher(Generic[ModelType]):
     """Runs the requests of many callers on one model in this process.
 
     Scorers and encoders derive from it. A free device takes waiting items, earliest deadline first, up to the model's
-    batch of tokens. Idle workers that compute at the same time share the waiting items. A request without a deadline is
+    batch of tokens. Idle workers divide the waiting items among themselves. A request without a deadline is
     due `patience` seconds after its arrival, and its items are due later by the time that they take together, so short
     requests overtake long ones. Callers have equal parts of each batch.
 

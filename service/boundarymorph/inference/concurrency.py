@@ -1,4 +1,4 @@
-"""Run concurrent work within its limits: deadlines, fair shares, threads and tasks."""
+"""Run concurrent work within its limits: deadlines, fair shares, threads, and tasks."""
 
 from __future__ import annotations
 
@@ -218,8 +218,8 @@ class Shares:
         """Raise Overloaded if a caller may not take this much more."""
         if not self.allows(caller, amount):
             raise Overloaded(
-                f"{self.total:,} of {self.most:,} {self._what} are taken, {self.amount_of(caller):,} by this caller; "
-                "each gets a share (limits.key_share); try again later"
+                f"{self.total:,} of {self.most:,} {self._what} are taken, {self.amount_of(caller):,} by this caller, "
+                "and each caller gets a share (limits.key_share); try again later"
             )
 
     def take(self, caller: str, amount: int = 1) -> None:
@@ -265,7 +265,7 @@ class _Waiter:
 class Turns:
     """Turns at a resource with a limited number of places.
 
-    Each caller gets at most its share. The next turn goes to the caller with the fewest turns under way. Among equals,
+    Each caller gets at most its share. The next turn goes to the caller with the fewest turns underway. Among equals,
     it goes to the caller whose last turn began the longest ago. For use on one event loop.
     """
 
@@ -301,7 +301,7 @@ class Turns:
         return Counter(waiter.caller for waiter in self._waiters)
 
     def close(self) -> None:
-        """Cancel all waiters."""
+        """Cancel all calls that wait."""
         for waiter in self._waiters:
             waiter.turn.cancel()
 

@@ -128,7 +128,7 @@ class Model(Protocol):
         """Return (n, ...), one result per sequence, in order. Raises OutOfMemory or DeviceLost."""
 
     def close(self) -> None:
-        """Release threads and memory. Only called when no `run` is under way."""
+        """Release threads and memory. Only called when no `run` is underway."""
 
 
 # The cores are busy with models; the tokenizers' own threads would only get in their way.
@@ -286,7 +286,7 @@ class Weights:
 
     @property
     def name(self) -> str:
-        """Model, revision and precision, which identify these weights in caches and indexes."""
+        """Model, revision, and precision, which identify these weights in caches and indexes."""
         return f"{self.model}@{self.sha256[:12]}/{self.precision}"
 
     @property

@@ -32,7 +32,7 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "*.m
 
 
 class Repository:
-    """The location of a model: a folder, or a revision (commit, branch or tag) on the hub.
+    """The location of a model: a folder, or a revision (commit, branch, or tag) on the hub.
 
     A folder is read without network access. Methods raise ModelUnavailable for missing files, and InvalidConfiguration
     for unusable ones.
@@ -262,9 +262,9 @@ def _chosen_device(device: str) -> torch.device:
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        raise InvalidConfiguration(f"there is no device {device}: use auto, cpu, cuda or cuda:0") from error
+        raise InvalidConfiguration(f"there is no device {device}: use 'auto', 'cpu', 'cuda', or 'cuda:0'") from error
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise InvalidConfiguration(f"PyTorch finds no {device} here: use auto or cpu, or install PyTorch for CUDA")
+        raise InvalidConfiguration(f"PyTorch finds no {device} here: use 'auto' or 'cpu', or install PyTorch for CUDA")
     return found
 
 

@@ -61,9 +61,9 @@ class Replica(Generic[P]):
         since: The time of that fault.
         free_at: The time from which it may be called again.
         failures: Failures in a row.
-        requests: Requests under way.
-        texts: Texts under way.
-        on_trial: Whether a request under way will show whether it works again.
+        requests: Requests underway.
+        texts: Texts underway.
+        on_trial: Whether a request underway will show whether it works again.
         begun: Requests so far.
         newest: Number of the first request whose outcome counts.
         model: The model that it last named.
@@ -94,7 +94,7 @@ class Replica(Generic[P]):
         return not self.requests or (self.requests < requests and fits)
 
     def back_off(self, fault: Exception, now: float) -> None:
-        """Note a fault. The outcomes of requests that are under way no longer count."""
+        """Note a fault. The outcomes of requests that are underway no longer count."""
         self.fault, self.since, self.newest = fault, now, self.begun + 1
         if isinstance(fault, Busy):
             pause = PAUSE if fault.pause is None else min(fault.pause, LONGEST_PAUSE)
@@ -107,8 +107,8 @@ class Replica(Generic[P]):
 class Balancer(Generic[P]):
     """Sends each call to the server with the fewest requests, and to another if that fails.
 
-    A server that has failed, or has another model than the one in use, is not called for 1, 2, 4 ... 30 seconds, then
-    tried with one call. The model changes only when no working server has it any more.
+    A server that has failed, or has another model than the one in use, is not called for 1, 2, 4, and up to 30
+    seconds, then tried with one call. The model changes only when no working server has it any more.
     """
 
     def __init__(
@@ -290,8 +290,9 @@ class Balancer(Generic[P]):
     ) -> Answer:
         """Send a request, and record its outcome. Raises what `ask` raises.
 
-        An answer outdates the requests that began before, and a fault all that are under way. A request that may not be
-        repeated may take any time, so it is never a trial. A trial that ends without an outcome has failed.
+        An answer makes the outcomes of earlier requests irrelevant, and a fault those of all that are underway. A
+        request that may not be repeated may take any time, so it is never a trial. A trial that ends without an outcome
+        has failed.
         """
         replica.begun += 1
         number, trial = replica.begun, replica.fault is not None and repeatable

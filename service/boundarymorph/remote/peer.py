@@ -168,7 +168,7 @@ class Response:
 class _Protocol(ResponseHandler):
     """aiohttp's protocol, which ends a connection with too many answers to one request.
 
-    A server may send many interim answers, such as 103 Early Hints, and aiohttp parses and keeps all that arrive at
+    A server may send many interim answers, such as 103 Early Hints, and the client parses and keeps all that arrive at
     once.
     """
 

@@ -24,7 +24,7 @@ class Endpoint:
 
     Attributes:
         dialect: The wire format.
-        base: Scheme, host, port and path prefix, without a trailing slash.
+        base: Scheme, host, port, and path prefix, without a trailing slash.
         model: The name of the model; None for the one that the server has.
         revision: Its revision, if the operator names it.
         activation: See `Spelling`.
@@ -90,7 +90,7 @@ class Spelling:
     Attributes:
         noun: The kind, with its article.
         foreign: Wire formats by scheme.
-        own: The format of plain http and https, if accepted.
+        own: The format of plain HTTP and HTTPS, if accepted.
         activations: Values of `?activation=`, which turn results into scores.
     """
 

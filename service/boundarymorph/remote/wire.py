@@ -271,7 +271,7 @@ def optional_word(value: object) -> str | None:
 
 
 def parsed(body: bytes) -> Any:
-    """Parse JSON, and also the NaN that servers in Python write."""
+    """Parse JSON, and the NaN that servers in Python write."""
     try:
         return json.loads(body) if b"NaN" in body else orjson.loads(body)
     except (ValueError, RecursionError) as error:

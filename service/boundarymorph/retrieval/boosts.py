@@ -87,7 +87,7 @@ class Decay:
         dates = isinstance(origin, str)
         start = now if origin == "now" else seconds_of(origin) if isinstance(origin, str) else origin
         if start is None:
-            raise InvalidInput(f'{place}.origin: give a number, "now" or a date such as "2026-01-31"')
+            raise InvalidInput(f'{place}.origin: give a number, "now", or a date such as "2026-01-31"')
         lengths = [_length(f"{place}.{name}", given, dates) for name, given in (("scale", scale), ("offset", offset))]
         if lengths[0] <= 0.0 or lengths[1] < 0.0:
             raise InvalidInput(f"{place}: 'scale' is above 0, and 'offset' is 0 or more")

@@ -155,8 +155,8 @@ def _opened(name: str, chosen: StoreSettings) -> Store:
     if scheme not in found.names:
         known = ", ".join(f"{each}://" for each in sorted(found.names)) or "none"
         raise InvalidConfiguration(
-            f"stores.{name}.url: no installed package opens {scheme}://; those that are installed open {known}. "
-            "Install the extra of your store, for example 'boundarymorph[pgvector]'"
+            f"stores.{name}.url: no installed package opens {scheme}:// (those that are installed open {known}); "
+            "install the extra of your store, for example 'boundarymorph[pgvector]'"
         )
     entry = found[scheme]
     try:

@@ -1,4 +1,4 @@
-"""Find the candidates of a request, and read their vectors, texts and lengths."""
+"""Find the candidates of a request, and read their vectors, texts, and lengths."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class IndexSource:
 
     Attributes:
         index: The name of the index.
-        search: The query, its vector and filter.
+        search: The query, its vector, and filter.
         distant: Whether each read of documents is a request to a server.
         defaults: Which artifacts of the index apply to the selection.
     """

@@ -236,4 +236,4 @@ class Retriever(Protocol):
         """Return (n, d) unit rows for n texts. Raises InvalidInput if there is no encoder."""
 
     async def close(self) -> None:
-        """Release threads, files and connections; later calls fail."""
+        """Release threads, files, and connections; later calls fail."""

@@ -6,11 +6,11 @@
                                                               that leads nowhere, are part of the name
     {"and": [...]}, {"or": [...]}, {"not": {...}}             combine filters
 
-Comparisons: eq, ne, in, nin, gt, gte, lt, lte, exists. A value is a string, a number, a boolean or null, and equals
-only values of its own type; numbers compare with numbers and strings with strings, by code points. A list matches eq,
-in, gt, gte, lt and lte if one of its elements does; an object matches none of them. ne and nin are the negations of eq
-and in, so documents without the field match them. exists tests whether the field is present, null or not. {} matches
-everything. A string of the metadata is compared up to its first NUL.
+The comparisons are `eq`, `ne`, `in`, `nin`, `gt`, `gte`, `lt`, `lte`, and `exists`. A value is a string, a number, a
+boolean, or null, and equals only values of its own type. Numbers compare with numbers, and strings with strings, by
+code points. A list matches a comparison if one of its elements does. An object matches none of them. `ne` and `nin`
+are the negations of `eq` and `in`, so documents without the field match them. `exists` tests whether the field is
+present, even if it is null. `{}` matches everything. A string of the metadata is compared up to its first NUL.
 
 The expressions of a store often mean something else for other types and lists. For a store, a filter becomes two
 expressions (`bounds`): one that matches at least, and one that matches at most, the documents that the filter matches.
@@ -230,7 +230,7 @@ def read_path(key: str, place: str) -> tuple[str, ...]:
     if not all(path) or len(key) > MAX_STRING or any(letter in '"\\' or letter < " " for letter in key):
         raise InvalidInput(
             f"{place[: MAX_STRING + 100]!r}: the name of a field has 1 to {MAX_STRING} characters, no quotes, "
-            "backslashes or control characters, and something before and after each dot"
+            "backslashes, or control characters, and something before and after each dot"
         )
     _encodable(key, place)
     return path
@@ -250,7 +250,7 @@ def _scalar(value: object, place: str, hint: str = "") -> Scalar:
         return value
     if isinstance(value, (int, float)):
         raise InvalidInput(f"{place}: a number must be finite and an integer of at most 64 bits, not {_shown(value)}")
-    raise InvalidInput(f"{place}: expected a string, a number, true, false or null{hint}, not {_shown(value)}")
+    raise InvalidInput(f"{place}: expected a string, a number, true, false, or null{hint}, not {_shown(value)}")
 
 
 def _encodable(text: str, place: str) -> None:
@@ -261,7 +261,7 @@ def _encodable(text: str, place: str) -> None:
 
 
 def type_of(value: object) -> str:
-    """Return text, number, true, false or null for a value that is not a list or an object."""
+    """Return text, number, true, false, or null for a value that is not a list or an object."""
     match value:
         case None:
             return "null"

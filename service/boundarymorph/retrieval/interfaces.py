@@ -107,7 +107,7 @@ def unknown(name: str) -> UnknownIndex:
 
 
 class StructureDescription(BaseModel):
-    """The last training of an index of kind ivf."""
+    """The last training of an index of kind `ivf`."""
 
     count: int = Field(description="documents")
     sequence: int = Field(description="sequence number of the last change before the training")
@@ -142,7 +142,7 @@ def accept_all(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexTotals:
-    """The number of indexes of one kind on this machine's disk, their documents and bytes."""
+    """The number of indexes of one kind on this machine's disk, their documents, and bytes."""
 
     indexes: int = 0
     documents: int = 0

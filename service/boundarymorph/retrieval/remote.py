@@ -82,7 +82,7 @@ class RemoteRetriever:
             clock: Returns the time in seconds.
 
         Raises:
-            InvalidConfiguration: For a missing, repeated or malformed URL.
+            InvalidConfiguration: For a URL that is missing, repeated, or malformed.
         """
         bases = [parse_plain(url, "a retriever") for url in urls]
         peers = [Peer(base, _ROLE.name, api_key=api_key, connections=connections, ours=True) for base in bases]

@@ -62,7 +62,7 @@ _LENGTHS = "lengths"
 def words(text: str, *, query: bool = False) -> list[bytes]:
     """Return the words of a text or query in order, as UTF-8.
 
-    A word is a run of letters, marks, digits and underscores, with full case folding, in compatibility form, without
+    A word is a run of letters, marks, digits, and underscores, with full case folding, in compatibility form, without
     accents, points of vowels, and characters that are not drawn. Variants of an Arabic letter are the same. Text
     without spaces becomes overlapping pairs of characters. In Chinese, Japanese or Korean texts, but not queries, it
     also becomes single ones.
@@ -86,7 +86,7 @@ def stem_numbers(terms: Sequence[bytes]) -> NDArray[np.uint64]:
 
 
 def weight(documents: int, frequency: int) -> float:
-    """Return ln(1 + (D - n + 1/2) / (n + 1/2)), the weight of a word in n of D documents."""
+    """Return `ln(1 + (D - n + 1/2) / (n + 1/2))`, the weight of a word in n of D documents."""
     return float(np.log1p((documents - frequency + 0.5) / (frequency + 0.5)))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def build_scorer(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Scorer:
-    """Return a client of remote models if there is a url, else a local cross-encoder."""
+    """Return a client of remote models if there is a URL, else a local cross-encoder."""
     if not settings.scorer.url:
         return build_local_scorer(settings, on_lost)
     from boundarymorph.remote.model import remote_options

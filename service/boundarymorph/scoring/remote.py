@@ -79,7 +79,7 @@ class RerankServer(Dialect):
         instructed: Whether requests have an instruction.
         options: Further fields.
         characters: Most characters of a text, because the server rejects longer ones.
-        advice: How to make the server give relevances.
+        advice: How to make the server give relevance scores.
         activation: The kind of its results, by the operator or the model; without it they must be in [0, 1].
         known: The model, if it is in the table.
     """
@@ -196,13 +196,13 @@ class Jina(RerankServer):
     name, path, most_texts, counted = "jina", "/v1/rerank", 1000, True
     home: str | None = "https://api.jina.ai"
     options: Mapping[str, object] = {"return_documents": False}
-    advice = "choose a model whose scores are relevances"
+    advice = "choose a model whose scores are relevance in [0, 1]"
 
 
 class Voyage(RerankServer):
     name, path, home, most_texts, results = "voyage", "/v1/rerank", "https://api.voyageai.com", 1000, "data"
     options: Mapping[str, object] = {"return_documents": False}
-    advice = "choose a model whose scores are relevances"
+    advice = "choose a model whose scores are relevance in [0, 1]"
 
 
 class SGLang(RerankServer):
@@ -257,7 +257,7 @@ class SystemOne(Dialect):
     """A decision model, which answers questions about a state with the probability of a yes.
 
     The probabilities are calibrated. The form is TypeSafe's System One API (https://docs.typesafe.ai/api), as at
-    llama.cpp, Ollama, Upstage and Fireworks (read in November 2026). The state is the query, and each document is a
+    llama.cpp, Ollama, Upstage, and Fireworks (read in November 2026). The state is the query, and each document is a
     question, so that its score does not depend on the others. Ollama takes 64 questions and 64 KiB.
     """
 
@@ -314,7 +314,7 @@ def _of_cosine(score: object) -> object:
 
 
 def _ordered(scores: Iterable[tuple[object, object]], count: int, advice: str) -> NDArray[np.float64]:
-    """Return (count,) relevances by their index, each given once."""
+    """Return (count,) relevance scores by their index, each given once."""
     values = rounded_into_range(_numbers(scores, count))
     outside = values[(values < 0.0) | (values > 1.0)]
     if len(outside):
@@ -343,7 +343,8 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     `http` and `https` are scorers of this service; `tei`, `vllm`, `sglang`, `nim`, `infinity` and `llamacpp` are
     servers of that kind over plain HTTP; `cohere`, `jina`, `voyage`, `systemone`, `decisions` and `openai` (a chat
     model that grades) are hosted services over TLS. `+http` or `+https` after one of these changes that. `activation`
-    says that the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`) or relevances (`none`).
+    says that the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`), or relevance in [0, 1]
+    (`none`).
 
     Args:
         url: The address.
@@ -360,7 +361,7 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     if endpoint.activation is None:
         return endpoint
     if not isinstance(endpoint.dialect, RerankServer):
-        raise InvalidConfiguration(f"activation: {endpoint.dialect.name} gives relevances in [0, 1]; leave it out")
+        raise InvalidConfiguration(f"activation: {endpoint.dialect.name} gives relevance in [0, 1]; leave it out")
     return replace(endpoint, dialect=endpoint.dialect.activated(cast(Activation, endpoint.activation)))
 
 

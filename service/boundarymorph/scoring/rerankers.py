@@ -20,7 +20,7 @@ class Reranker:
         trust: How well it finds documents that people find relevant.
         tokens: Most tokens that it reads of a text with its query, or of all texts of a pass together; None if unknown.
         results: The results of the model, or of the API that hosts it. Probabilities mean the same for every query, so
-            that a fixed threshold makes sense; relevances in [0, 1] may not.
+            that a fixed threshold makes sense; relevance in [0, 1] may not.
         absolute: Whether a result does not depend on the other texts of a request.
         together: Documents that it reads in one pass.
         spans: Whether it can name the relevant parts of a document.

@@ -146,7 +146,7 @@ class Scorer(Protocol):
 
 
 class CrossEncoder(Model, Protocol):
-    """A `Model` that returns relevances.
+    """A `Model` that returns relevance scores.
 
     Two with the same name, which includes the prompt, return the same.
     """
@@ -165,7 +165,7 @@ class CrossEncoder(Model, Protocol):
         """
 
     def run(self, pairs: Sequence[TokenSequence], /) -> NDArray[np.float64]:
-        """Return the (n,) relevances in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
+        """Return the (n,) relevance scores in [0, 1] of a batch. Raises OutOfMemory or DeviceLost."""
 
 
 SCORER = ModelRole(

@@ -76,7 +76,7 @@ class ScorerProbe:
 
 
 async def trouble_of(scorer: Scorer) -> str | None:
-    """Score some fifty short pairs and a long one, and return the scorer's fault, if any.
+    """Score about fifty short pairs and a long one, and return the scorer's fault, if any.
 
     Raises the errors of `Scorer.score`, except ScorerFailed and InvalidInput.
     """

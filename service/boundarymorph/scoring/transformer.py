@@ -98,7 +98,7 @@ def template_of_name(name: str) -> Template | None:
 class SequencePairs:
     """A prompt of the query, the document, and the tokenizer's special tokens around them.
 
-    Special tokens that are spelled out in a text are plain text. `types` says whether the model distinguishes the two
+    Special tokens that a text spells out are plain text. `types` says whether the model distinguishes the two
     by type ids. Thread-safe.
     """
 
@@ -120,7 +120,7 @@ class SequencePairs:
 class ChatPrompt:
     """A prompt from a filled template. Thread-safe.
 
-    Nothing in a query, a document or the instruction can end its part. A pair that is too long loses the end of its
+    Nothing in a query, a document, or the instruction can end its part. A pair that is too long loses the end of its
     document. Its query is also truncated if it would leave the document less than half of the tokens that the template
     leaves.
     """
@@ -412,7 +412,7 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         return self._prompt.tokenize(query, texts, instruction)
 
     def run(self, pairs: Sequence[TokenSequence]) -> NDArray[np.float64]:
-        """Return (n,) relevances.
+        """Return (n,) relevance scores.
 
         Raises OutOfMemory, DeviceLost, or ScorerFailed if one is not a finite number.
         """

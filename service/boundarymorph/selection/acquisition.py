@@ -333,7 +333,7 @@ class Competition:
 
     @cached_property
     def _competing(self) -> Belief:
-        return self.belief if len(self.left) == len(self.belief.mean) else self.belief.of(self.left)
+        return self.belief if len(self.left) == len(self.belief.mean) else self.belief.subset(self.left)
 
     def replace_belief(self, belief: Belief) -> Competition:
         """Return the contest under another belief.
@@ -382,7 +382,7 @@ class Competition:
         documents = np.flatnonzero(mask)
         of_left = mask[self.left]
         left = np.searchsorted(documents, self.left[of_left])
-        return Competition(self.belief.of(documents), self.capacity.narrow(of_left, self.margins[1]), left)
+        return Competition(self.belief.subset(documents), self.capacity.narrow(of_left, self.margins[1]), left)
 
 
 def choose_round(

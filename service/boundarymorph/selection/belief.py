@@ -28,7 +28,7 @@ class Belief:
     std: NDArray[np.float64]
     scored: NDArray[np.bool_]
 
-    def of(self, documents: NDArray[np.intp]) -> Belief:
+    def subset(self, documents: NDArray[np.intp]) -> Belief:
         """Return the belief about a subset of the documents."""
         return Belief(self.mean[documents], self.std[documents], self.scored[documents])
 
@@ -214,7 +214,7 @@ class Scale:
         scores = self._scores(_log_odds_against(means, deviations))
         return np.outer(NODE_WEIGHTS, weights).reshape(-1, 1), scores.reshape(-1, means.shape[1])
 
-    def reaching(
+    def reach_probabilities(
         self, least: float, weights: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the (N,) probabilities that each score is at least `least`.

@@ -144,7 +144,7 @@ class BaseSession(ABC):
 
         Their relevance is their probability of being relevant. The selection is empty once the target is reached.
         """
-        return ranked(self.open[:0], self.belief)
+        return rank(self.open_documents[:0], self.belief)
 
     @abstractmethod
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
@@ -161,7 +161,7 @@ class BaseSession(ABC):
 
         This changes nothing.
         """
-        return self.open[:n]
+        return self.open_documents[:n]
 
     def _name(self, choices: Sequence[Choice]) -> NDArray[np.intp]:
         """Make these the documents that are asked for."""
@@ -262,7 +262,7 @@ class BaseSession(ABC):
         return unscored[~self._hopeless(unscored)] if self._unanswered else unscored
 
     @property
-    def open(self) -> NDArray[np.intp]:
+    def open_documents(self) -> NDArray[np.intp]:
         """Positions that may still be asked: the first of each text in `_unscored`."""
         return self._unscored if self.texts is None else first_of_each(self._unscored, self.texts)
 
@@ -274,11 +274,11 @@ class BaseSession(ABC):
         return np.isin(self.texts[documents], self.texts[unanswered])
 
 
-def ranked(documents: NDArray[np.intp], belief: Belief, values: NDArray[np.float64] | None = None) -> Selection:
+def rank(documents: NDArray[np.intp], belief: Belief, values: NDArray[np.float64] | None = None) -> Selection:
     """Return the selection of these ascending positions, by (N,) values or else by relevance."""
     by = belief.mean if values is None else values
     documents = documents[np.argsort(-by[documents], kind="stable")]
-    belief, value = belief.of(documents), None if values is None else values[documents]
+    belief, value = belief.subset(documents), None if values is None else values[documents]
     return Selection(documents, np.clip(belief.mean, 0.0, 1.0), belief.std, belief.scored, value)
 
 
@@ -357,9 +357,7 @@ class ExhaustiveSession(BaseSession):
         Ties go by the order of the pool.
         """
         belief, boosts = self.belief, self._boosts
-        return ranked(
-            np.setdiff1d(self._left, self._unscored), belief, None if boosts is None else boosts * belief.mean
-        )
+        return rank(np.setdiff1d(self._left, self._unscored), belief, None if boosts is None else boosts * belief.mean)
 
     selection = ranking
 
@@ -368,7 +366,7 @@ class ExhaustiveSession(BaseSession):
         return self.ask(len(self.pool) if most is None else most)
 
     def _choices(self, n: int) -> list[Choice]:
-        return [Choice(document, None, None) for document in self.open[:n].tolist()]
+        return [Choice(document, None, None) for document in self.open_documents[:n].tolist()]
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._scores |= scores

@@ -48,7 +48,7 @@ class BoostedState(State):
     boosts: NDArray[np.float64]
     shown: Reading | None
 
-    def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+    def competing_belief(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
         belief, shares = self.share_scores(belief, documents), self._shares[documents]
         mean, std = belief.mean, belief.std
         for reading in filter(None, (self.reading, self.shown)):
@@ -57,7 +57,7 @@ class BoostedState(State):
         return Belief(shares * mean, shares * std, belief.scored)
 
     def worth(self, method: Config, documents: NDArray[np.intp], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
-        shares, belief = self._shares[documents], self.deciding.of(documents)
+        shares, belief = self._shares[documents], self.deciding_belief.subset(documents)
         places = ranks(-self.pool.scores[documents]) - 1.0
         worth: NDArray[np.float64] = shares * method.worth(belief.mean / shares, places, inside, belief.scored)
         return worth

@@ -141,7 +141,7 @@ class Division:
     def __init__(self, boundary: BestBoundary, state: State) -> None:
         self._boundary, self._state = boundary, state
         texts = np.arange(len(state.pool)) if state.texts is None else state.texts
-        self.capacity = boundary.limit.at(state.mask(state.left), texts)  # for the documents that are left
+        self.capacity = boundary.limit.capacity_for(state.mask(state.left), texts)  # for the documents that are left
 
     @property
     def decided(self) -> bool:
@@ -159,7 +159,7 @@ class Division:
 
     def view(self, beliefs: BeliefSource, documents: NDArray[np.intp]) -> Belief:
         """Return the belief about these documents that the rule sees."""
-        return self._state.valued(beliefs.belief(), documents)
+        return self._state.competing_belief(beliefs.belief(), documents)
 
     def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Return the values of `State.values`."""
@@ -211,11 +211,12 @@ class Division:
 
     def chosen(self) -> NDArray[np.intp]:
         """Return the ascending positions of the documents to return."""
-        means = np.maximum(self._state.reported.mean[self.candidates], 0.0)
+        means = np.maximum(self._state.reported_belief.mean[self.candidates], 0.0)
         documents: NDArray[np.intp] = self.candidates[means >= self._boundary.negligible * means.max(initial=0.0)]
         if not documents.size:
             return documents
-        inside, relevance = self._state.mask(self._inside(documents))[documents], self._state.deciding.mean[documents]
+        inside = self._state.mask(self._inside(documents))[documents]
+        relevance = self._state.deciding_belief.mean[documents]
         capacity = self._capacity_of(documents)
         inside = self._boundary.finish(capacity, inside, self._state.pool.embeddings, documents, relevance)
         return documents[capacity.with_others(inside, relevance)]
@@ -228,7 +229,7 @@ class Division:
         if not documents.size:
             return documents
         capacity = self._capacity_of(documents)
-        inside = capacity.margin(self._state.deciding.mean[documents])[1]
+        inside = capacity.margin(self._state.deciding_belief.mean[documents])[1]
         return documents[capacity.fill(self._state.worth(self._boundary.method, documents, inside))]
 
 
@@ -258,7 +259,7 @@ class ThresholdDivision(Division):
     def __init__(self, boundary: BestBoundary, state: State, least: float, reaching: Belief | None = None) -> None:
         super().__init__(boundary, state)
         self._least = least
-        self.reaching = state.share_scores(state.beliefs.reaching(least)) if reaching is None else reaching
+        self.reaching = state.share_scores(state.beliefs.reaching_belief(least)) if reaching is None else reaching
 
     @property
     def decided(self) -> bool:
@@ -286,7 +287,7 @@ class DoubtDivision(ThresholdDivision):
         return Competition(self.reaching, LikelyCapacity(), self._competing)
 
     def view(self, beliefs: BeliefSource, documents: NDArray[np.intp]) -> Belief:
-        return self._state.share_scores(beliefs.reaching(self._least), documents)
+        return self._state.share_scores(beliefs.reaching_belief(self._least), documents)
 
     def _loss(self) -> float:
         return 1.0 - expected_f1(self.reaching.mean[self._competing])
@@ -317,7 +318,7 @@ class SearchDivision(DoubtDivision):
 
     def __init__(self, boundary: BestBoundary, state: State, least: float, share: float) -> None:
         super().__init__(boundary, state, least)
-        reaching = self.reaching.of(state.left)
+        reaching = self.reaching.subset(state.left)
         found = np.count_nonzero(reaching.mean[reaching.scored] > LIKELY)
         self._search = Search(int(found), reaching.mean[~reaching.scored], len(state.left))
         self._recall = self._search.recall(share)

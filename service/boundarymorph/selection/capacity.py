@@ -19,7 +19,7 @@ class Limit(ABC):
     """A limit on the set that is returned."""
 
     @abstractmethod
-    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
+    def capacity_for(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
         """Return the capacity for some documents.
 
         Args:
@@ -33,7 +33,7 @@ class Capacity(Limit):
 
     by_groups = False  # whether documents may stay out although the set as a whole has space for them
 
-    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
+    def capacity_for(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> Capacity:
         return self.subset(stay)
 
     def eligible(self, worth: NDArray[np.float64]) -> NDArray[np.bool_]:

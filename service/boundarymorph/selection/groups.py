@@ -30,10 +30,10 @@ class GroupLimit(Limit):
     at_most: int = 1
     with_others: int = 0
 
-    def at(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> GroupedCapacity:
+    def capacity_for(self, stay: NDArray[np.bool_], texts: NDArray[np.intp]) -> GroupedCapacity:
         groups = (texts if self.groups is None else self.groups)[stay]
         return GroupedCapacity(
-            self.within.at(stay, texts), groups, np.full_like(groups, self.at_most), self.with_others
+            self.within.capacity_for(stay, texts), groups, np.full_like(groups, self.at_most), self.with_others
         )
 
 

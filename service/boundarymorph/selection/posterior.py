@@ -59,23 +59,23 @@ class BeliefSource(Protocol):
         Scored documents, real or fantasised, have their score and std 0.
         """
 
-    def reaching(self, least: float) -> Belief:
+    def reaching_belief(self, least: float) -> Belief:
         """Return the belief about the event that each document scores at least `least`."""
 
 
 class Beliefs(BeliefSource, Protocol):
     """Beliefs about the scores of N documents."""
 
-    def scoring(self, least: float) -> Belief:
-        """Return `reaching` for the scorer's own scores, where relevance differs from them."""
+    def scorer_belief(self, least: float) -> Belief:
+        """Return `reaching_belief` for the scorer's own scores, where relevance differs from them."""
 
-    def reported(self) -> Belief:
+    def reported_belief(self) -> Belief:
         """Return the belief to report: `belief`, corrected for a scorer with a few grades.
 
         Asking and choosing use `belief` itself, which makes better sets.
         """
 
-    def deciding(self) -> Belief:
+    def deciding_belief(self) -> Belief:
         """Return the belief that chooses the set.
 
         It is `belief`, unless relevance differs from the score.
@@ -163,19 +163,19 @@ class Residuals:
         std *= spread if spread > MINIMUM_SCALE else 1.0
         return Belief.given(mean, std, self.observed, self.scores)
 
-    def reported(self) -> Belief:
+    def reported_belief(self) -> Belief:
         return self.belief()
 
-    def deciding(self) -> Belief:
+    def deciding_belief(self) -> Belief:
         return self.belief()
 
-    def reaching(self, least: float) -> Belief:
+    def reaching_belief(self, least: float) -> Belief:
         belief = self.belief()
         shares = normal_share((belief.mean - least) / np.maximum(belief.std, MINIMUM_SCALE))
         return Belief.of_shares(shares, self.observed, self.scores >= least)
 
-    def scoring(self, least: float) -> Belief:
-        return self.reaching(least)
+    def scorer_belief(self, least: float) -> Belief:
+        return self.reaching_belief(least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         belief = self.belief()
@@ -209,8 +209,8 @@ class ResidualFantasy:
     def belief(self) -> Belief:
         return self.residuals.belief()
 
-    def reaching(self, least: float) -> Belief:
-        return self.residuals.reaching(least)
+    def reaching_belief(self, least: float) -> Belief:
+        return self.residuals.reaching_belief(least)
 
     def fantasise(self, document: int) -> None:
         of = self.residuals

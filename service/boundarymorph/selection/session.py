@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection.acquisition import HEADS, Choice, choose_round, equal_round_size, growing_round_size, head
 from boundarymorph.selection.belief import Belief, first_of_each
-from boundarymorph.selection.bookkeeping import BaseSession, Selection, StopReason, ranked, refuse_impossible
+from boundarymorph.selection.bookkeeping import BaseSession, Selection, StopReason, rank, refuse_impossible
 from boundarymorph.selection.boundary import BestBoundary, Boundary
 from boundarymorph.selection.capacity import DocumentCapacity
 from boundarymorph.selection.methods import METHODS, PAPER, Config
@@ -99,7 +99,7 @@ class Session(BaseSession):
     @property
     def budget_covers_pool(self) -> bool:
         wanted = self._division.wants_all and self._stop.spends_all(self._division)
-        return wanted and self.budget - self.spent >= len(self.open)
+        return wanted and self.budget - self.spent >= len(self.open_documents)
 
     @property
     def enough_scores(self) -> bool:
@@ -127,12 +127,13 @@ class Session(BaseSession):
         size = (
             growing_round_size(self.known, left, self.budget)
             if rounds is None
-            else equal_round_size(rounds, self.rounds, min(left, len(self.open)), full)
+            else equal_round_size(rounds, self.rounds, min(left, len(self.open_documents)), full)
         )
         most = size if most is None else min(size, most)
         if rounds is None or rounds > HEADS or rounds >= self.budget or self.known >= size:
             return self._name(self._choices(most))
-        return self._name([Choice(document, None, None) for document in head(self.pool, self.open, most).tolist()])
+        first = head(self.pool, self.open_documents, most).tolist()
+        return self._name([Choice(document, None, None) for document in first])
 
     def tell(self, documents: Sequence[int] | NDArray[np.intp], scores: Sequence[float] | NDArray[np.float64]) -> None:
         super().tell(documents, scores)
@@ -155,9 +156,9 @@ class Session(BaseSession):
         return Outlook(loss, gains_by_calls(gains, loss), self._division.recall(), self._answerable(enough))
 
     def proposals(self, n: int) -> Selection:
-        likely = self.open[:0] if self.stop_reason is StopReason.FOUND else self.open
+        likely = self.open_documents[:0] if self.stop_reason is StopReason.FOUND else self.open_documents
         belief = self._division.competition.belief
-        return ranked(likely[np.argsort(-belief.mean[likely], kind="stable")[:n]], belief)
+        return rank(likely[np.argsort(-belief.mean[likely], kind="stable")[:n]], belief)
 
     def selection(self) -> Selection:
         return self._ranked(self._division.chosen())
@@ -167,7 +168,7 @@ class Session(BaseSession):
 
     def _ranked(self, documents: NDArray[np.intp]) -> Selection:
         belief = self.state.read()
-        return ranked(documents, belief, self._division.values(belief.mean))
+        return rank(documents, belief, self._division.values(belief.mean))
 
     def shortlist(self, n: int) -> NDArray[np.intp]:
         if self.stop_reason is not None:
@@ -176,7 +177,7 @@ class Session(BaseSession):
         return competition.left[self._division.rule.shortlist(*competition.margins, n)]
 
     def _choices(self, n: int) -> list[Choice]:
-        unscored = self.open
+        unscored = self.open_documents
         n = min(n, self.budget - self.spent, len(unscored))
         if self.budget_covers_pool:
             mean = self._division.competition.belief.mean
@@ -204,8 +205,8 @@ class Session(BaseSession):
             named = first_of_each(named, self.texts)
         if named.size:
             return [places[document] for document in named.tolist()]
-        open = self.open
-        return [Choice(int(open[np.argmax(self.belief.mean[open])]), None, None)]
+        others = self.open_documents
+        return [Choice(int(others[np.argmax(self.belief.mean[others])]), None, None)]
 
     def _look_ahead(self, document: int) -> None:
         """Compute the covariances of likely next choices together with this document's."""
@@ -221,10 +222,10 @@ class Session(BaseSession):
         """Return the probability that some document scores `enough`; copies count once."""
         left = self._left if self.texts is None else first_of_each(self._left, self.texts)
         beliefs = self._posterior.beliefs
-        belief = self.state.share_scores(beliefs.scoring(enough)).of(left)
+        belief = self.state.share_scores(beliefs.scorer_belief(enough)).subset(left)
         if self.known:
             return answerable_after(belief)
-        return answerable_before(self.pool, belief.mean, beliefs.scoring(ENOUGH).mean[left])
+        return answerable_before(self.pool, belief.mean, beliefs.scorer_belief(ENOUGH).mean[left])
 
     def _observe(self, scores: Mapping[int, float]) -> None:
         self._different.update(scores.values())

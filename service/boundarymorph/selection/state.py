@@ -50,22 +50,22 @@ class State:
 
     @cached_property
     def belief(self) -> Belief:
-        return self.valued(self.beliefs.belief())
+        return self.competing_belief(self.beliefs.belief())
 
     @cached_property
-    def deciding(self) -> Belief:
+    def deciding_belief(self) -> Belief:
         """The belief that chooses the set."""
-        return self.valued(self.beliefs.deciding())
+        return self.competing_belief(self.beliefs.deciding_belief())
 
     @cached_property
-    def reported(self) -> Belief:
-        return self.share_scores(self.beliefs.reported())
+    def reported_belief(self) -> Belief:
+        return self.share_scores(self.beliefs.reported_belief())
 
     def share_scores(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
         """Return the belief about these documents, with the scores of their copies."""
         return belief if self.texts is None else share_scores(belief, self.texts[documents])
 
-    def valued(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
+    def competing_belief(self, belief: Belief, documents: NDArray[np.intp] | slice = slice(None)) -> Belief:
         """Return the belief by which these documents compete, from a belief about their scores."""
         return self.share_scores(belief, documents)
 
@@ -77,7 +77,7 @@ class State:
             documents: The n positions.
             inside: (n,) mask of the best that fit.
         """
-        belief = self.deciding.of(documents)
+        belief = self.deciding_belief.subset(documents)
         return method.worth(belief.mean, ranks(-self.pool.scores[documents]) - 1.0, inside, belief.scored)
 
     def values(self, relevance: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -100,13 +100,13 @@ class State:
         """
         shares, scores = self.beliefs.prospects() if lost else self.beliefs.outcomes()
         if self.texts is not None:
-            scores = np.where(self.scored, self.share_scores(self.beliefs.deciding()).mean, scores)
+            scores = np.where(self.scored, self.share_scores(self.beliefs.deciding_belief()).mean, scores)
         return shares, scores if self.reading is None else self.reading(scores)
 
     def read(self) -> Belief:
         """Return the belief to report."""
         if self.reading is None:
-            return self.reported
+            return self.reported_belief
         shares, values = self.outcomes()
         mean = (shares * values).sum(axis=0)
         deviation = np.sqrt((shares * np.square(values - mean)).sum(axis=0))

@@ -155,7 +155,7 @@ class Mixture:
         means = human.factor * (self.means + human.offsets)
         return means, human.factor**2 * variances, human.scores, human.scale
 
-    def deciding(self) -> Belief:
+    def deciding_belief(self) -> Belief:
         return self._belief if self.human_relevance is None else self._judgement
 
     @cached_property
@@ -172,21 +172,21 @@ class Mixture:
         spread += (1.0 - counting) * self.residuals.typical + self.residuals.noise
         return spread
 
-    def reported(self) -> Belief:
+    def reported_belief(self) -> Belief:
         if self.human_relevance is not None or not self.scale.levels:
-            return self.deciding()
+            return self.deciding_belief()
         shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.residuals.noise)
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
         return Belief.given(mean, std, self.observed, self.scores)
 
-    def reaching(self, least: float) -> Belief:
+    def reaching_belief(self, least: float) -> Belief:
         means, variances, scores, scale = self._read(self.variances + self.residuals.noise)
-        shares = scale.reaching(least, self.weights, means, variances)
+        shares = scale.reach_probabilities(least, self.weights, means, variances)
         return Belief.of_shares(shares, self.observed, scores >= least)
 
-    def scoring(self, least: float) -> Belief:
-        return replace(self, judge=lambda mixture: None).reaching(least)
+    def scorer_belief(self, least: float) -> Belief:
+        return replace(self, judge=lambda mixture: None).reaching_belief(least)
 
     def outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self._outcomes
@@ -266,7 +266,7 @@ class TrendFantasy:
         std[self._scored] = 0.0
         return Belief(self._expected, std, self._scored.copy())
 
-    def reaching(self, least: float) -> Belief:
+    def reaching_belief(self, least: float) -> Belief:
         mixture, human = self.mixture, self.mixture.human_relevance
         documents = np.array(list(self._means), dtype=np.intp)
         if human is not None:
@@ -274,7 +274,7 @@ class TrendFantasy:
             human = replace(human, scores=np.append(human.scores, read))
         observed = np.append(mixture.observed, documents)
         scores = np.append(mixture.scores, self._expected[documents])
-        return replace(mixture, observed=observed, scores=scores, judge=lambda mixture: human).reaching(least)
+        return replace(mixture, observed=observed, scores=scores, judge=lambda mixture: human).reaching_belief(least)
 
     def fantasise(self, document: int) -> None:
         mixture = self.mixture

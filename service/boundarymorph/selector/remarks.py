@@ -73,7 +73,7 @@ def min_relevance_notices(least: float | None, relevance: NDArray[np.float64], s
         return []
     seen = "the best was" if scored else "the best was expected to have"
     best = math.floor(1000 * relevance.max()) / 1000
-    said = f"no document reached {least:g}; {seen} {best:g}; lower min_relevance"
+    said = f"no document reached {least:g}, as {seen} {best:g}; lower min_relevance"
     return [Notice("min-relevance-not-reached", said)]
 
 

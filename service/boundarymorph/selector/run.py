@@ -518,7 +518,7 @@ class SelectionRun:
             worth *= np.sqrt(limits.lengths)
         worth[self._blank] = -1.0  # behind all others
         worth[self._excluded] = -2.0  # removed below
-        capacity = limits.limit.at(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
+        capacity = limits.limit.capacity_for(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
         fits = capacity.with_others(capacity.fill(worth), worth)
         documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
         documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])

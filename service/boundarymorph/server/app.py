@@ -1,4 +1,4 @@
-"""Create the application of each role: its routes, its start, readiness and end."""
+"""Create the application of each role: its routes, its start, readiness, and end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def create_retriever_app(
 def create_scorer_app(
     settings: Settings, *, build: Build = composition.build_scoring, on_failure: Callable[[], None] = lambda: None
 ) -> FastAPI:
-    description = "A cross-encoder: relevances of documents to a query, batched across requests."
+    description = "A cross-encoder: the relevance of documents to a query, batched across requests."
     routers = (score.router, operations.router)
     return _application(settings, build, on_failure, routers, description, behind_gateways=True)
 

@@ -87,7 +87,7 @@ BLANK_LINES = re.compile(rb"[\r\n]+")
 
 
 class StrictParser(h11.Connection):
-    """h11's parser of requests, which also refuses input that only an attacker sends."""
+    """h11's parser of requests, that refuses input that only an attacker sends."""
 
     refused: h11.RemoteProtocolError | None = None  # the error of the first message that is not accepted
     _blank = _chunks = _bytes = 0

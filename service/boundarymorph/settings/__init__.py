@@ -137,7 +137,9 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     data_directory: Path = Field(Path("data"), description="where the indexes live")
     threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
-    search_device: str = Field("cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="faiss, or faiss:N: FAISS on a GPU")
+    search_device: str = Field(
+        "cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="`cpu`, or FAISS on a GPU: `faiss[:N]`"
+    )
     search_threads: int = Field(16, ge=1, description="threads that search indexes")
     open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
     max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
@@ -202,7 +204,7 @@ class Settings(BaseSettings):
         description="where callers reach the service, with a proxy's path: for links to documents and /openapi.json; "
         "the address of each request if unset",
     )
-    log_format: Literal["text", "json"] = Field("text", description="format of the lines on stderr")
+    log_format: Literal["text", "json"] = Field("text", description="format of the lines on standard error")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: Path | None = Field(
         None, description="file of `boundarymorph calibrate --pools`: relevance in pools is then a probability"

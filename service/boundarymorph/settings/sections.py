@@ -29,7 +29,7 @@ def secret(value: SecretStr | None) -> str | None:
 
 
 def header_key(text: str) -> str:
-    """Return a key without surrounding white space, which files and pasted texts add.
+    """Return a key without surrounding whitespace, which files and pasted texts add.
 
     Raises:
         ValueError: If no header can carry the key. The message does not contain it.
@@ -41,7 +41,7 @@ def header_key(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    """Return a URL without surrounding white space.
+    """Return a URL without surrounding whitespace.
 
     The URL may hold a password, so the message of an error does not contain it.
 
@@ -92,7 +92,7 @@ class Attached(BaseModel):
     writable: bool = Field(False, description="take uploads and deletions; needs one column of JSON for all metadata")
     digest: str | None = Field(None, description="a column for fingerprints, by which uploads know what has changed")
     search: dict[str, int | float | str | bool] = Field(
-        default_factory=dict, description="search parameters of its index, such as nprobe"
+        default_factory=dict, description="search parameters of its index, such as `nprobe`"
     )
 
 
@@ -206,7 +206,7 @@ Keys = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed_keys)]
 
 
 class ModelSettings(BaseModel, extra="forbid"):
-    """A model: on other servers if there is a url, else in this process."""
+    """A model: on other servers if there is a URL, else in this process."""
 
     named: ClassVar[tuple[str, ...]] = ("precision", "device", "instruction", "trust_remote_code", "batch_tokens")
     chosen: ClassVar[tuple[str, ...]] = ("revision",)  # also allowed with a url
@@ -232,11 +232,11 @@ class ModelSettings(BaseModel, extra="forbid"):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if self.url and self.model is not None:
-            raise ValueError("give a url or a model, not both")
+            raise ValueError("give a URL or a model, not both")
         if self.model is None:
             self._refuse(self.named, "a model with a name")
             if not self.url:
-                self._refuse(self.chosen, "a model with a name or a url")
+                self._refuse(self.chosen, "a model with a name or a URL")
         return self
 
     def _refuse(self, names: tuple[str, ...], owner: str) -> None:
@@ -247,7 +247,7 @@ class ModelSettings(BaseModel, extra="forbid"):
 
 
 class JudgeSettings(BaseModel, extra="forbid", frozen=True):
-    """A chat model as the scorer, at an openai:// url, and how it is asked for grades."""
+    """A chat model as the scorer, at an openai:// URL, and how it is asked for grades."""
 
     prompt: str | None = Field(None, min_length=1, description="replaces the instructions for grading from 0 to 3")
     documents_per_request: Literal[1, 20] = Field(1, description="documents that it grades in one request")
@@ -258,7 +258,7 @@ class JudgeSettings(BaseModel, extra="forbid", frozen=True):
 
 
 class ScorerSettings(ModelSettings):
-    """The cross-encoder: on other servers if there is a url, else a model in this process."""
+    """The cross-encoder: on other servers if there is a URL, else a model in this process."""
 
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "prompt")
 
@@ -280,7 +280,7 @@ class ScorerSettings(ModelSettings):
 
 
 class EncoderSettings(ModelSettings):
-    """The dual encoder: on other servers if there is a url, else a model in this process."""
+    """The dual encoder: on other servers if there is a URL, else a model in this process."""
 
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "pooling")
     chosen: ClassVar[tuple[str, ...]] = (*ModelSettings.chosen, "query_prompt", "document_prompt", "dimension")
@@ -351,7 +351,7 @@ UNLIMITED = "unlimited"
 class RateLimitSettings(BaseModel, extra="forbid"):
     """Requests that a key may make, as "100/minute" or "10/second; 5000/hour".
 
-    They are counted in Redis if there is a url.
+    They are counted in Redis if there is a URL.
     """
 
     default: str | None = Field(None, description="for every key without a limit of its own; unlimited if unset")
@@ -387,19 +387,19 @@ class AgentSettings(BaseModel, extra="forbid"):
 
 
 class TraceSettings(BaseModel, extra="forbid"):
-    """OpenTelemetry traces, exported only if there is a url.
+    """OpenTelemetry traces, exported only if there is a URL.
 
     The standard OTEL_* variables set the rest.
     """
 
     url: str | None = Field(None, pattern=r"^https?://", description="of an OTLP/HTTP collector: .../v1/traces")
     texts: bool = Field(
-        False, description="record queries, ids and the beginnings of texts, for who debugs with traces"
+        False, description="record queries, ids, and the beginnings of texts, for who debugs with traces"
     )
 
 
 class RetrieverSettings(BaseModel, extra="forbid"):
-    """The retriever: other processes if there is a url, else the indexes of this machine."""
+    """The retriever: other processes if there is a URL, else the indexes of this machine."""
 
     url: Urls = Field((), description="http:// of a `boundarymorph retriever`; several see the same documents")
     timeout_seconds: float = Field(30.0, gt=0, description="one call, a retry included, if there is only one")

@@ -52,7 +52,7 @@ expected_loss = _histogram(
 )
 budget_used = _histogram("select_budget_used_ratio", "Share of a selection's budget that was spent.", buckets=PORTIONS)
 retriever_seconds = _histogram(
-    "retriever_call_duration_seconds", "Time of a call of the retriever, local or remote.", "call", "outcome"
+    "retriever_call_duration_seconds", "Time of a call of a local or remote retriever.", "call", "outcome"
 )
 part_up = _gauge("part_up", "Whether a part answered its last probe.", "part")
 replica_up = _gauge("replica_up", "Whether a remote server works, as far as requests have shown.", "role", "endpoint")

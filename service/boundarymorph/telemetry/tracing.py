@@ -1,7 +1,7 @@
 """Record a request's time by stage and OpenTelemetry spans, and log with its id.
 
-Trace contexts are received and passed on in the W3C header traceparent. Spans have no query, text or document id unless
-that is configured. The SDK follows the OTEL_* variables; without a configured export, the API does nothing.
+Trace contexts are received and passed on in the W3C header traceparent. Spans have no query, text, or document id
+unless that is configured. The SDK follows the OTEL_* variables; without a configured export, the API does nothing.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """A formatter that writes the time in UTC, level, message and request id.
+    """A formatter that writes the time in UTC, level, message, and request id.
 
     Control characters are escaped, so a message is one line.
     """

@@ -29,7 +29,7 @@ def lengths(batch: Sequence[Entry[str]]) -> list[int]:
 
 @pytest.mark.parametrize("pads", [True, False])
 @given(pairs=waiting, batch_tokens=budgets)
-def test_every_pair_leaves_once_and_within_the_budget(
+def test_queue_takes_each_pair_once_within_the_token_budget(
     pads: bool, pairs: list[tuple[int, float]], batch_tokens: int
 ) -> None:
     queue, seen = queue_of(pairs), []
@@ -47,9 +47,7 @@ def test_every_pair_leaves_once_and_within_the_budget(
 
 
 @given(pairs=waiting, batch_tokens=budgets)
-def test_unpadded_batches_are_the_most_urgent_and_as_large_as_they_may_be(
-    pairs: list[tuple[int, float]], batch_tokens: int
-) -> None:
+def test_unpadded_batch_takes_the_most_urgent_pairs_that_fit(pairs: list[tuple[int, float]], batch_tokens: int) -> None:
     queue = queue_of(pairs)
     order = sorted(range(len(pairs)), key=lambda position: pairs[position][1])  # stable: first come, first served
     batch = queue.take(batch_tokens, pads=False)
@@ -58,19 +56,19 @@ def test_unpadded_batches_are_the_most_urgent_and_as_large_as_they_may_be(
         assert sum(lengths(batch)) + pairs[order[len(batch)]][0] > batch_tokens
 
 
-def test_padded_batches_are_of_like_lengths() -> None:
+def test_padded_batch_groups_pairs_of_similar_length() -> None:
     queue = queue_of([(10, 0), (30, 1), (11, 2), (29, 3), (9, 4), (31, 5)])
     assert sorted(lengths(queue.take(40, pads=True))) == [9, 10, 11]
     assert sorted(lengths(queue.take(90, pads=True))) == [30, 31]
     assert lengths(queue.take(90, pads=True)) == [29]
 
 
-def test_like_lengths_are_sought_among_the_urgent_only() -> None:
+def test_padded_batch_looks_for_similar_lengths_among_urgent_pairs() -> None:
     pairs = [(10, 0.0), *[(20, 1.0)] * LOOK_AHEAD, *[(10, 2.0)] * 9]
     assert lengths(queue_of(pairs).take(20, pads=True)) == [10]
 
 
-def test_what_nobody_waits_for_is_forgotten() -> None:
+def test_queue_discards_the_pairs_of_an_owner() -> None:
     queue = queue_of([(3, 0), (4, 1)], "gone")
     queue.add([Entry(TokenSequence(np.arange(5), False), "here", 0, 0.5)])
     assert queue.owners() == {"gone", "here"}
@@ -81,14 +79,14 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
 
 class TestCallers:
     def of(self, *requests: tuple[str, int, float]) -> TokenQueue[str]:
-        """A queue of requests: the caller, the number of its pairs of ten tokens, and when they are due."""
+        """Return a queue of requests: caller, number of pairs of ten tokens, and due time."""
         queue: TokenQueue[str] = TokenQueue()
         for caller, count, due in requests:
             queue.add(Entry(TokenSequence(np.arange(10), False), caller, place, due, caller) for place in range(count))
         return queue
 
     @pytest.mark.parametrize("pads", [True, False])
-    def test_have_equal_parts_of_a_batch_whoever_is_due_first(self, pads: bool) -> None:
+    def test_callers_have_equal_parts_of_a_batch(self, pads: bool) -> None:
         queue = self.of(("greedy", 100, 0.0), ("modest", 3, 9.0))
         assert queue.callers == {"greedy": 1_000, "modest": 30}
         batch = queue.take(40, pads=pads)
@@ -96,14 +94,13 @@ class TestCallers:
         assert [entry.caller for entry in queue.take(40, pads=pads)].count("modest") == 1
         assert queue.callers == {"greedy": 950}
 
-    def test_lead_by_turns(self) -> None:
-        """Batches of one pair each."""
+    def test_callers_take_turns_in_single_pair_batches(self) -> None:
         queue = self.of(("a", 6, 0.0), ("b", 2, 1.0), ("c", 2, 2.0))
         order = "".join(queue.take(1, pads=True)[0].caller for _ in range(10))
         assert order == "abcabcaaaa"
 
     @pytest.mark.parametrize(("tokens", "before"), [(10, 10), (30, 30), (1_000, 100)])
-    def test_no_more_of_others_goes_before_than_is_its_own(self, tokens: int, before: int) -> None:
+    def test_tokens_due_counts_at_most_an_equal_part_of_other_callers(self, tokens: int, before: int) -> None:
         queue = self.of(("greedy", 10, 0.0))
         assert queue.tokens_due(5.0, "modest", tokens) == before
         assert queue.tokens_due(5.0, "greedy", tokens) == 100

@@ -19,7 +19,7 @@ OLD, NEW = "0" * 40, "1" * 40
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of the hub, which cannot be reached: two commits of one model, the newer of them on its main branch."""
+    """Return a cache of the unreachable hub: two commits of one model, the newer one on its main branch."""
     repository = tmp_path / "models--maker--bge-tiny"
     made = tiny.bert(tmp_path / "made")
     for commit in (OLD, NEW):
@@ -35,9 +35,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("revision", "commit"), [(None, NEW), ("main", NEW), ("v1", OLD), (OLD, OLD)])
-def test_all_files_are_of_the_revision_and_the_name_tells_its_commit(
-    hub: None, revision: str | None, commit: str
-) -> None:
+def test_model_files_and_name_come_from_the_revision(hub: None, revision: str | None, commit: str) -> None:
     encoder = TransformerDualEncoder.load(NAME, revision=revision, device="cpu")
     assert encoder.name.startswith(f"{NAME}@{commit[:12]}/fp32/")
     new = len(encoder.tokenize_query("a tram")) > len(encoder.tokenize_documents(["a tram"])[0])
@@ -48,17 +46,17 @@ def test_all_files_are_of_the_revision_and_the_name_tells_its_commit(
     scorer.close()
 
 
-def test_a_revision_that_is_not_there(hub: None) -> None:
+def test_repository_refuses_an_unknown_revision(hub: None) -> None:
     with pytest.raises(ModelUnavailable):
         _ = Repository(NAME, revision="v2").config
 
 
-def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+def test_repository_refuses_a_revision_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration, match="leave the revision out"):
         Repository(str(tmp_path), revision="main")
 
 
-def test_code_is_part_of_what_a_folder_is(tmp_path: Path) -> None:
+def test_repository_revision_of_a_folder_depends_on_its_code(tmp_path: Path) -> None:
     folder = tiny.bert(tmp_path / "model")
     before = Repository(str(folder)).revision
     (folder / "modeling.py").write_text("print()")

@@ -16,7 +16,7 @@ Relevance = Callable[[str, str], float]  # in [0, 1], of a query and a passage
 
 
 def passages_of(body: dict[str, Any]) -> list[str]:
-    """The passages of a request, of which there may be several."""
+    """Return the passages of a request, of which there may be several."""
     return [text for _, text in PASSAGE.findall(body["messages"][1]["content"])]
 
 
@@ -26,7 +26,7 @@ def query_of(body: dict[str, Any]) -> str:
 
 
 def pair_of(body: dict[str, Any]) -> tuple[str, str]:
-    """The query and the passage of a request."""
+    """Return the query and the passage of a request."""
     (passage,) = passages_of(body)
     return query_of(body), passage
 
@@ -55,13 +55,13 @@ def likeliest(relevance: float) -> list[tuple[str, float]]:
 
 
 def graded(relevance: float) -> dict[str, Any]:
-    """An answer of one grade."""
+    """Return an answer with one grade."""
     pairs = likeliest(relevance)
     return completion(pairs[0][0], logprobs=logprobs(*pairs))
 
 
 def many_graded(relevances: list[float]) -> dict[str, Any]:
-    """An answer with a line for each passage."""
+    """Return an answer with a line for each passage."""
     tokens, text = list[dict[str, Any]](), ""
     for number, relevance in enumerate(relevances, 1):
         pairs = [(f" {grade}", p) for grade, p in likeliest(relevance)]

@@ -77,13 +77,13 @@ ANSWERS: list[tuple[Any, dict[str, Any], float]] = [
 
 
 @pytest.mark.parametrize(("content", "more", "relevance"), ANSWERS)
-def test_read_gives_the_relevance_of_an_answer(content: Any, more: dict[str, Any], relevance: float) -> None:
+def test_chat_reads_the_relevance_of_an_answer(content: Any, more: dict[str, Any], relevance: float) -> None:
     (read,) = Chat().read(orjson.dumps(completion(content, **more)), 1).values
     assert read == pytest.approx(relevance, nan_ok=True)
     assert relevance != 1.0 or read == 1.0
 
 
-def test_answers_are_counted_by_their_outcome() -> None:
+def test_chat_counts_answers_by_outcome() -> None:
     said = [("graded", "2", {}), ("malformed", "relevant", {}), ("refused", None, {"refusal": "I cannot."})]
     for outcome, content, more in said:
         before = counted("boundarymorph_judge_answers_total", outcome=outcome)
@@ -103,9 +103,7 @@ def test_answers_are_counted_by_their_outcome() -> None:
         pytest.param(None, id="null"),
     ],
 )
-def test_read_finds_no_grade_in_an_answer_that_was_cut_off(
-    content: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_chat_reads_no_grade_from_a_truncated_answer(content: str | None, caplog: pytest.LogCaptureFixture) -> None:
     (read,) = Chat().read(orjson.dumps(completion(content, **CUT)), 1).values
     assert math.isnan(read)
     assert "cut off at 32 tokens" in caplog.text and "raise scorer.judge.answer_tokens" in caplog.text
@@ -128,25 +126,25 @@ def test_read_finds_no_grade_in_an_answer_that_was_cut_off(
         ("", [NAN] * 3),
     ],
 )
-def test_read_gives_each_passage_the_grade_of_its_own_line(answered: str, grades: list[float]) -> None:
+def test_chat_reads_the_grade_of_each_passage_from_its_line(answered: str, grades: list[float]) -> None:
     chat = Chat(JudgeSettings(documents_per_request=20))
     read = chat.read(orjson.dumps(completion(answered, finish_reason="length")), 3).values
     np.testing.assert_allclose(read, np.array(grades) / 3, atol=1e-9)
 
 
-def test_read_gives_each_line_the_probabilities_of_its_own_grade() -> None:
+def test_chat_reads_the_log_probabilities_of_each_line() -> None:
     chat = Chat(JudgeSettings(documents_per_request=20))
     np.testing.assert_allclose(chat.read(orjson.dumps(many_graded([0.9, 0.1, 0.5])), 3).values, [0.9, 0.1, 0.5])
 
 
 @pytest.mark.parametrize("content", [[{"type": "text", "text": 3}], ["3"], 2])
-def test_read_refuses_content_of_another_form(content: Any) -> None:
+def test_chat_refuses_content_of_another_form(content: Any) -> None:
     with pytest.raises(Unusable):
         Chat().read(orjson.dumps(completion(content)), 1)
 
 
 @pytest.mark.parametrize("spellings", [("3",), ("3", " 3"), ("0",)])
-def test_expected_grade_stays_within_the_grades(spellings: tuple[str, ...]) -> None:
+def test_expected_grade_stays_within_0_and_3(spellings: tuple[str, ...]) -> None:
     random = np.random.default_rng(0)
     for _ in range(5_000):
         likeliest = [(spelling, math.exp(-random.exponential())) for spelling in spellings]

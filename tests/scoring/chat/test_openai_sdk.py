@@ -9,8 +9,8 @@ from boundarymorph.scoring.chat import Chat
 
 
 @pytest.mark.parametrize(("at_home", "field"), [(False, "max_tokens"), (True, "max_completion_tokens")])
-def test_requests_are_those_of_the_api(at_home: bool, field: str) -> None:
-    """Every field is one that the SDK has, of its type."""
+def test_chat_requests_validate_against_the_openai_sdk(at_home: bool, field: str) -> None:
+    """The SDK has every field with its type."""
     body = Chat(at_home=at_home).request("model", Context("q"), ["a text"], 1.0).body
     known = TypeAdapter(CompletionCreateParamsNonStreaming).validate_python(body)
     assert known.keys() == body.keys() and body[field] == 32

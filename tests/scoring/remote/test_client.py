@@ -27,7 +27,7 @@ async def check(scorer: RemoteScorer, texts: list[str] = TEXTS) -> None:
 
 
 class TestFailover:
-    async def test_broken_connection_is_a_failure_only_if_it_was_fresh(self) -> None:
+    async def test_broken_connection_counts_as_a_failure_only_if_it_was_fresh(self) -> None:
         async with running(Ours()) as [server], scoring(server) as scorer:
             for _ in range(3):
                 await check(scorer)
@@ -95,7 +95,7 @@ class TestRefusal:
 
 
 class TestDeadline:
-    async def test_deadline_is_one_for_all_requests(self) -> None:
+    async def test_deadline_applies_to_all_requests_of_a_call(self) -> None:
         async with running(Ours(most=1)) as [server], scoring(server) as scorer:
             await scorer.connect()
             server.script = [well, well]
@@ -113,13 +113,13 @@ class TestDeadline:
             with pytest.raises(DeadlineExceeded):
                 await scorer.score(QUERY, TEXTS)
 
-    async def test_our_scorer_is_given_the_time_that_is_left(self) -> None:
+    async def test_remote_scorer_sends_the_remaining_time(self) -> None:
         async with running(Ours()) as [server], scoring(server, timeout=20.0, attempt_timeout=10.0) as scorer:
             await scorer.score(QUERY, TEXTS)
             assert server.asked[0]["deadline_ms"] == DEADLINE_SHARE * 10_000
 
 
-async def test_cancellation_reaches_the_server() -> None:
+async def test_cancelled_score_closes_its_server_requests() -> None:
     async with running(Ours(most=2)) as [server], scoring(server) as scorer:
         server.behaviour = hang
         request = asyncio.create_task(scorer.score(QUERY, TEXTS))
@@ -142,7 +142,7 @@ class TestPartialAnswers:
             pytest.param(edited(lambda body: body | {"scores": [7.0, 7.0]}), id="logits"),
         ],
     )
-    async def test_request_that_fails_costs_the_others_nothing(self, fault: Behaviour) -> None:
+    async def test_failed_request_leaves_other_scores_of_the_call(self, fault: Behaviour) -> None:
         async with running(Ours(most=2)) as [server], scoring(server, connections=4) as scorer:
             await scorer.connect()
             server.script = [fault]
@@ -152,7 +152,7 @@ class TestPartialAnswers:
             expected = np.array([score_of(QUERY, text) for text in TEXTS])
             np.testing.assert_array_equal(scores.values[there], expected[there])
 
-    async def test_text_without_a_score_costs_the_others_nothing(self) -> None:
+    async def test_text_without_a_score_leaves_the_others_scored(self) -> None:
         async with running(Cohere()) as [server], scoring(server) as scorer:
             server.behaviour = answer({"results": [{"index": 0, "relevance_score": 1.0}]})
             scores = await scorer.score(QUERY, TEXTS[:2])
@@ -161,7 +161,7 @@ class TestPartialAnswers:
 
 
 class TestSeveralServers:
-    async def test_scores_of_a_call_are_of_one_model(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_scores_of_one_call_come_from_one_model(self, caplog: pytest.LogCaptureFixture) -> None:
         """The servers change their model when the old one has done half of the call."""
         async with running(Ours("a", most=2)) as [server], scoring(server, connections=4) as scorer:
             await scorer.connect()
@@ -195,7 +195,7 @@ class TestSeveralServers:
             await check(scorer, TEXTS[:4])
             assert small.batches == [2, 2]
 
-    async def test_no_more_connections_than_allowed(self) -> None:
+    async def test_remote_scorer_opens_no_more_connections_than_allowed(self) -> None:
         async with running(Ours(most=1)) as [server], scoring(server, connections=3) as scorer:
             server.behaviour = slow(0.001)
             await asyncio.gather(*(check(scorer, TEXTS * 4) for _ in range(6)))
@@ -203,7 +203,7 @@ class TestSeveralServers:
 
 
 class TestConfiguration:
-    def test_name_before_a_server_has_answered(self) -> None:
+    def test_remote_scorer_name_before_connecting_uses_its_url(self) -> None:
         assert RemoteScorer([parse("tei://a:8080/x")]).name == "tei:a:8080"
         assert RemoteScorer([parse("vllm://a:8080?model=m")]).name == "vllm:m"
 
@@ -220,13 +220,13 @@ class TestConfiguration:
             RemoteScorer(endpoints)
 
     @pytest.mark.parametrize("key", ["sk-ä", "sk-1\nX: 1", "sk-1 sk-2"])
-    def test_key_that_no_header_carries_is_refused(self, key: str) -> None:
+    def test_key_that_no_header_can_carry_is_refused(self, key: str) -> None:
         with pytest.raises(InvalidConfiguration) as caught:
             RemoteScorer([parse("http://a")], api_key=key)
         assert "sk-" not in str(caught.value)
 
 
-async def test_every_attempt_is_counted() -> None:
+async def test_every_attempt_is_counted_by_outcome() -> None:
     async with running(Ours()) as [server], scoring(server) as scorer:
         before = attempts(server)
         server.script = [well, *(answer("full", status, retry_after="0.01") for status in (429, 503))]

@@ -144,7 +144,7 @@ DOCUMENTED: list[tuple[Recorded, list[float]]] = [
 
 
 @pytest.mark.parametrize(("wire", "expected"), DOCUMENTED, ids=[wire.models[0] + wire.scheme for wire, _ in DOCUMENTED])
-async def test_a_documented_answer_is_read(wire: Recorded, expected: Sequence[float]) -> None:
+async def test_documented_answer_of_each_model_is_read(wire: Recorded, expected: Sequence[float]) -> None:
     async with running(wire) as [server], scoring(server) as scorer:
         scores = await scorer.score("q", ["a", "b"])
         known = KNOWN.get(f"{wire.scheme.removesuffix('+http')}:{wire.models[0]}")
@@ -162,11 +162,11 @@ async def test_a_documented_answer_is_read(wire: Recorded, expected: Sequence[fl
         ("cohere://?model=rerank-v5.0-pro", 1),
     ],
 )
-def test_a_listwise_model_is_known_by_its_name_even_behind_a_proxy(url: str, together: int) -> None:
+def test_listwise_model_is_recognized_by_name_behind_a_proxy(url: str, together: int) -> None:
     assert full_pass(ScorerSettings(url=(url,))) == together
 
 
-def test_an_activation_in_the_address_goes_before_the_table() -> None:
+def test_activation_in_the_url_overrides_the_table() -> None:
     dialect = parse("jina://?model=jina-reranker-v3.5&activation=none").dialect
     read = dialect.read(b'{"results": [{"index": 0, "relevance_score": 0.25}]}', 1)
     assert read.values.tolist() == [0.25]
@@ -175,7 +175,7 @@ def test_an_activation_in_the_address_goes_before_the_table() -> None:
 @pytest.mark.parametrize(
     "part", [None, "x", {"start": 0}, {"start": 3, "end": 3, "score": 0.5}, {"start": 0, "end": 1, "score": 1.5}]
 )
-def test_malformed_spans_cost_no_score_and_there_are_only_as_many_as_were_asked_for(part: Any) -> None:
+def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> None:
     dialect = parse(f"cohere://?model={PRO}").dialect
     good = {"start": 0, "end": 1, "score": 0.5}
     result = {"index": 0, "relevance_score": 0.5, "relevant_spans": [part, *[good] * MOST_SPANS]}
@@ -188,7 +188,7 @@ def test_malformed_spans_cost_no_score_and_there_are_only_as_many_as_were_asked_
 
 
 class Focused(Cohere):
-    """Cohere's Rerank 5, which finds the first ten characters of each text relevant, and then the next ten."""
+    """Cohere's Rerank 5; it finds the first ten characters of each text relevant, and then the next ten."""
 
     models = (PRO,)
 
@@ -201,7 +201,7 @@ class Focused(Cohere):
         return reply
 
 
-async def test_spans_keep_to_their_texts_in_several_requests() -> None:
+async def test_relevant_spans_stay_with_their_texts_across_requests() -> None:
     texts = [f"text {number}" for number in range(1_001)]
     async with running(Focused()) as [server], scoring(server) as scorer:
         spans = (await scorer.score("q", texts)).spans
@@ -253,7 +253,7 @@ async def test_relevant_spans_of_fresh_scores_reach_the_answers(tmp_path: Path) 
             assert all(score >= 0.9 for score in found)
 
 
-def test_the_page_has_the_table_of_known_models() -> None:
+def test_models_page_lists_the_known_models() -> None:
     rows = re.findall(
         r"^\| (`[^|]+`) \| ([\d,]+|) \| (\w+) \| (yes|no) \| (\d+) \| (weak|normal|strong) \|$", PAGE.read_text(), re.M
     )

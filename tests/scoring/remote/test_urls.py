@@ -27,7 +27,7 @@ from boundarymorph.scoring.remote import parse
         ("openai+http://host:1/v1beta/openai/?model=m", "openai", "http://host:1/v1beta/openai", "m"),
     ],
 )
-def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None:
+def test_parse_reads_every_spelling_of_a_scorer_url(url: str, dialect: str, base: str, model: str | None) -> None:
     endpoint = parse(url)
     assert (endpoint.dialect.name, endpoint.base, endpoint.model) == (dialect, base, model)
 
@@ -48,8 +48,8 @@ def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None
         ("http://scorer?key=hunter2", r"takes \?model=NAME and \?activation=, not 'key'"),
         ("tei://scorer?activation=softmax", "'softmax', not one of sigmoid, cosine, none"),
         ("tei://scorer?activation=", "must name its activation once"),
-        ("http://scorer?activation=sigmoid", "gives relevances"),
-        ("systemone://?model=m&activation=cosine", "gives relevances"),
+        ("http://scorer?activation=sigmoid", "gives relevance"),
+        ("systemone://?model=m&activation=cosine", "gives relevance"),
         ("tei://scorer?model=", "must name its model once"),
         ("tei://scorer?model=a&model=b", "must name its model once"),
         ("cohere://", "cohere needs the name of a model"),
@@ -60,7 +60,7 @@ def test_spellings(url: str, dialect: str, base: str, model: str | None) -> None
         ("http://-ä-", "is not a valid address"),
     ],
 )
-def test_mistakes(url: str, mistake: str) -> None:
+def test_parse_refuses_a_malformed_scorer_url(url: str, mistake: str) -> None:
     with pytest.raises(InvalidConfiguration, match=mistake) as caught:
         parse(url)
     assert "hunter2" not in str(caught.value)

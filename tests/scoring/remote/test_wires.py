@@ -220,7 +220,7 @@ def test_wire_asks_for_the_activation_unless_it_is_known(activation: str) -> Non
 
 
 @pytest.mark.parametrize("missing", ["null", "NaN", None])
-def test_wire_keeps_the_scores_beside_a_missing_one_and_rounds_into_the_range(missing: str | None) -> None:
+def test_wire_keeps_scores_beside_a_missing_one_and_clips_rounding(missing: str | None) -> None:
     results = ['{"index": 0, "relevance_score": 1.0000001}']
     if missing is not None:
         results.append(f'{{"index": 1, "relevance_score": {missing}}}')
@@ -242,20 +242,20 @@ class TestRemoteScorer(ScorerContract):
         async with running(request.param()) as [server], scoring(server) as scorer:
             yield scorer
 
-    async def test_a_closed_scorer_refuses_calls(self, scorer: RemoteScorer) -> None:
+    async def test_closed_remote_scorer_refuses_calls(self, scorer: RemoteScorer) -> None:
         await scorer.close()
         with pytest.raises(RuntimeError):
             await scorer.score(QUERY, TEXTS)
         with pytest.raises(RuntimeError):
             await scorer.connect()
 
-    async def test_half_a_surrogate_pair_is_the_callers_mistake(self, scorer: RemoteScorer) -> None:
+    async def test_lone_surrogate_in_a_text_is_invalid_input(self, scorer: RemoteScorer) -> None:
         with pytest.raises(InvalidInput, match="surrogate"):
             await scorer.score(QUERY, ["a", "\ud800"])
 
 
 @pytest.mark.parametrize("wire", [Ours(), Ours(most=3), Tei(), Tei(most=3), SystemOne()])
-async def test_scorer_splits_what_is_more_than_a_request_takes(wire: Wire) -> None:
+async def test_scorer_splits_texts_over_the_request_limit(wire: Wire) -> None:
     texts = [f"text {index}" for index in range(wire.most + 1)]
     async with running(wire) as [server], scoring(server) as scorer:
         await scorer.score(QUERY, texts[1:])
@@ -283,7 +283,7 @@ async def test_scorer_names_the_server_whose_answer_is_unusable() -> None:
         assert not np.isnan((await scorer.score(QUERY, TEXTS)).values).any()
 
 
-async def test_scorer_adds_up_what_was_truncated() -> None:
+async def test_scorer_sums_truncated_texts_over_requests() -> None:
     async with running(Ours(most=2)) as [server], scoring(server) as scorer:
         assert (await scorer.score(QUERY, ["short", "l" * 101, "l" * 102, "short", "l" * 103])).truncated == 3
 
@@ -304,7 +304,7 @@ async def test_scorer_refuses_a_description_that_does_not_fit() -> None:
         assert server.asked == []
 
 
-async def test_replicas_that_are_read_differently_do_not_mix() -> None:
+async def test_replicas_with_different_activations_are_not_mixed() -> None:
     async with running(Tei(), Tei()) as (plain, read):
         scorer = RemoteScorer([plain.endpoint(), read.endpoint(activation="sigmoid")])
         for _ in range(8):

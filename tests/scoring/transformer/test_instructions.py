@@ -30,7 +30,7 @@ MODELS = "Qwen3-Reranker-tiny"
 
 @asynccontextmanager
 async def gateway(scorer: Scorer, directory: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A service whose scores come from this scorer, and stay in a cache."""
+    """Yield a service with this scorer and a score cache."""
     parts = faked(scorer, cache=MemoryScoreCache())
     async with serving(Settings(data_directory=directory, **settings), parts) as client:
         yield client
@@ -38,7 +38,7 @@ async def gateway(scorer: Scorer, directory: Path, **settings: Any) -> AsyncIter
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[RemoteScorer]:
-    """A scorer process's application on a socket, and what calls it."""
+    """Yield a client of a scorer application on a socket."""
 
     def build(settings: Settings, *_: object) -> Parts:
         return Parts(scorer=BatchingScorer(load(folder)))
@@ -60,7 +60,7 @@ def scores(answer: httpx.Response) -> dict[str, float]:
     return {document["id"]: document["relevance"] for document in answer.raise_for_status().json()["documents"]}
 
 
-async def test_from_the_request_to_the_model(folder: Folder, tmp_path: Path) -> None:
+async def test_instruction_of_a_request_reaches_the_model(folder: Folder, tmp_path: Path) -> None:
     told = reference.judged(folder(MODELS), QUERY, TEXTS, FIND)
     untold = reference.judged(folder(MODELS), QUERY, TEXTS)
     assert np.abs(told - untold).max() > 1e-3
@@ -77,8 +77,8 @@ async def test_from_the_request_to_the_model(folder: Folder, tmp_path: Path) -> 
             assert answer["boundarymorph"]["cross_encoder_calls"] == 0, "scores of one instruction are known by it"
 
 
-async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -> None:
-    """The route of ours refuses; those of others go on, and say so."""
+async def test_instruction_is_refused_or_warned_of_if_unsupported(folder: Folder, tmp_path: Path) -> None:
+    """POST /select refuses the instruction; the rerank routes warn of it."""
     async with served(folder("bert")) as scorer, gateway(scorer, tmp_path) as client:
         refused = await client.post("/select", json=selection(instruction=FIND))
         assert refused.status_code == 422 and "takes none" in refused.json()["detail"]
@@ -93,7 +93,7 @@ async def test_a_scorer_without_a_place_for_it(folder: Folder, tmp_path: Path) -
             await BatchingScorer(load(folder("bert"))).score(QUERY, TEXTS, instruction=FIND)
 
 
-async def test_an_instruction_that_fills_the_prompt_is_refused(folder: Folder) -> None:
+async def test_instruction_that_fills_the_prompt_is_refused(folder: Folder) -> None:
     scorer = BatchingScorer(load(folder(MODELS), max_length=500))
     try:
         with pytest.raises(InvalidInput, match="no room"):

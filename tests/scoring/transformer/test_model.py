@@ -40,7 +40,7 @@ def scores(encoder: CrossEncoder, query: str, texts: list[str]) -> NDArray[np.fl
 
 
 def theirs_of(folder: Path) -> Any:
-    """Return a model of sentence-transformers, which takes seconds to import."""
+    """Return the sentence-transformers model of a folder; the import takes seconds."""
     from sentence_transformers import CrossEncoder as TheirCrossEncoder
 
     return TheirCrossEncoder(str(folder), device="cpu", local_files_only=True)
@@ -48,7 +48,9 @@ def theirs_of(folder: Path) -> Any:
 
 class TestScores:
     @pytest.mark.parametrize("name", CLASSIFIERS)
-    def test_a_classifier_is_the_one_of_sentence_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
+    def test_classifier_scores_equal_those_of_sentence_transformers(
+        self, folder: Folder, opened: Opened, name: str
+    ) -> None:
         theirs = theirs_of(folder(name))
         for query in (QUERY, OTHER_QUERY):
             expected = theirs.predict(
@@ -57,14 +59,14 @@ class TestScores:
             found = scores(opened(name, "fp32"), query, WITH_ROOM)
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
-    def test_two_labels_are_a_softmax(self, tmp_path: Path) -> None:
+    def test_classifier_of_two_labels_scores_by_softmax(self, tmp_path: Path) -> None:
         found = scores(load(tiny.bert(tmp_path, labels=2)), QUERY, TEXTS)
         expected = reference.classified(tmp_path, QUERY, TEXTS)
         assert np.ptp(expected) > 0.01
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("name", GENERATORS)
-    def test_a_causal_model_is_the_one_of_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
+    def test_causal_model_scores_equal_those_of_transformers(self, folder: Folder, opened: Opened, name: str) -> None:
         family = name.partition("-")[0]
         ask = {"zerank": reference.affirmed, "mxbai": reference.weighed}.get(family, reference.judged)
         encoder = opened(name, "fp32")
@@ -75,7 +77,7 @@ class TestScores:
 
     @pytest.mark.parametrize("name", [*CLASSIFIERS, *GENERATORS])
     @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 6e-2), ("fp16", 1e-2)])
-    def test_other_precisions_come_near(
+    def test_lower_precisions_give_close_scores(
         self, opened: Opened, name: str, precision: Precision, tolerance: float
     ) -> None:
         exact = scores(opened(name, "fp32"), QUERY, TEXTS)
@@ -83,12 +85,12 @@ class TestScores:
         np.testing.assert_allclose(rounded, exact, rtol=0, atol=tolerance)
         assert np.abs(rounded - exact).max() > 0
 
-    def test_a_score_that_is_not_a_number_is_an_error(self, tmp_path: Path) -> None:
+    def test_nan_score_raises_scorer_failed(self, tmp_path: Path) -> None:
         encoder = load(spoiled(tiny.bert(tmp_path), "classifier.bias"))
         with pytest.raises(ScorerFailed, match="not a number"):
             scores(encoder, QUERY, TEXTS)
 
-    def test_a_closed_one_scores_no_more(self, folder: Folder) -> None:
+    def test_closed_model_refuses_to_score(self, folder: Folder) -> None:
         encoder = load(folder("bert"))
         pairs = encoder.tokenize(QUERY, TEXTS)
         encoder.close()
@@ -120,14 +122,14 @@ class TestContract:
         self.tolerance = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 1e-2}[precision]
         return opened(name, precision)
 
-    def test_scores_are_relevances(self, encoder: CrossEncoder) -> None:
+    def test_model_scores_are_floats_within_0_and_1(self, encoder: CrossEncoder) -> None:
         scores = encoder.run(encoder.tokenize(QUERY, TEXTS))
         assert scores.shape == (len(TEXTS),)
         assert scores.dtype == np.float64
         assert ((scores >= 0) & (scores <= 1)).all()
         assert np.ptp(scores) > 0.05
 
-    def test_a_pair_has_one_score_whatever_it_comes_with(self, encoder: CrossEncoder) -> None:
+    def test_score_of_a_pair_is_independent_of_its_batch(self, encoder: CrossEncoder) -> None:
         pairs = encoder.tokenize(QUERY, TEXTS)
         others = encoder.tokenize(OTHER_QUERY, TEXTS)
         together = encoder.run(pairs)
@@ -138,28 +140,28 @@ class TestContract:
         for scores in (backwards, alone, mixed, twice):
             np.testing.assert_allclose(scores, together, rtol=0, atol=self.tolerance)
 
-    def test_several_threads_at_once(self, encoder: CrossEncoder) -> None:
+    def test_model_scores_equally_from_several_threads(self, encoder: CrossEncoder) -> None:
         batches = [encoder.tokenize(query, TEXTS[:5]) for query in (QUERY, OTHER_QUERY)] * 2
         with ThreadPoolExecutor(3) as threads:
             concurrently = list(threads.map(encoder.run, batches))
         for batch, scores in zip(batches, concurrently, strict=True):
             np.testing.assert_allclose(scores, encoder.run(batch), rtol=0, atol=self.tolerance)
 
-    def test_the_pairs_are_those_of_the_texts(self, encoder: CrossEncoder) -> None:
+    def test_tokenized_pairs_are_cut_to_the_max_length(self, encoder: CrossEncoder) -> None:
         pairs = encoder.tokenize(QUERY, [*TEXTS, LONG * 20])
         assert [pair.truncated for pair in pairs][-1]
         assert len(pairs[-1]) == encoder.max_length
         assert all(len(pair) <= encoder.max_length for pair in pairs)
         assert not any(pair.truncated for pair in pairs[:3])
 
-    def test_empty_texts_and_no_texts(self, encoder: CrossEncoder) -> None:
+    def test_model_accepts_empty_texts_and_no_texts(self, encoder: CrossEncoder) -> None:
         assert encoder.tokenize(QUERY, []) == []
         assert encoder.run([]).shape == (0,)
         assert np.isfinite(encoder.run(encoder.tokenize("", ["", "x"]))).all()
 
 
 class TestDescribed:
-    """Repositories that say in sentence-transformers' files how they are asked."""
+    """Repositories whose sentence-transformers files describe the prompt."""
 
     @pytest.fixture
     def described(self, tmp_path: Path) -> Path:
@@ -168,7 +170,7 @@ class TestDescribed:
         return folder
 
     @pytest.mark.parametrize(("no", "prompts"), [("no", None), (None, {"default": "Find timetables."})])
-    def test_it_is_asked_as_sentence_transformers_asks(
+    def test_described_model_is_prompted_like_sentence_transformers(
         self, tmp_path: Path, no: str | None, prompts: dict[str, str] | None
     ) -> None:
         folder = tiny.qwen3(tmp_path / "reranker")
@@ -178,7 +180,7 @@ class TestDescribed:
         assert np.ptp(expected) > 0.02
         np.testing.assert_allclose(scores(load(folder), QUERY, TEXTS), expected, rtol=0, atol=1e-5)
 
-    def test_the_operator_instructs_it(self, described: Path) -> None:
+    def test_described_model_takes_the_configured_instruction(self, described: Path) -> None:
         theirs = theirs_of(described)
         expected = theirs.predict([(QUERY, text) for text in TEXTS], prompt="Find buses.", show_progress_bar=False)
         encoder = load(described, instruction="Find buses.")
@@ -188,21 +190,21 @@ class TestDescribed:
     @pytest.mark.parametrize(
         "template", ["{{ messages[0].content }}", "{{ raise_exception('no') }}", CHAT_TEMPLATE + CHAT_TEMPLATE]
     )
-    def test_a_chat_without_pairs_is_refused(self, described: Path, template: str) -> None:
+    def test_chat_template_without_pair_fields_is_refused(self, described: Path, template: str) -> None:
         (described / "chat_template.jinja").write_text(template, encoding="utf-8")
         with pytest.raises(InvalidConfiguration, match="chat template"):
             load(described)
 
 
 class TestName:
-    def test_model_revision_precision_and_length(self, folder: Folder) -> None:
+    def test_transformer_name_has_model_revision_precision_and_length(self, folder: Folder) -> None:
         encoder = load(folder("bert"), precision="bf16", max_length=64)
         model, _, rest = encoder.name.partition("@")
         revision, precision, length = rest.split("/")
         assert (model, len(revision), precision, length) == ("bert", 12, "bf16", "64")
         assert encoder.backend == "torch-cpu"
 
-    def test_another_prompt_or_instruction_has_another_name(self, folder: Folder) -> None:
+    def test_transformer_name_depends_on_prompt_and_instruction(self, folder: Folder) -> None:
         path = folder("Qwen3-Reranker-tiny")
         names = {
             load(path).name,
@@ -216,7 +218,7 @@ class TestName:
 
 class TestSettings:
     @pytest.mark.parametrize("name", ["bert", "xlm-roberta", "deberta", "modernbert"])
-    def test_the_length_is_what_the_model_reads(self, folder: Folder, name: str) -> None:
+    def test_max_length_defaults_to_the_positions_of_the_model(self, folder: Folder, name: str) -> None:
         encoder = load(folder(name))
         assert encoder.max_length == 96
         (pair,) = encoder.tokenize(QUERY, [LONG * 10])
@@ -236,18 +238,18 @@ class TestSettings:
             ("Qwen3-Reranker-tiny", {"max_length": 64}, "leave no room"),
         ],
     )
-    def test_what_does_not_fit_is_refused(
+    def test_options_that_do_not_fit_the_model_are_refused(
         self, folder: Folder, name: str, options: dict[str, object], message: str
     ) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             load(folder(name), **options)
 
-    def test_a_causal_model_without_a_known_prompt_is_refused(self, tmp_path: Path) -> None:
+    def test_causal_model_without_a_known_prompt_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidConfiguration, match="choose a --prompt of qwen3, zerank, mxbai, chat"):
             load(tiny.qwen3(tmp_path / "chatty"))
         assert load(tmp_path / "chatty", prompt="zerank").name
 
-    def test_what_was_not_trained_to_rank_is_refused(self, tmp_path: Path) -> None:
+    def test_model_not_trained_to_rank_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidConfiguration, match="3 labels"):
             load(tiny.bert(tmp_path / "topics", labels=3))
         path = tiny.bert(tmp_path / "body")
@@ -266,7 +268,9 @@ class TestFiles:
         ("name", "size"),
         [("config.json", 0), ("tokenizer.json", 0), ("model.safetensors", 0), ("model.safetensors", 1_000)],
     )
-    def test_an_incomplete_download(self, tmp_path: Path, folder: Folder, name: str, size: int) -> None:
+    def test_incomplete_download_is_reported_as_unavailable(
+        self, tmp_path: Path, folder: Folder, name: str, size: int
+    ) -> None:
         """size: bytes that have come of a file; of none, it is not there. Pickles in its place are not opened."""
         path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
         torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
@@ -288,7 +292,7 @@ class TestFailures:
             (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), RuntimeError),
         ],
     )
-    def test_the_errors_of_a_device_are_told_apart(self, error: Exception, translated: type[Exception]) -> None:
+    def test_device_errors_become_typed_errors(self, error: Exception, translated: type[Exception]) -> None:
         def fail() -> None:
             raise error
 

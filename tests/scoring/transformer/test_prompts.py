@@ -21,7 +21,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
 
 
 class TestSequencePairs:
-    def test_special_tokens_are_plain_text(self, folder: Folder) -> None:
+    def test_special_tokens_in_texts_are_encoded_as_plain_text(self, folder: Folder) -> None:
         tokenizer = tokenizer_of(folder("bert"))
         (pair,) = SequencePairs(tokenizer, max_length=96, types=True).tokenize("[CLS] trams", ["no [SEP] yes [PAD]"])
         special = [tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[PAD]")]
@@ -32,7 +32,7 @@ class TestSequencePairs:
 class TestChatPrompt:
     @given(query=st.text(max_size=30), text=st.text(max_size=60), instruction=st.text(max_size=20))
     @settings(max_examples=10, deadline=None)
-    def test_it_is_what_the_tokenizer_makes_of_the_whole(
+    def test_chat_prompt_tokens_equal_those_of_the_filled_template(
         self, folder: Folder, query: str, text: str, instruction: str
     ) -> None:
         tokenizer = tokenizer_of(folder("Qwen3-Reranker-tiny"))
@@ -50,7 +50,7 @@ class TestChatPrompt:
             assert not pair.truncated
 
     @pytest.mark.parametrize("template", [QWEN3, ZERANK], ids=lambda template: template.name)
-    def test_no_text_leaves_its_place(self, folder: Folder, template: Template) -> None:
+    def test_chat_prompt_keeps_injected_text_in_its_place(self, folder: Folder, template: Template) -> None:
         tokenizer = tokenizer_of(folder("Qwen3-Reranker-tiny"))
         known = tokenizer.get_added_tokens_decoder().items()
         added = {number for number, token in known if token.special or token.content in template.text}
@@ -66,7 +66,7 @@ class TestChatPrompt:
         assert read.count(INJECTION) == (3 if instruction else 2)
 
     @pytest.mark.parametrize("template", [QWEN3, ZERANK], ids=lambda template: template.name)
-    def test_the_end_of_the_document_is_cut(self, folder: Folder, template: Template) -> None:
+    def test_chat_prompt_truncates_the_end_of_the_document(self, folder: Folder, template: Template) -> None:
         max_length = 240
         tokenizer = tokenizer_of(folder("Qwen3-Reranker-tiny"))
         prompt = ChatPrompt(tokenizer, template, max_length=max_length)
@@ -80,7 +80,7 @@ class TestChatPrompt:
         assert read.endswith(after)
 
     @pytest.mark.parametrize("template", [QWEN3, ZERANK], ids=lambda template: template.name)
-    def test_a_long_query_leaves_the_document_half(self, folder: Folder, template: Template) -> None:
+    def test_chat_prompt_leaves_the_document_half_beside_a_long_query(self, folder: Folder, template: Template) -> None:
         tokenizer = tokenizer_of(folder("Qwen3-Reranker-tiny"))
         (empty,) = ChatPrompt(tokenizer, template, max_length=300).tokenize("", [""])
         room = 300 - len(empty)
@@ -108,7 +108,7 @@ class TestChatPrompt:
             ("{instruction}{query}{document}", "needs an instruction"),
         ],
     )
-    def test_templates_that_cannot_be(self, folder: Folder, text: str, message: str) -> None:
+    def test_chat_prompt_refuses_impossible_templates(self, folder: Folder, text: str, message: str) -> None:
         with pytest.raises(InvalidConfiguration, match=message):
             prompts(folder, replace(ZERANK, text=text))
 
@@ -128,5 +128,5 @@ def prompts(folder: Folder, template: Template, instruction: str | None = None) 
         ("BAAI/bge-reranker-v2-m3", None),
     ],
 )
-def test_the_template_of_a_name(name: str, template: Template | None) -> None:
+def test_template_of_name_recognizes_model_families(name: str, template: Template | None) -> None:
     assert template_of_name(name) is template

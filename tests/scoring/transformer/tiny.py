@@ -135,7 +135,7 @@ GENERATORS: dict[str, Callable[[Path], Path]] = {
 def describe(
     folder: Path, *, chat_template: str, yes: str, no: str | None, prompts: dict[str, str] | None = None
 ) -> None:
-    """Add the files by which sentence-transformers knows a causal reranker."""
+    """Add the files by which sentence-transformers recognises a causal reranker."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     kind = "sentence_transformers.base.modules.transformer.Transformer"
     score = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"

@@ -75,7 +75,7 @@ class Recipe:
         document: The prefix of documents.
         dense: Folders of layers after the pooling.
         max_length: Most tokens.
-        lower_case: Whether texts are in lower case.
+        lower_case: Whether texts are lowercase.
     """
 
     pooling: Pooling = "mean"

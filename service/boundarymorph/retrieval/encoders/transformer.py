@@ -227,7 +227,8 @@ def _mode(config: Mapping[str, Any]) -> Pooling:
     modes = config.get("pooling_mode") or [mode for switch, mode in _SWITCHES.items() if config.get(switch)]
     modes = [modes] if isinstance(modes, str) else list(modes)
     if len(modes) != 1 or modes[0] not in _POOLINGS:
-        raise InvalidConfiguration(f"this model pools by {' and '.join(modes) or 'nothing'}: choose cls, mean or last")
+        known = "choose 'cls', 'mean', or 'last'"
+        raise InvalidConfiguration(f"this model pools by {' and '.join(modes) or 'nothing'}: {known}")
     pooling = _POOLINGS[modes[0]]
     if not config.get("include_prompt", True) and pooling == "mean":
         raise InvalidConfiguration("this model excludes its prompts from the mean, which is not supported here")

@@ -120,7 +120,7 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
 def _plain(folder: Path, name: str) -> int:
     """Return the size of a regular file.
 
-    Raises OSError, and CorruptIndex for a link, pipe, device or folder.
+    Raises OSError, and CorruptIndex for a link, pipe, device, or folder.
     """
     path = folder / name
     if path.is_symlink():

@@ -51,8 +51,8 @@ _log = logging.getLogger(__name__)
 class LocalIndex(DocumentStore):
     """A named index: a store that can be searched.
 
-    Before each search the vectors catch up with its changes, by any process. All of an answer, filter and words
-    included, is based on one state of the store.
+    Before each search the vectors catch up with its changes, by any process. Each answer, its filter, and
+    its words are based on one state of the store.
     """
 
     def __init__(

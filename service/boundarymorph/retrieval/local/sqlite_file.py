@@ -1,6 +1,6 @@
 """Share a SQLite file in WAL mode between threads and processes.
 
-This has its connections, transactions, log and tables.
+This has its connections, transactions, log, and tables.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SqliteFile:
     def one_state(self) -> Iterator[None]:
         """Let this thread read a single state within the block.
 
-        Meanwhile SQLite cannot empty its log.
+        Meanwhile, SQLite cannot empty its log.
         """
         with self.transaction() as connection:
             before, self._held.connection = self._held.connection, connection

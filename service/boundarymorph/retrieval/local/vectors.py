@@ -177,7 +177,7 @@ class Block:
         halves: (n, d) as stored.
         vectors: FAISS's index of them.
         loss: The largest difference of a row's length from 1.
-        clusters: Only of kind ivf.
+        clusters: Only of kind `ivf`.
         words: Columns, and the (n,) number of words of each row.
     """
 
@@ -549,8 +549,8 @@ def _in_block(
 def _nominated(scores: NDArray[np.float32], depth: int, error: float) -> NDArray[np.int64]:
     """Return ascending positions that certainly include the best `depth` of inexact scores.
 
-    The scores have at most this error. `depth` items truly have the depth-th score minus the error, so a better one has
-    here that minus the error.
+    The scores have at most this error. `depth` items truly have the score at rank `depth` minus the error, so a better
+    one has here that minus the error.
     """
     last = np.partition(scores, len(scores) - depth)[len(scores) - depth]
     return np.flatnonzero(scores >= last - 2 * error)

@@ -218,7 +218,7 @@ def is_uuid(id: str) -> bool:
 
 
 class Payload:
-    """The place of text, title and metadata in the columns of a table, or in a JSON object.
+    """The place of text, title, and metadata in the columns of a table, or in a JSON object.
 
     Attributes:
         texts: The columns of text and title.

@@ -1,7 +1,7 @@
 """Search collections of Milvus, and filter them by its expressions.
 
-The expressions differ in types, lists and missing fields, and between releases (`filters.bounds`). Strings are compared
-whole, so a string with a NUL is found only if it is equal.
+The expressions differ in types, lists, and missing fields, and between releases (`filters.bounds`). Strings are
+compared whole, so a string with a NUL is found only if it is equal.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class MilvusStore(Store):
     def connect(cls, chosen: StoreSettings) -> MilvusStore:
         """Return the store at milvus://HOST:PORT/DATABASE?consistency=LEVEL.
 
-        The scheme milvuss:// uses TLS, and milvus:///PATH.db is milvus-lite in this process.
+        The scheme milvuss:// uses TLS, and milvus:///PATH.db is Milvus Lite in this process.
 
         Raises:
-            InvalidConfiguration: If the url is malformed.
+            InvalidConfiguration: If the URL is malformed.
         """
         scheme, _, address = chosen.url.get_secret_value().partition("://")
         address, _, query = address.partition("?")
@@ -375,7 +375,7 @@ class MilvusTable(Table):
     def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
         """Yield expressions that match the documents with these ids.
 
-        Ids that no document can have are left out.
+        The ids that no document can have are left out.
         """
         distinct = dict.fromkeys(ids)
         literals = list(filter(is_integer, distinct)) if self._numbers else list(map(quoted, distinct))

@@ -27,7 +27,7 @@ _URL = re.compile(r"(https?|tcp)://[^\s@]+|.+\.db")
 class Server:
     """A release of Milvus, as major and minor number.
 
-    `lite` is milvus-lite, which has its own version numbers.
+    `lite` is Milvus Lite, which has its own version numbers.
     """
 
     version: tuple[int, int]
@@ -47,7 +47,7 @@ class Server:
 
     @property
     def full_text(self) -> bool:
-        """Whether it computes BM25. milvus-lite's scores are negative and change with the filter."""
+        """Whether it computes BM25. The scores of Milvus Lite are negative and change with the filter."""
         return not self.lite and self.version >= (2, 5)
 
 
@@ -69,13 +69,13 @@ class MilvusConnection:
         """Prepare a client; it does not connect yet.
 
         Args:
-            url: http://HOST:PORT, https://..., or PATH.db for milvus-lite in this process.
+            url: http://HOST:PORT, https://..., or PATH.db for Milvus Lite in this process.
             token: The credentials, if any.
             database: The name of the database.
             timeout: Seconds for a call.
 
         Raises:
-            InvalidConfiguration: If the url is malformed.
+            InvalidConfiguration: If the URL is malformed.
         """
         if not _URL.fullmatch(url):
             raise InvalidConfiguration("the URL of Milvus must be milvus://HOST:PORT, milvuss:// or milvus:///PATH.db")
@@ -125,7 +125,7 @@ class MilvusConnection:
     def _turn(self) -> Iterator[None]:
         """Let a single call through during an outage.
 
-        pymilvus reconnects for failed calls one after the other.
+        The client reconnects for failed calls one after the other.
         """
         outage = self._outage
         if outage is None:

@@ -121,7 +121,7 @@ class StoreContract:
     def local(cls, tmp_path_factory: pytest.TempPathFactory) -> LocalIndex:
         return local_index(tmp_path_factory.mktemp("local"))
 
-    def test_it_answers_as_the_local_index_does(self, index: Index, local: LocalIndex) -> None:
+    def test_index_answers_like_the_local_index(self, index: Index, local: LocalIndex) -> None:
         assert index.count() == COUNT
         for query in QUERIES:
             for depth in (1, 10, COUNT, 10_000):
@@ -131,7 +131,7 @@ class StoreContract:
                 compare(found.embeddings, expected.embeddings)
                 compare(found.scores, expected.scores)
 
-    def test_filters_mean_what_they_mean_everywhere(self, index: Index) -> None:
+    def test_index_filters_match_like_python_filters(self, index: Index) -> None:
         for number, filter in enumerate(FILTERS):
             expected = {each.id for each in self.documents if Filter(filter).matches(each.metadata)}
             for depth in (3, COUNT)[number % 10 > 0 :]:  # a request takes long in the fakes of some servers
@@ -139,7 +139,7 @@ class StoreContract:
                 assert len(pool) == min(depth, len(expected)), filter
                 assert expected.issuperset(pool.ids), filter
 
-    def test_documents_come_back_as_they_are(self, index: Index) -> None:
+    def test_index_returns_documents_unchanged(self, index: Index) -> None:
         ids = [*ODD[::-1], "unknown", "d90", "no'body"]
         found = index.documents(ids)
         assert list(found) == [id for id in ids if id in BY_ID]
@@ -150,14 +150,14 @@ class StoreContract:
         lengths = index.characters([*many, "unknown"])
         assert lengths == {id: len(each.text) + len(each.title or "") for id, each in BY_ID.items()}
 
-    def test_a_sample_has_lengths_and_metadata(self, index: Index) -> None:
+    def test_outlines_have_lengths_and_metadata(self, index: Index) -> None:
         outlines = index.outlines(1_000)
         lengths = [len(each.text) + len(each.title or "") for each in self.documents]
         assert sorted(characters for characters, _ in outlines) == sorted(lengths)
         assert all(any(name in metadata for _, metadata in outlines) for name in ("year", "subject"))
         assert len(index.outlines(3)) == 3
 
-    def test_documents_are_boosted_by_their_metadata(self, index: Index) -> None:
+    def test_boosts_read_the_metadata_of_the_index(self, index: Index) -> None:
         recent = Decay("gauss", ("year",), False, 2009, 5)
         rules = [Rule(function=recent), Rule(3.0, filter=Filter({"subject": "tram"}))]
         rules.append(Rule(function=FieldValueFactor(("price",), modifier="ln1p", missing=1)))
@@ -166,7 +166,7 @@ class StoreContract:
         assert len(np.unique(expected)) > 50
         close(boosts.of(ids, index.documents(ids, texts=False)), expected)
 
-    def test_words_are_in_the_pool(self, index: Index) -> None:
+    def test_pool_of_the_index_has_bm25_and_terms(self, index: Index) -> None:
         pool = index.retrieve(Search("tales of the night tram", 40, QUERIES[1])).pool
         bm25 = pool.features["bm25"]
         words = PoolWords.of([BY_ID[id].content for id in pool.ids])
@@ -176,7 +176,7 @@ class StoreContract:
         assert min(bm25[row] for row, id in enumerate(pool.ids) if id in having) > max(others)
         assert pool.terms.shape == words.terms("tales of the night tram").shape
 
-    def test_hybrid_fuses_words_and_vectors(self, index: Index) -> None:
+    def test_hybrid_search_fuses_words_and_vectors(self, index: Index) -> None:
         row = next(n for n, each in enumerate(DOCUMENTS) if "glockenspiel" in each.text)
         found = index.retrieve(Search("glockenspiel", COUNT // 2, VECTORS[row], hybrid=True))
         assert found.pool.ids[0] == DOCUMENTS[row].id
@@ -185,7 +185,7 @@ class StoreContract:
         chosen = index.retrieve(Search("tram", 10, QUERIES[0], filter={"subject": "bread"}, hybrid=True)).pool
         assert {BY_ID[id].metadata["subject"] for id in chosen.ids} == {"bread"}
 
-    def test_what_cannot_be_searched_is_said(self, index: Index) -> None:
+    def test_index_refuses_an_impossible_search(self, index: Index) -> None:
         with pytest.raises(InvalidEmbeddings, match="8 dimensions"):
             index.retrieve(Search("", 5, np.ones(9)))
         with pytest.raises(InvalidInput, match="depth"):
@@ -211,7 +211,7 @@ class Flaws:
     refused: ClassVar[set[str]] = set()
 
     @pytest.mark.strangers
-    def test_flaws_are_said_and_the_rest_is_found(self, flawed: StoreIndex) -> None:
+    def test_flawed_rows_are_warned_of_and_the_others_found(self, flawed: StoreIndex) -> None:
         found = flawed.retrieve(Search("tram", 9, [1.0, 0.0]))
         assert list(found.pool.ids) == ["near", "null", "twice", "blank", "far"]
         said = {
@@ -227,7 +227,7 @@ class Flaws:
         assert set(flawed.documents(["twice", "far", "near", "null"])) == {"twice", "far", "near", "null"}
 
     @pytest.mark.strangers
-    def test_rows_that_cannot_be_used_make_room_for_others(self, flawed: StoreIndex) -> None:
+    def test_unusable_rows_make_room_for_others(self, flawed: StoreIndex) -> None:
         assert list(flawed.retrieve(Search("", 4, [1.0, 0.0])).pool.ids) == ["near", "null", "twice", "blank"]
         chosen = {"not": {"nobody": 1}}
         assert list(flawed.retrieve(Search("", 5, [1.0, 0.0], filter=chosen)).pool.ids)[-1] == "far"
@@ -236,7 +236,7 @@ class Flaws:
 class ReadOnly:
     """The tests of existing tables."""
 
-    def test_nothing_is_changed(self, index: Index) -> None:
+    def test_read_only_index_refuses_changes(self, index: Index) -> None:
         for change in (
             lambda: index.upsert(DOCUMENTS[:1], VECTORS[:1]),
             lambda: index.delete(["plain"]),
