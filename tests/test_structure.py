@@ -88,7 +88,7 @@ def options_in_methods(source: str) -> Iterator[str]:
             yield from (f"{found.name}.{method.name}: {name}" for name in sorted(tested))
 
 
-def test_sessions_are_composed_instead_of_switched() -> None:
+def test_session_methods_do_not_branch_on_options() -> None:
     switched = "class A:\n    deep: bool\n    def find(self):\n        return 1 if self.deep else 0"
     assert list(options_in_methods(switched)) == ["A.find: deep"]
     for name in ("session", "boundary", "stop", "diversity", "outlook"):
@@ -132,7 +132,7 @@ def test_package_root_contains_only_known_modules() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == AT_THE_ROOT
 
 
-def test_packages_beside_the_service_have_its_version() -> None:
+def test_workspace_packages_have_the_version_of_the_service() -> None:
     def project(folder: Path) -> dict[str, Any]:
         return tomllib.loads((folder / "pyproject.toml").read_text())["project"]  # type: ignore[no-any-return]
 

@@ -16,7 +16,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from boundarymorph.api.bodies import LARGE_ANSWER, decoded, hang_up, sent
+from boundarymorph.api.bodies import LARGE_ANSWER, decode, hang_up, send_in_pieces
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.inference.concurrency import Shares
 from boundarymorph.settings import Limits, Settings
@@ -173,7 +173,7 @@ class TestLargeAnswers:
         async def send(piece: Any) -> None:
             found.append((len(piece["body"]), piece["more_body"]))
 
-        await sent(message, send)
+        await send_in_pieces(message, send)
         assert found == [*((length, True) for length in pieces[:-1]), (pieces[-1], more)]
 
     async def test_hang_up_closes_the_connection_of_a_broken_answer(self) -> None:
@@ -186,7 +186,7 @@ class TestLargeAnswers:
 def test_list_longer_than_every_limit_is_refused_before_it_is_read() -> None:
     for value, name in (({"pool": [0] * 9}, "pool"), ({"pool": {"documents": [0] * 9}}, "pool.documents")):
         with pytest.raises(LimitExceeded, match=f"^{name}: over"):
-            decoded(orjson.dumps(value), Limits(dimension=8, pool=7))
+            decode(orjson.dumps(value), Limits(dimension=8, pool=7))
 
 
 class TestBytesInFlight:

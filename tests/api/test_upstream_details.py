@@ -88,7 +88,7 @@ async def test_readyz_shows_addresses_of_servers_only_to_admins(tmp_path: Path) 
     async with client_of(app) as client:
         await ready(client)
         state.readiness = Readiness({"scorer": probe}, interval=1, timeout=1)
-        await state.readiness.ask()
+        await state.readiness.probe()
         full = await client.get("/readyz", headers={"Authorization": f"Bearer {admin}"})
         assert full.json()["detail"] == f"scorer: {away}"
         assert full.json()["parts"]["scorer"]["detail"] == str(away)
@@ -108,7 +108,7 @@ async def test_readyz_shows_addresses_of_servers_only_to_admins(tmp_path: Path) 
     async with client_of(app) as client:
         await ready(client)
         state.readiness = Readiness({"scorer": probe}, interval=1, timeout=1)
-        await state.readiness.ask()
+        await state.readiness.probe()
         assert "10.0.0.5" in (await client.get("/readyz")).text
     for host, told in (("127.0.0.1", True), ("::1", True), ("10.1.2.3", False), ("testclient", False)):
         transport = httpx.ASGITransport(app, client=(host, 1))

@@ -54,7 +54,7 @@ async def unready(folder: Path, patch: pytest.MonkeyPatch, clock: Clock) -> Asyn
     async def probe(deadline: float) -> None:
         raise ScorerUnavailable("gone")
 
-    yield Readiness({"scorer": probe}, interval=1, timeout=1).ask
+    yield Readiness({"scorer": probe}, interval=1, timeout=1).probe
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from boundarymorph.access.limits import Access
-from boundarymorph.api.handler import Prepared, made
+from boundarymorph.api.handler import Prepared, make_answer
 from boundarymorph.api.visit import Visit
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.retrieval.candidates import PoolSource
@@ -43,10 +43,10 @@ async def test_answer_over_body_bytes_is_refused(large: bool, tmp_path: Path) ->
         return Prepared(task, lambda _: (b" " * size, {}), lambda _: large)
 
     result: Any = None
-    content, _ = await made(access, prepared(2_048), result)
+    content, _ = await make_answer(access, prepared(2_048), result)
     assert len(content) == 2_048
     with pytest.raises(LimitExceeded, match=r"2,048 bytes \(limits.body_bytes\): ask for fewer"):
-        await made(access, prepared(2_049), result)
+        await make_answer(access, prepared(2_049), result)
     await access.close()
 
 

@@ -85,7 +85,7 @@ def test_bound_on_all_candidates_is_shared_among_documents() -> None:
     assert candidates(documents, in_all=9) is None
 
 
-def test_documents_within_the_window_stay_whole() -> None:
+def test_documents_within_the_window_are_not_split() -> None:
     room = 4 * (WINDOW - 4)  # bytes, as the query has less than a token's
     whole = [Document("a", "x" * room), Document("b", "é" * (room // 2)), Document("c", " " * 9 * room)]
     long = [Document("d", "x" * (room + 1)), Document("e", "漢" * (room // 3 + 1))]

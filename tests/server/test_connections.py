@@ -136,7 +136,7 @@ async def test_unread_answer_is_given_up_after_event_seconds(tmp_path: Path) -> 
 
 @pytest.mark.strangers
 @pytest.mark.parametrize("most", [128, 256, 1_024, 65_536])
-def test_connections_and_open_indexes_fit_the_descriptors(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_connection_and_index_limits_fit_the_descriptors(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
     indexes = most_open(32)
     assert 1 <= indexes <= 32

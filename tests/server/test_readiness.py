@@ -52,7 +52,7 @@ async def test_readiness_shows_what_is_missing_and_since_when() -> None:
         (60, None, None, 60),
     ):
         clock.now, parts["scorer"].trouble = seconds, trouble
-        await followed.ask()
+        await followed.probe()
         assert followed.missing == missing
         assert followed.parts["scorer"].since == EPOCH + timedelta(seconds=since)
         assert followed.parts["retriever"] == PartHealth(status="ok", since=EPOCH)
@@ -62,7 +62,7 @@ async def test_readiness_never_probes_a_hanging_part_twice_at_once() -> None:
     hanging, well = Part(), Part()
     hanging.held = asyncio.Event()
     followed = Readiness({"scorer": hanging, "retriever": well}, interval=0.001, timeout=0.01)
-    following = asyncio.create_task(followed.follow())
+    following = asyncio.create_task(followed.keep_probing())
     await until_async(lambda: hanging.asked > 3)
     assert followed.missing == "scorer: no answer in 0.01 seconds"
     hanging.held.set()
@@ -76,13 +76,13 @@ async def test_readiness_fails_if_the_data_directory_is_gone(tmp_path: Path) -> 
     retrieval = build_retrieval(Settings(data_directory=tmp_path / "data", cache=CacheSettings(enabled=False)))
     followed = Readiness(retrieval.probes, interval=10, timeout=5)
     assert set(followed.parts) == {"encoder", "indexes"}
-    await followed.ask()
+    await followed.probe()
     assert followed.missing is None
     (tmp_path / "data").rename(tmp_path / "unmounted")
-    await followed.ask()
+    await followed.probe()
     assert followed.missing is not None and re.match("indexes: .* cannot be listed", followed.missing)
     (tmp_path / "unmounted").rename(tmp_path / "data")
-    await followed.ask()
+    await followed.probe()
     assert followed.missing is None
     await retrieval.close()
 

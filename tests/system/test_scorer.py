@@ -67,7 +67,7 @@ def test_scorer_finishes_its_requests_after_sigterm(tmp_path: Path) -> None:
         assert len(request.result().json()["scores"]) == len(texts)
 
 
-def test_scorer_is_unready_but_open_while_it_drains(tmp_path: Path) -> None:
+def test_draining_scorer_is_unready_but_answers_requests(tmp_path: Path) -> None:
     (tmp_path / "boundarymorph.toml").write_text("drain_seconds = 30")
     with scorer(tmp_path / "draining.log") as running:
         running.process.send_signal(signal.SIGTERM)

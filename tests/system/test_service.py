@@ -85,7 +85,7 @@ def test_service_finishes_its_requests_after_a_signal(tmp_path: Path, number: si
             again.bind(("127.0.0.1", ending.port))
 
 
-def test_service_ends_on_a_signal_while_it_starts(tmp_path: Path) -> None:
+def test_service_exits_on_a_signal_during_its_start(tmp_path: Path) -> None:
     with service(tmp_path / "data", ready=False) as starting:
         starting.await_answer("/livez")
         assert starting.stop() == 0

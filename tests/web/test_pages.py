@@ -32,7 +32,7 @@ async def test_playground_loads_nothing_from_elsewhere(client: httpx.AsyncClient
     assert not re.search(r"https?://|<style|style=|<script(?![^>]*src=)|\son\w+=", page.text)
 
 
-def test_playground_picture_is_up_to_date() -> None:
+def test_playground_picture_matches_the_page() -> None:
     assert pictures.DIGEST.read_text().strip() == pictures.digest(), "the page has changed: run `make pictures`"
 
 

@@ -60,18 +60,18 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
     return b"".join(chunks)
 
 
-async def parsed(request: Request, access: Access, model: type[Model], *, default: bytes = b"") -> Model:
+async def read_model(request: Request, access: Access, model: type[Model], *, default: bytes = b"") -> Model:
     """Return the body as a model, or `default` as a model if the body is empty.
 
     Raises:
-        BoundaryMorphError: As `read` and `decoded` do.
+        BoundaryMorphError: As `read` and `decode` do.
         ValidationError: If the body does not fit the model.
     """
     body = (await read(request, access)).strip() or default
-    return await off_loop(request, access, body, lambda: model.model_validate(decoded(body, access.settings.limits)))
+    return await off_loop(request, access, body, lambda: model.model_validate(decode(body, access.settings.limits)))
 
 
-def decoded(body: bytes, limits: Limits) -> Any:
+def decode(body: bytes, limits: Limits) -> Any:
     """Return the value of a JSON body.
 
     Raises:
@@ -234,7 +234,7 @@ def _too_large(limit: int) -> BodyTooLarge:
 LARGE_ANSWER = 2**17  # bytes of a piece of a large answer
 
 
-async def sent(message: Message, send: Send) -> None:
+async def send_in_pieces(message: Message, send: Send) -> None:
     """Send a message of an answer, with a large body in pieces.
 
     Each piece is sent when the client has taken the one before it.

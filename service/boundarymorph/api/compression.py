@@ -21,7 +21,7 @@ TEXT = ("application/json", "text/", *PAGES)
 _ACCEPTED = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 
 
-class Compressed(Middleware):
+class Compression(Middleware):
     """ASGI middleware that compresses text.
 
     An answer is compressed if it is part of a page, if it declares a length of at least LEAST, or if its route sets

@@ -27,11 +27,11 @@ JSON = "application/json"
 def prefers(request: Request, kind: str) -> bool:
     """Return whether the Accept header gives this media type a higher quality than JSON."""
     accept = ",".join(request.headers.getlist("accept")).lower()
-    qualities = dict(map(_quality, accept.split(",")))
-    return _of(kind, qualities) > _of(JSON, qualities)
+    qualities = dict(map(_parsed_quality, accept.split(",")))
+    return _quality_of(kind, qualities) > _quality_of(JSON, qualities)
 
 
-def _quality(part: str) -> tuple[str, float]:
+def _parsed_quality(part: str) -> tuple[str, float]:
     """Return the media range of a part of the header, and its quality."""
     media_range, *parameters = (piece.strip() for piece in part.split(";"))
     for parameter in parameters:
@@ -44,7 +44,7 @@ def _quality(part: str) -> tuple[str, float]:
     return media_range, 1.0
 
 
-def _of(kind: str, qualities: dict[str, float]) -> float:
+def _quality_of(kind: str, qualities: dict[str, float]) -> float:
     """Return the quality of the most specific range that includes the media type; 0 if none does."""
     ranges = (kind, f"{kind.partition('/')[0]}/*", "*/*")
     return next((qualities[one] for one in ranges if one in qualities), 0.0)

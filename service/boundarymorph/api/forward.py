@@ -41,11 +41,11 @@ async def _remote(parts: Annotated[Any, Depends(built)]) -> RemoteRetriever:
 RemoteOf = Annotated[RemoteRetriever, Depends(_remote)]
 
 
-class _Passed(bodies.Streamed):
+class _ForwardedResponse(bodies.Streamed):
     """A response that streams the retriever's, closes it at the end, and breaks off if it does."""
 
     def __init__(self, answer: PeerResponse) -> None:
-        super().__init__(answer.chunks(), answer.status_code, _of(answer.headers, ANSWER_HEADERS))
+        super().__init__(answer.chunks(), answer.status_code, _selected(answer.headers, ANSWER_HEADERS))
         self._answer = answer
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
@@ -60,14 +60,14 @@ class _Passed(bodies.Streamed):
 
 async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, streaming both bodies."""
-    return _Passed(await _answer(request, access, retriever))
+    return _ForwardedResponse(await _answer(request, access, retriever))
 
 
 async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
     caller, answer = permitted(request), await _answer(request, access, retriever)
     if caller.sees_all or not answer.is_success:
-        return _Passed(answer)
+        return _ForwardedResponse(answer)
     try:
         found = IndexList.model_validate_json(await answer.read(MOST_LISTED))
     except aiohttp.ClientError as error:
@@ -92,12 +92,12 @@ async def _answer(request: Request, access: Access, retriever: RemoteRetriever) 
     received = asyncio.Event() if has_body else None
     body = bodies.chunks(request, access, received) if has_body else None
     answer = retriever.forward(
-        request.method, target, _of(request.headers, REQUEST_HEADERS), body, visit_of(request).caller
+        request.method, target, _selected(request.headers, REQUEST_HEADERS), body, visit_of(request).caller
     )
     return await bodies.while_connected(request, answer, received)
 
 
-def _of(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+def _selected(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: headers[name] for name in names if name in headers}
 
 

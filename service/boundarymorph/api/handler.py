@@ -44,7 +44,7 @@ class Prepared:
     event: Callable[[Progress], BaseModel] | None = None
 
 
-async def answered(
+async def answer_request(
     request: Request, access: Access, selector: Selector, prepare: Callable[[Any, float], Prepared]
 ) -> Response:
     """Return the answer to a request. If the caller disconnects, the work ends.
@@ -56,30 +56,30 @@ async def answered(
         prepare: Reads the value of the body, given the time of the request's arrival.
 
     Raises:
-        BoundaryMorphError: As `bodies.read`, `bodies.decoded`, `prepare` and the selector do.
+        BoundaryMorphError: As `bodies.read`, `bodies.decode`, `prepare` and the selector do.
     """
     watch, arrival = Stopwatch(), time.monotonic()
     with watch.stage("receive"):
         body = await bodies.read(request, access)
     with watch.stage("parse"):
         prepared = await bodies.off_loop(
-            request, access, body, lambda: prepare(bodies.decoded(body, access.settings.limits), arrival)
+            request, access, body, lambda: prepare(bodies.decode(body, access.settings.limits), arrival)
         )
     task, streams = prepared.task, prepared.event is not None and prefers(request, EVENTS)
     turn = access.admission.turn(task.context.caller, deadline=task.context.deadline.moment)
     async with AsyncExitStack() as held:
         steps = await held.enter_async_context(aclosing(selector.steps(task, watch, progress=streams)))
-        step = await bodies.while_connected(request, _begun(steps, watch, turn, held))
+        step = await bodies.while_connected(request, _first_step(steps, watch, turn, held))
         if streams:
             kept = held.pop_all()
             visit_of(request).compressible = task.report.explain_pool
             return _Events(_events(request, access, prepared, step, steps, kept), kept)
     assert isinstance(step, SelectionResult)
-    content, headers = await made(access, prepared, step)
+    content, headers = await make_answer(access, prepared, step)
     return Response(content, media_type=JSON, headers={STATUS_HEADER: step.status.value} | headers)
 
 
-async def _begun(
+async def _first_step(
     steps: AsyncIterator[Progress | SelectionResult],
     watch: Stopwatch,
     turn: AbstractAsyncContextManager[None],
@@ -94,7 +94,7 @@ async def _begun(
     return await anext(steps)
 
 
-async def made(access: Access, prepared: Prepared, result: SelectionResult) -> tuple[bytes, dict[str, str]]:
+async def make_answer(access: Access, prepared: Prepared, result: SelectionResult) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of the answer, made in a thread if it is large.
 
     Raises:
@@ -135,11 +135,11 @@ async def _events(
         while isinstance(step, Progress):
             yield _event("round", prepared.event(step).model_dump_json(exclude_defaults=True).encode())
             step = await anext(steps)
-        content, _ = await made(access, prepared, step)
+        content, _ = await make_answer(access, prepared, step)
         last = _event("selection", content)
         visit_of(request).charging(access)(len(last))
     except BoundaryMorphError as error:
-        last = _event("problem", problems.of(request, error).model_dump_json(exclude_none=True).encode())
+        last = _event("problem", problems.problem_of(request, error).model_dump_json(exclude_none=True).encode())
     await held.aclose()
     yield last
 

@@ -113,7 +113,7 @@ async def create_index(
 
     The status is 201 if the index is new, 200 if it exists, and 409 if it exists with another configuration.
     """
-    wanted = await bodies.parsed(request, access, CreateIndex, default=b"{}")
+    wanted = await bodies.read_model(request, access, CreateIndex, default=b"{}")
     if wanted.dimension is not None and wanted.dimension > access.settings.limits.dimension:
         raise LimitExceeded(f"dimension: this service takes up to {access.settings.limits.dimension:,}")
     encoder, dimension, kind = None, wanted.dimension or 0, wanted.kind
@@ -146,7 +146,7 @@ async def describe_index(name: str, access: AccessOf, behalf: BehalfOf, indexes:
 )
 async def describe_documents(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
     """Store a description of the documents, for people and language models that choose an index."""
-    given = await bodies.parsed(request, access, Describe)
+    given = await bodies.read_model(request, access, Describe)
     description = given.description.strip() or None
     await access.work.write.run(lambda: indexes.catalog.artifacts(name).change(description=description), caller=behalf)
 
@@ -173,7 +173,7 @@ async def read_artifacts(name: str, access: AccessOf, behalf: BehalfOf, indexes:
 )
 async def change_artifacts(name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
     """Replace the artifacts that the body names; null removes one."""
-    given = await bodies.parsed(request, access, IndexArtifacts)
+    given = await bodies.read_model(request, access, IndexArtifacts)
     changes = given.model_dump(exclude_unset=True)
     if given.calibration is not None:
         changes["calibration"] = Calibration.of_json(given.calibration)
@@ -218,7 +218,7 @@ async def upsert_documents(
     index = await run(indexes.catalog.get, name, behalf)
     entries = await _entries(request, index.info.dimension, access, run)
     spooled = bodies.spooling(request, access)
-    reports = _measured(
+    reports = _count_written(
         ingesting(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run, caller=behalf)
     )
     report = await anext(reports)
@@ -226,7 +226,7 @@ async def upsert_documents(
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
     async for latest in reports:
         report = latest
-    return _finished(report)
+    return _final_report(report)
 
 
 @router.delete(
@@ -240,7 +240,7 @@ async def delete_documents(
     name: str, request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf
 ) -> DeleteReport:
     """Delete documents, which searches that begin after the answer do not find."""
-    wanted = await bodies.parsed(request, access, DeleteDocuments)
+    wanted = await bodies.read_model(request, access, DeleteDocuments)
     filter = None if wanted.filter is None else Filter(wanted.filter)
     if filter is not None:
         filter.refuse_everything()
@@ -299,7 +299,7 @@ async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: Bui
 )
 async def read_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> Response:
     """Return the document's text, title and metadata."""
-    found = await access.work.read.run(_one, indexes.catalog, name, behalf, id, caller=behalf)
+    found = await access.work.read.run(_document, indexes.catalog, name, behalf, id, caller=behalf)
     return Response(found, media_type="application/json")
 
 
@@ -319,7 +319,7 @@ async def delete_document(name: str, id: str, access: AccessOf, behalf: BehalfOf
     return DeleteReport(deleted=1)
 
 
-def _one(catalog: Catalog, name: str, caller: str, id: str) -> bytes:
+def _document(catalog: Catalog, name: str, caller: str, id: str) -> bytes:
     found = catalog.get(name, caller).documents([id])
     if id not in found:
         raise UnknownDocument(f"the index {name!r} holds no document {id!r}")
@@ -365,7 +365,7 @@ class _WhileUploading(StreamingResponse):
         await self.stream_response(send)
 
 
-async def _measured(reports: AsyncIterator[IngestReport]) -> AsyncGenerator[IngestReport, None]:
+async def _count_written(reports: AsyncIterator[IngestReport]) -> AsyncGenerator[IngestReport, None]:
     """Pass reports on, and count the written documents, even if the rest of the upload fails."""
     report = IngestReport()
     try:
@@ -391,18 +391,18 @@ async def _lines(
                 if now - reported >= max(PROGRESS_SECONDS, PROGRESS_SHARE * (now - begun)):
                     reported = now
                     yield _line("progress", UploadProgress.model_validate(report, from_attributes=True))
-        yield _line("report", _finished(report))
+        yield _line("report", _final_report(report))
     except ClientDisconnect:
         return
     except BoundaryMorphError as error:
-        yield _line("problem", problems.of(request, error))
+        yield _line("problem", problems.problem_of(request, error))
 
 
 def _line(name: str, content: BaseModel) -> bytes:
     return f'{{"{name}":{content.model_dump_json(exclude_none=name == "problem")}}}\n'.encode()
 
 
-def _finished(report: IngestReport) -> UploadReport:
+def _final_report(report: IngestReport) -> UploadReport:
     if report.skipped and not (report.added or report.updated or report.unchanged):
         first = report.problems[0]
         raise InvalidInput(f"no document was usable; line {first.line}: {first.reason}")

@@ -127,17 +127,17 @@ class Readiness:
         away = [f"{name}: {part.detail}" for name, part in self.parts.items() if part.status != "ok"]
         return "; ".join(away) or None
 
-    async def follow(self) -> None:
+    async def keep_probing(self) -> None:
         """Probe all parts again and again, until cancelled."""
         while self._probes:
             await asyncio.sleep(self._interval if self.missing is None else min(RETRY_SECONDS, self._interval))
-            await self.ask()
+            await self.probe()
 
-    async def ask(self) -> None:
+    async def probe(self) -> None:
         """Probe all parts concurrently."""
-        await asyncio.gather(*(self._ask(name, probe) for name, probe in self._probes.items()))
+        await asyncio.gather(*(self._probe(name, probe) for name, probe in self._probes.items()))
 
-    async def _ask(self, name: str, probe: Probe) -> None:
+    async def _probe(self, name: str, probe: Probe) -> None:
         detail = None
         try:
             with tracing.without_trace():
@@ -194,7 +194,7 @@ class Lifecycle:
         except Exception as error:
             self._fail_at_start(error)
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Warm up, become ready, and keep probing the parts.
 
         Wait for other processes that are not ready yet. Call `on_failure` after any other error.
@@ -212,7 +212,7 @@ class Lifecycle:
         log.info("ready")
         interval = self.settings.ready_interval_seconds
         self.readiness = Readiness(self.built.probes, interval=interval, timeout=PROBE_SECONDS)
-        await self.readiness.follow()
+        await self.readiness.keep_probing()
 
     def health(self) -> Ready:
         """Return whether the process can serve, with all details."""

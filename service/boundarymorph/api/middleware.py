@@ -22,7 +22,7 @@ from boundarymorph.access.callers import Forbidden, Origins, UnsupportedMediaTyp
 from boundarymorph.access.limits import Access
 from boundarymorph.access.rates import Decision
 from boundarymorph.api import problems
-from boundarymorph.api.bodies import LARGE, sent
+from boundarymorph.api.bodies import LARGE, send_in_pieces
 from boundarymorph.api.visit import VISIT, Visit, visit_of
 from boundarymorph.errors import LimitExceeded, Overloaded
 from boundarymorph.telemetry import metrics, tracing
@@ -51,7 +51,7 @@ class Middleware(ABC):
         """Answer a request, in most cases by the application."""
 
 
-class Paths(Middleware):
+class PathCorrection(Middleware):
     """ASGI middleware that corrects paths before they are matched.
 
     Servers decode paths. This class keeps the encoded slash in the name of an index, STORE/TABLE, so that the name
@@ -81,7 +81,7 @@ class Paths(Middleware):
         return any(route.matches(scope)[0] is not Match.NONE for route in self._routes)
 
 
-class Observed(Middleware):
+class RequestLog(Middleware):
     """ASGI middleware that identifies, times and logs requests.
 
     A request's id is the caller's own if that is a plain word. Every log line has it, and so has the response, with
@@ -117,12 +117,12 @@ class Observed(Middleware):
                     await self._app(scope, receive, observed)
                 finally:
                     answered(_route(scope), status)
-                    _tell(scope, status, time.perf_counter() - start)
+                    _log_request(scope, status, time.perf_counter() - start)
         finally:
             tracing.request_id.reset(token)
 
 
-class FromAllowed(Middleware):
+class OriginCheck(Middleware):
     """ASGI middleware that refuses other hosts, pages of other sites, and other content types."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
@@ -139,7 +139,7 @@ class FromAllowed(Middleware):
             await self._app(scope, receive, send)
 
 
-class InPieces(Middleware):
+class LargeAnswers(Middleware):
     """ASGI middleware that sends large answers in pieces, and closes `Visit.until_end` at the end.
 
     It sends a large answer no faster than the client reads it. Until then the answer counts towards
@@ -169,7 +169,7 @@ class InPieces(Middleware):
                         await refusal(scope, receive, send)
                         return
                     await send(begun)
-                await sent(message, send)
+                await send_in_pieces(message, send)
 
         visit = visit_of(scope)
         with visit.until_end:
@@ -194,7 +194,7 @@ class HeadAsGet(Middleware):
             scope.update({"route": asked["route"]} if "route" in asked else {})  # for the metrics
 
 
-class Unexpected(Middleware):
+class UnexpectedErrors(Middleware):
     """The innermost ASGI middleware, which logs unexpected exceptions and answers with a problem.
 
     It raises the exception again if a response has begun.
@@ -242,7 +242,7 @@ def _route(scope: Scope) -> str:
     return getattr(scope.get("route"), "path_format", "unmatched")
 
 
-def _tell(scope: Scope, status: int, seconds: float) -> None:
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
     method, route = _method(scope), _route(scope)
     metrics.http_seconds.labels(method, route, status).observe(seconds)
     if route not in _QUIET:

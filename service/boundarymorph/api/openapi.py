@@ -86,7 +86,7 @@ SELECT: dict[str, Any] = {
 }
 
 
-class Kept:
+class CachedBytes:
     """Bytes that a thread makes once for all waiting callers, and that are kept for some seconds."""
 
     def __init__(self, make: Callable[[], bytes], seconds: float = math.inf) -> None:
@@ -197,7 +197,7 @@ class DescribedApp(FastAPI):
 
 def install(app: FastAPI) -> None:
     """Add the route /openapi.json."""
-    made = Kept(lambda: orjson.dumps(app.openapi()))
+    made = CachedBytes(lambda: orjson.dumps(app.openapi()))
 
     async def openapi() -> Response:
         return Response(await made.get(), media_type="application/json")

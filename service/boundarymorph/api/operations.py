@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from boundarymorph.access.callers import Forbidden, Scope, Unauthenticated, is_loopback
 from boundarymorph.access.limits import Access
 from boundarymorph.api.dependencies import AccessOf, ServiceOf
-from boundarymorph.api.openapi import Kept
+from boundarymorph.api.openapi import CachedBytes
 from boundarymorph.api.schemas import Health, Ready
 from boundarymorph.telemetry import metrics
 
@@ -71,10 +71,12 @@ async def prometheus(request: Request, access: AccessOf) -> Response:
     all keys are added up.
     """
     named = any(_has(scope, request, access) for scope in (Scope.METRICS, Scope.ADMIN))
-    kept: Mapping[bool, Kept] = request.app.state.exposition
+    kept: Mapping[bool, CachedBytes] = request.app.state.exposition
     return Response(await kept[named].get(), media_type=CONTENT_TYPE_LATEST)
 
 
 def install(app: FastAPI, seconds: float) -> None:
     """Let an application render its metrics at most once per this many seconds."""
-    app.state.exposition = {named: Kept(partial(metrics.exposition, named=named), seconds) for named in (True, False)}
+    app.state.exposition = {
+        named: CachedBytes(partial(metrics.exposition, named=named), seconds) for named in (True, False)
+    }

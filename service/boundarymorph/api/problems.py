@@ -91,7 +91,7 @@ async def refused(request: Request, error: Exception) -> JSONResponse:
     return unexpected(request, error)
 
 
-def of(request: Request, error: errors.BoundaryMorphError) -> Problem:
+def problem_of(request: Request, error: errors.BoundaryMorphError) -> Problem:
     """Return the problem details of an error, and log it if operators must see it."""
     _log(error)
     return _problem(request, _status(error), error.slug, error.public)

@@ -94,7 +94,7 @@ def _post(
 async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
-    wanted = await bodies.parsed(request, access, Retrieve)
+    wanted = await bodies.read_model(request, access, Retrieve)
     permitted(request).require(wanted.index)
     embedding = wanted.query_embedding
     check_bound("query", len(wanted.query), limits.query_characters, "characters")
@@ -149,7 +149,7 @@ async def characters(request: Request, access: AccessOf, caller: BehalfOf, parts
 async def embed_query(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
     """Return a float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
-    wanted = await bodies.parsed(request, access, Query)
+    wanted = await bodies.read_model(request, access, Query)
     check_bound("query", len(wanted.query), limits.query_characters, "characters")
     vector = await bodies.while_connected(request, parts.retriever.embed_query(wanted.query, caller=caller))
     encoded = Embeddings(vector[None], encoder=parts.encoder.name)
@@ -163,7 +163,7 @@ async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, 
     They are in the order of the texts.
     """
     limits = access.settings.limits
-    wanted = await bodies.parsed(request, access, Texts)
+    wanted = await bodies.read_model(request, access, Texts)
     check_bound("texts", len(wanted.texts), limits.pool, "texts")
     check_bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     encoded = await bodies.while_connected(request, parts.retriever.embed_documents(wanted.texts, caller=caller))
@@ -174,7 +174,7 @@ async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, 
 
 
 async def _ids(request: Request, access: Access) -> Ids:
-    wanted = await bodies.parsed(request, access, Ids)
+    wanted = await bodies.read_model(request, access, Ids)
     permitted(request).require(wanted.index)
     check_bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
     return wanted

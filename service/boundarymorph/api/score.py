@@ -31,7 +31,7 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
     texts leave the queue.
     """
     arrival = time.monotonic()
-    wanted, limits = await bodies.parsed(request, access, ScoreRequest), access.settings.limits
+    wanted, limits = await bodies.read_model(request, access, ScoreRequest), access.settings.limits
     check_bound("query", len(wanted.query), limits.query_characters, "characters")
     check_bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
     check_bound("texts", len(wanted.texts), limits.texts, "texts")

@@ -42,7 +42,9 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
     Each document has its score, or the score that is expected from its scored neighbours. If the caller disconnects,
     the work ends. With `Accept: text/event-stream`, the answer has an event before each round, and finally the set.
     """
-    return await handler.answered(request, access, parts.selector, partial(_prepared, request, access, service, parts))
+    return await handler.answer_request(
+        request, access, parts.selector, partial(_prepared, request, access, service, parts)
+    )
 
 
 def _prepared(

@@ -194,8 +194,8 @@ def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | No
 
 def _pool(result: SelectionResult) -> ExplainedPool:
     first, last = (None, None) if result.explained is None else (result.explained.first, result.explained.last)
-    first_relevance, first_std = _of_all(first, result.pool)
-    relevance, std = _of_all(last, result.pool)
+    first_relevance, first_std = _beliefs(first, result.pool)
+    relevance, std = _beliefs(last, result.pool)
     depth = result.task.report.explain_depth
     return ExplainedPool(
         ids=list(result.pool.ids)[:depth],
@@ -207,7 +207,7 @@ def _pool(result: SelectionResult) -> ExplainedPool:
     )
 
 
-def _of_all(believed: Selection | None, pool: Pool) -> tuple[list[float | None], list[float | None]]:
+def _beliefs(believed: Selection | None, pool: Pool) -> tuple[list[float | None], list[float | None]]:
     """Return relevance and standard deviation of all documents of the pool, None where unknown."""
     values = np.full((2, len(pool)), np.nan)
     if believed is not None:

@@ -149,9 +149,8 @@ def _as_query(value: object) -> object:
 
 
 Queries = Array[Annotated[AskedQuery, BeforeValidator(_as_query, json_schema_input_type=AskedQuery | str)]]
-EITHER: tuple[
-    dict[str, JsonValue], ...
-] = (  # a request has exactly one field of each pair; the types have JSON's names
+# A request has exactly one field of each pair. The types have JSON's names.
+EITHER: tuple[dict[str, JsonValue], ...] = (
     {"query": "string", "queries": "array"},
     {"index": "string", "pool": ["object", "array"]},
 )

@@ -46,11 +46,8 @@ ITEM_BYTES = {"float16": 2, "float32": 4}
 FEW_CALLS = 50  # most calls for which the main directions of vectors suffice
 READ_AHEAD = 200  # documents that come with a pool; most documents that are read later are among them
 USUAL_WINDOW = 512  # tokens, assumed for a scorer with an unknown window if the request asks for passages
-ACCEPTED: dict[str | None, Accepted] = {
-    "error": "complete",
-    None: "scored",
-    "degrade": "anything",
-}  # by the value of on_failure
+# By the value of on_failure.
+ACCEPTED: dict[str | None, Accepted] = {"error": "complete", None: "scored", "degrade": "anything"}
 
 
 def task_of(

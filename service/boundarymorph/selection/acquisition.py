@@ -336,7 +336,7 @@ class Competition:
         return self.belief if len(self.left) == len(self.belief.mean) else self.belief.subset(self.left)
 
     def replace_belief(self, belief: Belief) -> Competition:
-        """Return the contest under another belief.
+        """Return the competition under another belief.
 
         If both beliefs share the array of means, the margins are reused.
         """
@@ -358,7 +358,7 @@ class Competition:
         return Belief(margin, belief.std, belief.scored), incumbents
 
     def choice(self, rule: Acquisition) -> Choice:
-        """Return the next document by a rule, as a position in the belief of the contest."""
+        """Return the next document by a rule, as a position in the belief of the competition."""
         contested, incumbents = self.margins
         choice = rule.choose(contested, incumbents, int(np.count_nonzero(contested.scored)))
         rival = None if choice.rival is None else int(self.left[choice.rival])
@@ -378,7 +378,7 @@ class Competition:
         return likely
 
     def narrow(self, mask: NDArray[np.bool_]) -> Competition:
-        """Return the contest among the documents of a mask, with all others decided."""
+        """Return the competition among the documents of a mask, with all others decided."""
         documents = np.flatnonzero(mask)
         of_left = mask[self.left]
         left = np.searchsorted(documents, self.left[of_left])
@@ -399,11 +399,11 @@ def choose_round(
     chosen.
 
     Args:
-        contest: The documents that compete.
+        competition: The documents that compete.
         posterior: The posterior over the pool.
         rule: The acquisition rule.
         n: The number of documents.
-        view: Turns a posterior's belief about some documents into the contest's.
+        view: Turns a posterior's belief about some documents into the competition's.
     """
     if n == 1:
         return [competition.choice(rule)]

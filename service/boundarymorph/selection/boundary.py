@@ -1,7 +1,7 @@
 """Define boundaries: which documents compete for the set, belong to it, and may be missed.
 
 A boundary is a wish and never changes. Which rule asks next depends on the scores so far, so a boundary divides each
-state of a session anew: a `Division` has the contest, the rule, the expected loss and the chosen documents.
+state of a session anew: a `Division` has the competition, the rule, the expected loss and the chosen documents.
 """
 
 from __future__ import annotations

@@ -13,9 +13,16 @@ from boundarymorph.access.limits import Access
 from boundarymorph.agents import routes as agents
 from boundarymorph.agents.notes import ShownNotes
 from boundarymorph.api import forward, openapi, operations, problems, retrieval, score, select
-from boundarymorph.api.compression import Compressed
+from boundarymorph.api.compression import Compression
 from boundarymorph.api.lifecycle import Build, Lifecycle
-from boundarymorph.api.middleware import FromAllowed, HeadAsGet, InPieces, Observed, Paths, Unexpected
+from boundarymorph.api.middleware import (
+    HeadAsGet,
+    LargeAnswers,
+    OriginCheck,
+    PathCorrection,
+    RequestLog,
+    UnexpectedErrors,
+)
 from boundarymorph.api.rerank import routes as rerank
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.server import composition
@@ -91,7 +98,7 @@ def _application(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await lifecycle.load(build)
-        living = asyncio.create_task(lifecycle.live())
+        living = asyncio.create_task(lifecycle.run())
         yield
         living.cancel()
         await asyncio.gather(living, return_exceptions=True)
@@ -115,9 +122,9 @@ def _application(
     operations.install(app, settings.metrics_seconds)
     app.public_url = settings.public_url
     openapi.install(app)
-    for middleware in (Unexpected, InPieces, Compressed, HeadAsGet):
+    for middleware in (UnexpectedErrors, LargeAnswers, Compression, HeadAsGet):
         app.add_middleware(middleware)
-    app.add_middleware(Paths, routes=app.routes)
-    app.add_middleware(FromAllowed, origins=access.origins)
-    app.add_middleware(Observed)
+    app.add_middleware(PathCorrection, routes=app.routes)
+    app.add_middleware(OriginCheck, origins=access.origins)
+    app.add_middleware(RequestLog)
     return app

@@ -177,7 +177,7 @@ class TestSeveralServers:
             assert [body["texts"] for body in server.asked].count(server.asked[0]["texts"]) == 2
         assert caplog.text.count("now serve another model: b") == 1
 
-    async def test_server_that_scores_with_another_model_than_it_names_is_refused(self) -> None:
+    async def test_server_that_scores_with_another_model_is_refused(self) -> None:
         async with running(Ours("a")) as [server], scoring(server) as scorer:
             server.wire.model = "b"  # type: ignore[attr-defined]
             with pytest.raises(ScorerFailed, match="scored with b, not with a"):

@@ -77,7 +77,9 @@ EXCHANGES = [
 
 
 @pytest.mark.parametrize(("url", "path", "body", "answered"), EXCHANGES)
-def test_wire_sends_and_reads_an_exchange(url: str, path: str, body: dict[str, Any] | None, answered: Any) -> None:
+def test_wire_sends_and_reads_documented_exchanges(
+    url: str, path: str, body: dict[str, Any] | None, answered: Any
+) -> None:
     dialect = parse(url).dialect
     request = dialect.request("m", Context("q"), ["a", "b"], 10.0)
     assert (request.path, request.cut) == (path, 0)

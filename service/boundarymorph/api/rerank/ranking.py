@@ -165,13 +165,15 @@ def names_of(request: type[RerankRequest]) -> dict[str, list[str]]:
     }
 
 
-def unknown_fields(given: Mapping[str, Any], request: type[RerankRequest]) -> list[Notice]:
+def unknown_field_warnings(given: Mapping[str, Any], request: type[RerankRequest]) -> list[Notice]:
     """Return a warning that names the fields of the body `given` without an effect, if there are any."""
     known = {*HARMLESS, *(name for names in names_of(request).values() for name in names)}
-    return without_effect("fields", [name for name, value in given.items() if value is not None and name not in known])
+    return no_effect_warnings(
+        "fields", [name for name, value in given.items() if value is not None and name not in known]
+    )
 
 
-def without_effect(what: str, names: Sequence[str]) -> list[Notice]:
+def no_effect_warnings(what: str, names: Sequence[str]) -> list[Notice]:
     """Return a warning about these names, if there are any; `what` is their kind, such as 'fields'."""
     if not names:
         return []

@@ -33,8 +33,8 @@ from boundarymorph.api.rerank.ranking import (
     Ranking,
     RerankRequest,
     log_odds,
-    unknown_fields,
-    without_effect,
+    no_effect_warnings,
+    unknown_field_warnings,
 )
 from boundarymorph.api.schemas import AnswerWarning
 from boundarymorph.api.select_response import passage_of, usage_of
@@ -71,7 +71,7 @@ RERANKER: dict[str, dict[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A request that was read.
 
     Attributes:
@@ -150,7 +150,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     The score is the cross-encoder's, or the expected score if the budget is smaller than the list. If the caller
     disconnects, the work ends.
     """
-    return await handler.answered(request, access, parts.selector, partial(_prepared, request, access, parts))
+    return await handler.answer_request(request, access, parts.selector, partial(_prepared, request, access, parts))
 
 
 def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> Prepared:
@@ -237,7 +237,7 @@ def _read(
     dialect: Dialect,
     arrival: float,
     parts: Parts,
-) -> tuple[Asked, SelectionTask]:
+) -> tuple[ParsedRequest, SelectionTask]:
     """Return a request with the body `data`, and its task.
 
     Raises:
@@ -249,15 +249,15 @@ def _read(
     policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
-    ignored = unknown_fields(data, dialect.request)
-    ignored += without_effect("query parameters", sorted(request.query_params))
+    ignored = unknown_field_warnings(data, dialect.request)
+    ignored += no_effect_warnings("query parameters", sorted(request.query_params))
     instruction = instruction_of(wanted.instruction, access.settings.limits)
     if instruction and not parts.scorer.takes_instruction:
         said = "instruction had no effect, as the scorer takes none; put it into the query"
         ignored.append(Notice("no-effect", said))
         instruction = None
     whole = all(data.get(name) is None for name in LEAVING_OUT)
-    asked = Asked(wanted, wanted.texts(), policy.name, ignored, whole)
+    asked = ParsedRequest(wanted, wanted.texts(), policy.name, ignored, whole)
     visit = visit_of(request)
     room, tenant = visit.room(access), caller.tenant
     given = wanted.deadline_ms, wanted.on_failure
@@ -266,7 +266,7 @@ def _read(
 
 
 def _task(
-    asked: Asked, access: Access, context: Context, instruction: str | None, field: str, window: int | None
+    asked: ParsedRequest, access: Access, context: Context, instruction: str | None, field: str, window: int | None
 ) -> SelectionTask:
     """Return the task of ranking all documents.
 
@@ -334,7 +334,7 @@ def _task(
     )
 
 
-def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: str) -> Ranking:
+def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask, model: str) -> Ranking:
     """Return the requested results with their warnings.
 
     Raises:
@@ -406,7 +406,9 @@ def _ranking(result: SelectionResult, asked: Asked, task: SelectionTask, model: 
     )
 
 
-def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: Grouping | None) -> list[Ranked]:
+def _chosen(
+    selection: Selection, index: Sequence[int], asked: ParsedRequest, grouping: Grouping | None
+) -> list[Ranked]:
     """Return the requested results.
 
     `index` has the positions of the selected documents in the request.
@@ -422,7 +424,7 @@ def _chosen(selection: Selection, index: Sequence[int], asked: Asked, grouping: 
     return [*results, *(Ranked(number, 0.0) for number in index if number not in kept)][:returned]
 
 
-def _distinct(results: Sequence[Ranked], asked: Asked, grouping: Grouping, returned: int) -> list[Ranked]:
+def _distinct(results: Sequence[Ranked], asked: ParsedRequest, grouping: Grouping, returned: int) -> list[Ranked]:
     """Return the best results that the grouping allows, at most `returned` results or groups."""
     objects = asked.objects
     kept: list[Ranked] = []
