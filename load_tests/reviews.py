@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.concurrency import in_default_thread
+from boundarymorph.inference.concurrency import run_in_default_thread
 from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import BestBoundary, DocumentCapacity, Pool, SearchBoundary, SearchTarget, Session
@@ -73,7 +73,7 @@ class Review:
         """Return the pool of a request with these documents, whose ids are positions here."""
         named = [Document(str(place), text) for place, text in enumerate(self.documents)]
         candidates: Any = GivenCandidates(None, PoolSource(self.query, named, words=True))  # type: ignore[arg-type]
-        pool: Pool = asyncio.run(candidates.retrieve(in_default_thread)).pool
+        pool: Pool = asyncio.run(candidates.retrieve(run_in_default_thread)).pool
         return pool
 
 

@@ -69,10 +69,10 @@ def test_reader_refuses_other_encodings_and_malformed_lines(content: bytes, mess
 def test_reader_detects_gzip_by_content(tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_bytes(gzip.compress(b"sea\nhills\n"))
-    with reading.opened_path(path) as stream:
+    with reading.open_path(path) as stream:
         assert [text for _, text in reading.lines(stream, "file")] == ["sea", "hills"]
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InvalidInput, match="cannot be read"), reading.opened_path(path) as stream:
+    with pytest.raises(InvalidInput, match="cannot be read"), reading.open_path(path) as stream:
         list(reading.lines(stream, "file"))
 
 
@@ -96,7 +96,7 @@ def test_upload_lines_are_independent_of_chunk_size(size: int, mark: bytes) -> N
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0316", "\u0f73", "\U0001d165", "\u3099"])
 def test_composed_keeps_thirty_combining_marks_of_a_run(mark: str) -> None:
-    many = reading.composed(f"sea x{mark * 2_000} y{mark * 3}")
+    many = reading.compose(f"sea x{mark * 2_000} y{mark * 3}")
     assert many == unicodedata.normalize("NFC", f"sea x{mark * 30} y{mark * 3}")
 
 

@@ -18,12 +18,12 @@ from boundarymorph.inference.models import (
     embedded_encoder,
     encode_pairs,
     encode_texts,
-    plain,
+    plain_tokenizer,
 )
 from boundarymorph.retrieval import uploads, words
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-from boundarymorph.retrieval.passages import Cut, divided
+from boundarymorph.retrieval.passages import Cut, divide
 from tests.texts import KINDS
 
 pytestmark = pytest.mark.strangers
@@ -51,7 +51,7 @@ def words_of_a_pool(text: str) -> object:
 
 @cache
 def tokenizer(weights: Callable[[], Weights]) -> Tokenizer:
-    return plain(Tokenizer.from_file(str(weights().tokenizer)))
+    return plain_tokenizer(Tokenizer.from_file(str(weights().tokenizer)))
 
 
 def vectors_of_a_pool(text: str) -> object:
@@ -77,7 +77,7 @@ def line_of_an_upload(text: str) -> None:
 
 
 def passages_of_a_pool(text: str) -> object:
-    return divided([Document("a", text)], "sea", Cut({0}, 400, 32, 1_000))
+    return divide([Document("a", text)], "sea", Cut({0}, 400, 32, 1_000))
 
 
 def passages(name: str, text: str) -> object:
@@ -99,7 +99,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "passages of Markdown": partial(passages, "a.md"),
     "passages of a pool": passages_of_a_pool,
     "passages of a text": partial(passages, "a.txt"),
-    "what can be read": lambda text: (reading.has_content(text), reading.composed(text)),
+    "what can be read": lambda text: (reading.has_content(text), reading.compose(text)),
 }
 
 

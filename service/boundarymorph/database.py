@@ -59,7 +59,7 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def bytes_of(folder: Path) -> int:
+def folder_bytes(folder: Path) -> int:
     """Return the bytes of all files in a folder.
 
     SQLite's `-shm` files do not count, because they come and go with readers.
@@ -73,10 +73,10 @@ def bytes_of(folder: Path) -> int:
     return size
 
 
-Thing = tuple[str, str, str, str]  # type, name, table and SQL of an object in an SQLite file
+SchemaObject = tuple[str, str, str, str]  # type, name, table and SQL of an object in an SQLite file
 
 
-def things_of(database: sqlite3.Connection) -> set[Thing]:
+def schema_objects(database: sqlite3.Connection) -> set[SchemaObject]:
     """Return the tables, indexes, triggers, and views of a database.
 
     White space in their SQL does not count.
@@ -85,7 +85,7 @@ def things_of(database: sqlite3.Connection) -> set[Thing]:
     return {(kind, name, table, " ".join(sql.split())) for kind, name, table, sql in rows}
 
 
-def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
+def foreign_object(path: Path, schema: Sequence[str]) -> str | None:
     """Return an object in an SQLite file that its schema does not create, or None.
 
     A foreign trigger, for example, would run with our statements. Reading creates no file beside this one.
@@ -96,8 +96,8 @@ def foreign_thing(path: Path, schema: Sequence[str]) -> str | None:
     with closing(sqlite3.connect(":memory:")) as made:
         for statement in schema:
             made.execute(statement)
-        known = things_of(made)
+        known = schema_objects(made)
     where = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(where, uri=True)) as database:
-        foreign = sorted(things_of(database) - known)
+        foreign = sorted(schema_objects(database) - known)
     return f"{foreign[0][0]} {foreign[0][1]!r}" if foreign else None

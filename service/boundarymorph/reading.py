@@ -53,7 +53,7 @@ _MARK = f"[{_MARK}\U00010000-\U0001efff]"
 _MANY_MARKS = re.compile(f"{_MARK}{_MARK}{{{MOST_MARKS},}}")
 
 
-def composed(text: str) -> str:
+def compose(text: str) -> str:
     """Return a text in Unicode's form NFC, with at most MOST_MARKS combining marks in a row.
 
     The time of `unicodedata.normalize` grows with the square of a run of marks and blocks other threads, so no other
@@ -78,7 +78,7 @@ def readable(query: str) -> str:
     return query
 
 
-def blank(texts: Sequence[str]) -> list[int]:
+def blank_positions(texts: Sequence[str]) -> list[int]:
     """Return the positions of the texts without words."""
     return [place for place, text in enumerate(texts) if not has_words(text)]
 
@@ -130,7 +130,7 @@ class Record(NamedTuple):
 
 
 @contextmanager
-def opened(file: BufferedReader) -> Iterator[Stream]:
+def open_stream(file: BufferedReader) -> Iterator[Stream]:
     """Yield the content of a file, decompressed if it is gzipped, and close it at the end."""
     with file:
         if file.peek(len(GZIP)).startswith(GZIP):
@@ -141,15 +141,15 @@ def opened(file: BufferedReader) -> Iterator[Stream]:
 
 
 @contextmanager
-def opened_path(path: Path) -> Iterator[Stream]:
+def open_path(path: Path) -> Iterator[Stream]:
     try:
-        with opened(path.open("rb")) as stream:
+        with open_stream(path.open("rb")) as stream:
             yield stream
     except (OSError, *DAMAGED) as error:
         raise InvalidInput(f"{path} cannot be read: {error}") from error
 
 
-def without_mark(text: bytes, name: str) -> bytes:
+def without_byte_order_mark(text: bytes, name: str) -> bytes:
     """Return a text without the byte order mark of UTF-8.
 
     Raises:
@@ -182,7 +182,7 @@ def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
     """
     number = 0
     for block in stream:
-        for line in (block if number else without_mark(block, name)).splitlines():
+        for line in (block if number else without_byte_order_mark(block, name)).splitlines():
             number += 1
             if (wrong := complaint(line)) is not None:
                 raise InvalidInput(f"{name}, line {number}: {wrong}")
@@ -288,7 +288,7 @@ _IN_WORDS = {  # of JSON, by pydantic's type of a mistake
 }
 
 
-def in_words(mistake: ErrorDetails, model: str) -> str:
+def mistake_message(mistake: ErrorDetails, model: str) -> str:
     """Return pydantic's message about a field, in words of JSON.
 
     The message has JSON's names of types, the values that a pattern allows, and a likely name in place of an unknown
@@ -342,7 +342,7 @@ def parse(body: bytes) -> Any:
         InvalidInput: If it is not JSON, is nested more than 200 deep, or needs far more memory than its size suggests.
         LimitExceeded: If it has too many values.
     """
-    body = without_mark(body, "the body")
+    body = without_byte_order_mark(body, "the body")
     check_memory(body)
     many = body.count(b",") > MOST_VALUES
     try:
@@ -412,7 +412,7 @@ def check_memory(body: bytes) -> None:
         )
 
 
-def bound(field: str, value: int, limit: int, unit: str) -> None:
+def check_bound(field: str, value: int, limit: int, unit: str) -> None:
     if value > limit:
         raise LimitExceeded(f"{field}: over this service's limit of {limit:,} {unit}: {value:,}")
 

@@ -231,13 +231,13 @@ class TestBytesInFlight:
             await ready(client)
             if role != "scorer":
                 await client.put("/indexes/texts")
-            with hand.holding("others") as others:
+            with hand.reserve("others") as others:
                 others(MOST - len(body) + 1)
                 refused = await send(client)
                 assert f"{MOST:,}" in problem(refused, 429, "overloaded")
                 assert int(refused.headers["retry-after"]) >= 1
                 assert hand.total == MOST - len(body) + 1
-            with hand.holding("others") as others:
+            with hand.reserve("others") as others:
                 others(MOST - len(body) - (OF_A_SELECTION if path == "/select" else 0))
                 accepted = await send(client)
                 assert accepted.is_success, accepted.text
@@ -255,7 +255,7 @@ class TestBytesInFlight:
 
         async with client_of(app) as client:
             await ready(client)
-            with hand.holding("others") as others:
+            with hand.reserve("others") as others:
                 others(hand.most - 99)
                 refused = await client.post("/select", content=body(), headers={"content-length": "100"})
                 problem(refused, 429, "overloaded")

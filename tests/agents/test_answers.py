@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph.agents.answers import beginning, fitted, listed, size
+from boundarymorph.agents.answers import beginning, fit_documents, fit_indexes, size
 from tests.stateful.profile import times
 
 DRAWS = settings(max_examples=times(40, 1_000), deadline=None)
@@ -49,7 +49,7 @@ class TestFitted:
     @DRAWS
     @given(st.lists(DOCUMENT, max_size=12), st.integers(200, 2_000))
     def test_fitted_keeps_the_leading_documents(self, given: list[dict[str, Any]], tokens: int) -> None:
-        kept = fitted(given, tokens)
+        kept = fit_documents(given, tokens)
         for document, whole in zip(kept, given, strict=False):
             assert document["id"] == whole["id"]
             if "next_offset" in document:
@@ -59,7 +59,7 @@ class TestFitted:
         assert kept == given or len(kept) < len(given) or any("next_offset" in document for document in kept)
 
     def test_fitted_cuts_a_long_text_to_keep_short_ones(self) -> None:
-        first, *others = fitted(documents("word " * 9_999, "short", "word " * 200), 1_000)
+        first, *others = fit_documents(documents("word " * 9_999, "short", "word " * 200), 1_000)
         assert 450 < size(first["text"]) <= 501 and first["text"] == ("word " * 9_999)[: first["next_offset"]]
         assert [document["text"] for document in others] == ["short", "word " * 200]
 
@@ -68,7 +68,7 @@ class TestListed:
     @DRAWS
     @given(st.lists(INDEX, max_size=40), st.integers(10, 1_000))
     def test_listed_drops_descriptions_before_index_names(self, indexes: list[dict[str, Any]], tokens: int) -> None:
-        kept = listed(indexes, tokens)
+        kept = fit_indexes(indexes, tokens)
         assert sum(map(size, kept)) <= tokens
         assert [index["name"] for index in kept] == [index["name"] for index in indexes[: len(kept)]]
         if sum(map(size, indexes)) <= tokens:

@@ -43,14 +43,14 @@ async def whole_body(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """Send a body of `size` bytes while another request holds 1,024 bytes."""
-    with Held.bytes_in_flight.holding("others") as take:
+    with Held.bytes_in_flight.reserve("others") as take:
         take(1_024)
         return await client.put("/indexes/new", content=b'{"encoder": "none"}'.ljust(size - 1_024))
 
 
 async def a_selection(client: httpx.AsyncClient, size: int) -> httpx.Response:
     """Select with `size` bytes in flight, most of which another request holds."""
-    with Held.bytes_in_flight.holding("others") as take:
+    with Held.bytes_in_flight.reserve("others") as take:
         pool = [{"text": str(number), "embedding": [1.0, number]} for number in range(3)]
         asked = orjson.dumps({"query": "q", "query_embedding": [1.0, 0.0], "pool": pool, "budget": 2, "k": 1})
         take(size - FOOTPRINT - len(asked))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.known import KnownScores
+from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.caching.scores import CachedScore, MemoryScoreCache
 from boundarymorph.errors import DeadlineExceeded
 from boundarymorph.retrieval.encoders import Embeddings
@@ -91,7 +91,7 @@ class GatedEncoder(SeededEncoder):
         return embeddings
 
 
-class Alone(KnownScores):
+class Alone(CachingScorer):
     """A `Scorer` that makes a task of its own for each call."""
 
     name = "known"
@@ -110,7 +110,7 @@ class Alone(KnownScores):
         instruction: str | None = None,
         documents: Sequence[str] | None = None,
     ) -> Counted:
-        task = self.of_task(query)
+        task = self.task_scores(query)
         values = await task.score(texts, documents=documents, deadline=deadline)
         assert task.calls + task.cached == len(texts)
         return Counted(values, task.truncated, cached=task.cached)

@@ -21,14 +21,14 @@ class TestMemoryScoreCache(ScoreCacheContract):
             await cache.write(MODEL, query, {TEXTS[0]: SCORES[0]})
         await cache.read(MODEL, "a", TEXTS[:1])
         await cache.write(MODEL, "d", {TEXTS[0]: SCORES[0]})
-        known = [query for query in "abcd" if await cache.recall(MODEL, query)]
+        known = [query for query in "abcd" if await cache.look_up(MODEL, query)]
         assert known == ["a", "c", "d"]
         assert cache._queries.currsize <= 2_400
 
     async def test_memory_cache_keeps_no_query_larger_than_itself(self) -> None:
         cache = MemoryScoreCache(max_bytes=2_400)
         await cache.write(MODEL, QUERY, {digest(str(number)): SCORES[0] for number in range(100)})
-        assert await cache.recall(MODEL, QUERY) == {}
+        assert await cache.look_up(MODEL, QUERY) == {}
         assert cache._queries.currsize == 0
 
     async def test_later_write_does_not_extend_the_life_of_cached_scores(self) -> None:
@@ -37,14 +37,14 @@ class TestMemoryScoreCache(ScoreCacheContract):
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
         clock.now += 59
         await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
-        assert len(await cache.recall(MODEL, QUERY)) == 2
+        assert len(await cache.look_up(MODEL, QUERY)) == 2
         clock.now += 1
-        assert await cache.recall(MODEL, QUERY) == {}
+        assert await cache.look_up(MODEL, QUERY) == {}
         assert await cache.read(MODEL, QUERY, TEXTS) == [None, None, None]
         assert cache._queries.currsize == 0
         await cache.write(MODEL, QUERY, {TEXTS[1]: SCORES[1]})
         clock.now += 59
-        assert await cache.recall(MODEL, QUERY) == {TEXTS[1]: SCORES[1]}
+        assert await cache.look_up(MODEL, QUERY) == {TEXTS[1]: SCORES[1]}
 
 
 names = st.none() | st.text(st.characters(codec="utf-8"), max_size=60)

@@ -44,14 +44,14 @@ class Bench:
     async def everything_is_missed(self) -> None:
         for _ in range(4):
             assert await self.read() == [None, None, None]
-            assert await self.scores.recall(MODEL, QUERY) == {}
+            assert await self.scores.look_up(MODEL, QUERY) == {}
             await self.write()
 
     async def everything_works(self) -> None:
         self.clock.now += 60
         await self.write()
         assert await self.read() == SCORES
-        assert await self.scores.recall(MODEL, QUERY) == ALL
+        assert await self.scores.look_up(MODEL, QUERY) == ALL
         assert self.states == (State.CLOSED, State.CLOSED)
 
 
@@ -106,7 +106,7 @@ class TestRedisScoreCache(ScoreCacheContract):
             admin.hset(key, "not a digest", admin.hget(key, TEXTS[2]) or b"")
         with Counted("scores") as counted:
             assert await cache.read(MODEL, QUERY, TEXTS) == [None, *SCORES[1:]]
-            assert await cache.recall(MODEL, QUERY) == dict(list(ALL.items())[1:])
+            assert await cache.look_up(MODEL, QUERY) == dict(list(ALL.items())[1:])
         assert counted.lookups == {"corrupt": 3, "hit": 2}
 
     async def test_redis_cache_sends_one_command_per_query(self, cache: RedisScoreCache, server: RedisServer) -> None:
@@ -115,7 +115,7 @@ class TestRedisScoreCache(ScoreCacheContract):
             admin.config_resetstat()
             await cache.write(MODEL, QUERY, scores)
             assert await cache.read(MODEL, QUERY, list(scores)) == list(scores.values())
-            await cache.recall(MODEL, QUERY)
+            await cache.look_up(MODEL, QUERY)
             calls = {name: one["calls"] for name, one in admin.info("commandstats").items()}
         assert [calls[f"cmdstat_{name}"] for name in ("hset", "hmget", "hrandfield", "pttl", "pexpire")] == [1] * 5
 
@@ -124,7 +124,7 @@ class TestRedisScoreCache(ScoreCacheContract):
         with Counted("scores") as counted:
             await cache.write(MODEL, QUERY, dict(list(ALL.items())[:2]))
             await cache.read(MODEL, QUERY, TEXTS)
-            await cache.recall(MODEL, QUERY)
+            await cache.look_up(MODEL, QUERY)
         assert (counted.lookups, counted.writes) == ({"hit": 2, "miss": 1}, {"ok": 2})
         assert (commands("read") - before[0], commands("write") - before[1]) == (2, 3)
 
@@ -163,7 +163,7 @@ async def test_link_recovers_after_its_server_is_killed(
     with Counted("scores") as counted:
         await bench.everything_is_missed()
     assert bench.states == (State.OPEN, State.OPEN)
-    assert counted.lookups == {"error": 12 + 4}  # a recall is one lookup
+    assert counted.lookups == {"error": 12 + 4}  # a look-up of a query is one lookup
     assert counted.writes == {"error": 12}
     assert len([record for record in caplog.records if "suspended until it does" in record.message]) == 2
     own_server.start()
@@ -256,7 +256,7 @@ async def test_malformed_redis_answers_are_misses(answer: bytes) -> None:
     async with speaking(answer) as url, bench_at(url, seconds=0.1) as bench:
         for _ in range(3):
             assert await bench.read() == [None, None, None]
-            assert await bench.scores.recall(MODEL, QUERY) == {}
+            assert await bench.scores.look_up(MODEL, QUERY) == {}
             await bench.write()
 
 

@@ -18,7 +18,7 @@ class ScoreCacheContract:
     async def test_cache_recalls_all_scores_of_a_query(self, cache: ScoreCache) -> None:
         for text, score in zip(TEXTS, SCORES, strict=True):
             await cache.write(MODEL, QUERY, {text: score})
-        assert await cache.recall(MODEL, QUERY) == dict(zip(TEXTS, SCORES, strict=True))
+        assert await cache.look_up(MODEL, QUERY) == dict(zip(TEXTS, SCORES, strict=True))
 
     async def test_cache_replaces_an_earlier_score(self, cache: ScoreCache) -> None:
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0], TEXTS[1]: SCORES[1]})
@@ -29,7 +29,7 @@ class ScoreCacheContract:
         await cache.write(MODEL, QUERY, {TEXTS[0]: SCORES[0]})
         for model, query in [("other", QUERY), (MODEL, "other"), (MODEL + QUERY, ""), ("", MODEL + QUERY)]:
             assert await cache.read(model, query, TEXTS) == [None, None, None]
-            assert await cache.recall(model, query) == {}
+            assert await cache.look_up(model, query) == {}
 
     async def test_cache_accepts_any_text_as_a_query(self, cache: ScoreCache) -> None:
         for query in ("", "🙂", "a" * 100_000, "\0{}\r\n", "lone \ud800 surrogate"):
@@ -45,8 +45,8 @@ class ScoreCacheContract:
         scores = {digest(str(number)): CachedScore(number / 10_000) for number in range(FIELDS + 1_000)}
         await cache.write(MODEL, QUERY, dict(list(scores.items())[:2_000]))
         await cache.write(MODEL, QUERY, dict(list(scores.items())[2_000:]))
-        recalled = await cache.recall(MODEL, QUERY)
-        assert len(recalled) == FIELDS
-        assert recalled.items() <= scores.items()
+        found = await cache.look_up(MODEL, QUERY)
+        assert len(found) == FIELDS
+        assert found.items() <= scores.items()
         last = list(scores)[2_000:]
         assert await cache.read(MODEL, QUERY, last) == [scores[text] for text in last]

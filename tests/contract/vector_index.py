@@ -28,7 +28,7 @@ class VectorIndexContract:
         vectors, index = unit(2000, 16), make(16)
         index.upsert(names(1500), vectors[:1500], np.arange(1, 1501))
         view, query = index.view(), vectors[3]
-        views = view, view.among(np.arange(1, 2001, 3))
+        views = view, view.subset(np.arange(1, 2001, 3))
         before = [some.search(query, depth) for depth in (5, 5000) for some in views]
         index.remove(names(10))
         index.upsert(names(1000, 700), unit(1000, 16, seed=7), np.arange(1501, 2501))

@@ -5,15 +5,15 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boundarymorph_evaluation.promise import RECENT, Audit, Look, Promise, certified
+from boundarymorph_evaluation.promise import RECENT, Audit, Checkpoint, Promise, certified
 
 PROMISE = Promise(0.05, 0.9)
 LOSSES = st.sampled_from([0.0, 0.02, 0.05, 0.07, 0.2, 1.0])
 
 
-def audit(*looks: tuple[float, float]) -> Audit:
-    """Return an audit of looks after 10, 20, ... calls, each with the believed and the real loss."""
-    return Audit(tuple(Look(10 * place, *look) for place, look in enumerate(looks, start=1)))
+def audit(*checkpoints: tuple[float, float]) -> Audit:
+    """Return an audit of checkpoints after 10, 20, ... calls, each with the believed and the real loss."""
+    return Audit(tuple(Checkpoint(10 * place, *checkpoint) for place, checkpoint in enumerate(checkpoints, start=1)))
 
 
 audits = st.lists(
@@ -22,17 +22,21 @@ audits = st.lists(
 )
 
 
-def stopped(one: Audit, threshold: float, budget: int) -> Look | None:
-    """Return where a session stops: at the first look with a tolerable believed loss, or at the last."""
-    looks = [look for look in one.looks if look.calls <= budget]
-    return next((look for look in looks if look.believed <= threshold), looks[-1] if looks else None)
+def stopped(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
+    """Return where a session stops: at the first checkpoint with a tolerable believed loss, or at the last."""
+    checkpoints = [checkpoint for checkpoint in one.checkpoints if checkpoint.calls <= budget]
+    return next(
+        (checkpoint for checkpoint in checkpoints if checkpoint.believed <= threshold),
+        checkpoints[-1] if checkpoints else None,
+    )
 
 
 def violations(given: list[Audit], threshold: float, loss: float, budget: int, among: list[float]) -> int:
     """Count the requests that lose more, with this threshold or a smaller one."""
     tried = [other for other in among if other <= threshold]
     return sum(
-        any((look := stopped(one, other, budget)) is None or look.real > loss for other in tried) for one in given
+        any((checkpoint := stopped(one, other, budget)) is None or checkpoint.real > loss for other in tried)
+        for one in given
     )
 
 
@@ -41,7 +45,9 @@ def violations(given: list[Audit], threshold: float, loss: float, budget: int, a
 def test_certified_threshold_is_the_largest_allowed_by_definition(
     given: list[Audit], loss: float, probability: float, budget: int
 ) -> None:
-    believed = {look.believed for one in given for look in one.looks if look.believed < math.inf}
+    believed = {
+        checkpoint.believed for one in given for checkpoint in one.checkpoints if checkpoint.believed < math.inf
+    }
     grid = sorted({-1.0, *believed, 2.0})
     kept = [
         threshold

@@ -10,8 +10,8 @@ from boundarymorph.selection.methods import PAPER
 from boundarymorph_evaluation.methods import Contestant, chosen
 from boundarymorph_evaluation.methods.method import ScoringMethod
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
-from boundarymorph_evaluation.promise import Audit, Look, Promise
-from boundarymorph_evaluation.promised import CALLS, audit_of, kept
+from boundarymorph_evaluation.promise import Audit, Checkpoint, Promise
+from boundarymorph_evaluation.promised import CALLS, audit_of, try_promise
 from boundarymorph_evaluation.run import experiment
 from boundarymorph_evaluation.study import changes, comparisons, latencies
 from tests.evaluation.tables import synthetic
@@ -95,18 +95,18 @@ def test_experiment_leaves_out_methods_without_their_input() -> None:
 def test_audit_follows_the_path_of_a_session() -> None:
     question = synthetic(1, 120).question(0)
     audit = audit_of(question, 10)
-    calls = [look.calls for look in audit.looks]
+    calls = [look.calls for look in audit.checkpoints]
     assert calls == sorted(set(calls)) and calls[-1] <= 120
-    assert audit.looks[-1].real == pytest.approx(0.0, abs=1e-6), "the whole pool is scored"
-    assert audit.looks[0].believed == np.inf and audit.looks[0].real > 0.0
+    assert audit.checkpoints[-1].real == pytest.approx(0.0, abs=1e-6), "the whole pool is scored"
+    assert audit.checkpoints[0].believed == np.inf and audit.checkpoints[0].real > 0.0
 
 
 def test_kept_reports_broken_and_refused_promises() -> None:
     rng = np.random.default_rng(0)
-    good = [Audit((Look(20, b, 2 * b), Look(CALLS, 0.0, 0.0))) for b in rng.uniform(0, 0.1, 60).tolist()]
-    found = kept(good, Promise(0.1, 0.9))
+    good = [Audit((Checkpoint(20, b, 2 * b), Checkpoint(CALLS, 0.0, 0.0))) for b in rng.uniform(0, 0.1, 60).tolist()]
+    found = try_promise(good, Promise(0.1, 0.9))
     assert found.refused == 0.0 and found.broken is not None and 0.02 < found.broken <= 0.1
     assert found.calls is not None and found.calls < found.believed_calls <= CALLS
-    bad = [Audit((Look(CALLS, 0.0, 0.5),))] * 60
-    refused = kept(bad, Promise(0.1, 0.9))
+    bad = [Audit((Checkpoint(CALLS, 0.0, 0.5),))] * 60
+    refused = try_promise(bad, Promise(0.1, 0.9))
     assert (refused.refused, refused.broken, refused.believed_broken) == (1.0, None, 1.0)

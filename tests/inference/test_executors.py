@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from boundarymorph.inference import concurrency
-from boundarymorph.inference.concurrency import FairExecutor, computing
+from boundarymorph.inference.concurrency import FairExecutor, compute_slot
 from tests.patience import PATIENCE, until_async
 
 
@@ -82,7 +82,7 @@ class TestComputing:
         def work() -> None:
             nonlocal inside, most
             for _ in range(20):
-                with computing():
+                with compute_slot():
                     with lock:
                         inside += 1
                         most = max(most, inside)
@@ -97,9 +97,9 @@ class TestComputing:
 
     def test_computing_admits_others_after_waiting_for_hung_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(concurrency, "PATIENCE", 0.01)
-        with computing(), computing():
+        with compute_slot(), compute_slot():
             for _ in range(3):
-                with computing():
+                with compute_slot():
                     pass
             assert not concurrency._cores.acquire(blocking=False)  # and nothing is given back that nobody had
         for _ in range(2):

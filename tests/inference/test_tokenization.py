@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from boundarymorph.inference import models as our_models
-from boundarymorph.inference.concurrency import Abandoned, awaited
+from boundarymorph.inference.concurrency import Abandoned, awaited_context
 from boundarymorph.inference.models import (
     embedded_cross_encoder,
     embedded_encoder,
     encode_heads,
     encode_pairs,
     encode_texts,
-    plain,
+    plain_tokenizer,
 )
 from tests.scoring.transformer import tiny
 
@@ -90,7 +90,7 @@ EXAMPLES = 8
 
 @cache
 def made(name: str) -> Tokenizer:
-    return plain(MADE[name]())
+    return plain_tokenizer(MADE[name]())
 
 
 WORDS = ["tram", "trams", "the", "of", "don't", "1234567", "violin", "!!!", "(a)", "…", "城市铁路", "Ärzte", "🙂", "ﬁ"]
@@ -162,7 +162,7 @@ def test_encoded_pairs_and_texts_match_the_tokenizer(name: str, written: list[st
 
 def test_encode_heads_stops_when_abandoned() -> None:
     tokenizer = made("gpt2")
-    with awaited() as context:
+    with awaited_context() as context:
         assert len(context.run(encode_heads, tokenizer, ["a"] * 200, 5)) == 200
     with pytest.raises(Abandoned):
         context.run(encode_heads, tokenizer, ["a"] * 200, 5)

@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 
-from boundarymorph.inference.concurrency import end, together
+from boundarymorph.inference.concurrency import end, gather
 
 TURNS = 5  # of the event loop that a connection takes to close
 
@@ -33,7 +33,7 @@ class Connection:
 async def test_together_closes_its_tasks_under_repeated_cancellation() -> None:
     connections = [Connection() for _ in range(3)]
     async with anyio.create_task_group() as group:
-        group.start_soon(lambda: together([connection.use() for connection in connections]))
+        group.start_soon(lambda: gather([connection.use() for connection in connections]))
         await asyncio.sleep(0.01)
         group.cancel_scope.cancel()
     assert not any(connection.open for connection in connections)
@@ -47,7 +47,7 @@ async def test_together_ends_the_other_tasks_after_an_error() -> None:
         raise ValueError("it fails")
 
     with pytest.raises(ValueError, match="it fails"):
-        await together([connection.use(), fail()])
+        await gather([connection.use(), fail()])
     assert not connection.open
 
 

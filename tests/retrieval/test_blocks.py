@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import IndexConflict, InvalidInput, StorageUnavailable
-from boundarymorph.inference.concurrency import awaited
+from boundarymorph.inference.concurrency import awaited_context
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.local.catalog import LocalCatalog, LocalIndex
 from boundarymorph.retrieval.local.store import DocumentStore
@@ -125,10 +125,10 @@ def test_index_start_reads_the_block_and_later_changes(open_index: Open, path: P
 def test_block_is_made_from_the_least_number_of_documents(open_index: Open, count: int) -> None:
     index = open_index(EAGER)
     put(index, names(count))
-    index.settle()
+    index.await_training()
     assert rows(open_index()) == (100 if count == 100 else 0)
     written = index._trainer.files._names()
-    index.settle()  # nothing changes, so nothing is written
+    index.await_training()  # nothing changes, so nothing is written
     assert index._trainer.files._names() == written
 
 
@@ -200,7 +200,7 @@ def test_failed_training_is_retried_after_growing_pauses(
     put(index, names(300))
     for seconds, expected in [(0, 1), (9, 1), (1, 2), (19, 2), (1, 3), (25, 3), (1, 4), (26, 5)]:  # 10, 20, then 26
         now[0] += seconds
-        index.settle()
+        index.await_training()
         assert caplog.text.count("could not make a structure") == expected
     if index.info.kind == "ivf":
         with pytest.raises(StorageUnavailable, match="'index'"):
@@ -286,7 +286,7 @@ def test_first_reading_of_an_index_continues_when_abandoned(open_index: Open) ->
     """Otherwise an index that takes longer to read than any deadline would never be read."""
     index = open_index()
     put(index, names(40))
-    with awaited() as context:
+    with awaited_context() as context:
         pass
     context.run(index.refresh)
     assert len(index._vectors or ()) == 40

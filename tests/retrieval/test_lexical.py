@@ -188,7 +188,7 @@ def test_block_with_outdated_words_is_rebuilt(tmp_path: Path, monkeypatch: pytes
     store.upsert([Document(f"d{number}", f"tram {number}") for number in range(9)], unit(9, 4), [b""] * 9)
     with monkeypatch.context() as patch:
         patch.setattr(blocks, "WORDS_VERSION", WORDS_VERSION - 1)
-        index.settle()
+        index.await_training()
         assert index.refresh().sequence
         index.close()
     later = Words(store, TrainingPolicy(least=4, pause=0))
@@ -197,4 +197,4 @@ def test_block_with_outdated_words_is_rebuilt(tmp_path: Path, monkeypatch: pytes
     for made in (False, True):
         assert bool(later.index.refresh().sequence) == made
         assert later.best("tram 7", 1).ids == ["d7"]
-        later.index.settle()
+        later.index.await_training()

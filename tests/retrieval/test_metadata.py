@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.inference.concurrency import Abandoned, awaited
+from boundarymorph.inference.concurrency import Abandoned, awaited_context
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.local import metadata as module
@@ -98,7 +98,7 @@ def test_filter_query_is_interrupted_when_abandoned(store: DocumentStore, monkey
 
     monkeypatch.setattr(module, "_read", noted)
     with ThreadPoolExecutor(1) as thread:
-        with awaited() as context:
+        with awaited_context() as context:
             search = thread.submit(context.run, store.matching_sequences, Filter({"n": {"gte": 0}}))
             assert begun.wait(PATIENCE)
         with pytest.raises(Abandoned):

@@ -9,7 +9,7 @@ import pytest
 
 from boundarymorph.api.select_task import cut_of
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.passages import Cut, blocks, divided
+from boundarymorph.retrieval.passages import Cut, blocks, divide
 from boundarymorph.selection import Selection
 from boundarymorph.settings import Limits
 
@@ -21,7 +21,7 @@ NEEDLE = "Corals bleach when the water is too warm. "
 def candidates(documents: list[Document], query: str = "why do corals bleach", **limits: int) -> Any:
     cut = Cut.of(documents, query, WINDOW, **{"per_document": 32, "in_all": 10_000} | limits)
     assert cut is not None
-    return divided(documents, query, cut)
+    return divide(documents, query, cut)
 
 
 @pytest.mark.parametrize("overlap", [0, 5])

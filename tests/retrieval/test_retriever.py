@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
-from boundarymorph.inference.concurrency import in_default_thread
+from boundarymorph.inference.concurrency import run_in_default_thread
 from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
 from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.index_retriever import BLOCK, CHARACTERS, IndexRetriever
@@ -92,7 +92,7 @@ async def test_given_candidates_have_the_query_terms_of_each_document(
             words=words,
         ),
     )
-    pool = (await candidates.retrieve(in_default_thread)).pool
+    pool = (await candidates.retrieve(run_in_default_thread)).pool
     assert list(pool.ids) == ["3", "1", "2", "0"]
     assert ("bm25" in pool.features) == (words or bool(features))
     if words:

@@ -95,6 +95,6 @@ def test_cpu_answers_once_the_device_memory_is_full(tmp_path: Path, caplog: pyte
     vectors = catalog.get("a").refresh()
     assert vectors.view().rows.count == SIZE + 50 + 20  # no row twice
     few = vectors.view().search(queries[0], 1).sequences
-    assert len(vectors.view().among(few).search(queries[0], 5).ids) == 1
+    assert len(vectors.view().subset(few).search(queries[0], 5).ids) == 1
     catalog.close()
     plain.close()

@@ -119,7 +119,7 @@ def test_vector_index_equals_brute_force_after_changes(
     for allowed in (None, some):
         view = index.view()
         if allowed is not None:
-            view = view.among(np.array(sorted(numbers[id] for id in allowed), np.int64))
+            view = view.subset(np.array(sorted(numbers[id] for id in allowed), np.int64))
         found = view.search(query, depth)
         among = {id: vector for id, vector in expected.items() if allowed is None or id in allowed}
         ids, scores, vectors = brute_force(among, query, depth)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.errors import EmptyIndex, InvalidInput
-from boundarymorph.inference.concurrency import in_default_thread
+from boundarymorph.inference.concurrency import run_in_default_thread
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval.candidates import GivenCandidates, PoolSource
 from boundarymorph.retrieval.document import Document, Search
@@ -45,7 +45,7 @@ async def test_words_index_pool_equals_the_pool_of_its_texts(catalog: LocalCatal
     put(catalog, documents)
     retriever = IndexRetriever(catalog, SeededEncoder())
     found = await retriever.retrieve("words", Search(QUERY, 100))
-    given = await GivenCandidates(retriever, PoolSource(QUERY, documents, words=True)).retrieve(in_default_thread)
+    given = await GivenCandidates(retriever, PoolSource(QUERY, documents, words=True)).retrieve(run_in_default_thread)
     assert found.vectors == given.vectors == "lexical"
     assert sorted(found.pool.ids) == sorted(given.pool.ids)
     np.testing.assert_allclose(found.pool.scores, given.pool.scores, rtol=1e-12)

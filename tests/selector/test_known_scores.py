@@ -61,9 +61,9 @@ class TestKnownScores:
         selector = selector_of(FakeRetriever(), SeededScorer(), cache)
         given = own_pool([Document(id, id) for id in IDS])
         await selector.select(changed(task(budget=4), source=given))
-        assert {entry.document for entry in (await cache.recall("seeded", QUERY)).values()} == {None}
+        assert {entry.document for entry in (await cache.look_up("seeded", QUERY)).values()} == {None}
         await selector.select(changed(task(budget=4), source=IndexSource("index", Search("by index", 30))))
-        assert len({entry.document for entry in (await cache.recall("seeded", "by index")).values()} - {None}) == 4
+        assert len({entry.document for entry in (await cache.look_up("seeded", "by index")).values()} - {None}) == 4
 
     @pytest.mark.parametrize(("reuse", "looks"), [(True, (1, 0)), (False, (0, 3))])
     async def test_cache_is_read_once_per_selection(
@@ -74,4 +74,4 @@ class TestKnownScores:
         selector = selector_of(FakeRetriever(), scorer, cache)
         result = await selector.select(changed(task(budget=6, rounds=3), reuse=reuse))
         assert (len(scorer.rounds), len(result.history)) == (3, 6)
-        assert (cache.recall.call_count, cache.read.call_count) == looks
+        assert (cache.look_up.call_count, cache.read.call_count) == looks

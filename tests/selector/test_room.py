@@ -27,7 +27,7 @@ async def test_texts_of_unscored_copies_are_not_kept(selector_of: MakeSelector, 
 
 async def test_texts_over_bytes_in_flight_are_refused(selector_of: MakeSelector) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
-    with Shares(5_500, 1.0, what="bytes").holding("") as take:
+    with Shares(5_500, 1.0, what="bytes").reserve("") as take:
         wanted = changed(task(budget=11, k=4, rounds=6), room=Room(charge=take))
         with pytest.raises(LimitExceeded, match="5,500 bytes"):
             await selector.select(wanted)

@@ -254,8 +254,8 @@ class IndexMachine(RuleBasedStateMachine):
         assert index.characters(IDS) == lengths
 
     @rule(reader=readers)
-    def settle(self, reader: int) -> None:
-        self.indexes[reader].settle()
+    def await_training(self, reader: int) -> None:
+        self.indexes[reader].await_training()
 
     @rule(reader=readers)
     def compact(self, reader: int) -> None:

@@ -26,7 +26,7 @@ from boundarymorph.retrieval.document import Document, Search, fingerprint
 from boundarymorph.retrieval.filters import Filter
 from boundarymorph.retrieval.interfaces import Catalog, Index
 from boundarymorph.retrieval.stores.catalog import StoreCatalog
-from boundarymorph.retrieval.stores.table import made
+from boundarymorph.retrieval.stores.table import created_table
 from boundarymorph.retrieval.uploads import parse_array
 from boundarymorph_stores.testing import BY_ID, DIMENSION, DOCUMENTS, FILTERS, VECTORS, StoreContract
 from tests.contract.vector_index import unit
@@ -195,7 +195,7 @@ def test_attached_table_is_written_only_if_described_as_writable(place: Place) -
     name = next(names)
     place.catalog.create(name, encoder=None, dimension=4).upsert([Document("a", "one", "t", {"n": 1})], unit(1, 4))
     own = place.catalog._of(name)[0]  # type: ignore[attr-defined]
-    table = made(own._store, own._table(name))
+    table = created_table(own._store, own._table(name))
     digest = None if place.name != "milvus" else table.digest  # which has no fields without a value
 
     def described(**options: Any) -> Index:

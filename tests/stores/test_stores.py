@@ -20,7 +20,7 @@ from boundarymorph.retrieval.interfaces import Index, UnreadableIndex
 from boundarymorph.retrieval.local.catalog import LocalCatalog
 from boundarymorph.retrieval.stores.catalog import Catalogs, StoreCatalog
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.table import guessed
+from boundarymorph.retrieval.stores.table import guess_columns
 from boundarymorph.settings import SERVICE, Attached, Settings
 from boundarymorph_stores.milvus import MilvusStore
 from boundarymorph_stores.milvus_connection import MilvusConnection
@@ -76,11 +76,11 @@ class TestMilvusFlaws(Flaws):
 
 def test_columns_of_framework_tables_are_guessed() -> None:
     langchain = {"langchain_id": "", "content": "", "embedding": "vector", "langchain_metadata": "json"}
-    assert guessed("t", langchain) == Attached(
+    assert guess_columns("t", langchain) == Attached(
         table="t", id="langchain_id", text="content", vector="embedding", metadata=("langchain_metadata",)
     )
-    assert guessed("t", {"id": "", "text": "", "a": "vector", "b": "vector"}) is None
-    assert guessed("t", {"id": "", "a": "vector"}) is None
+    assert guess_columns("t", {"id": "", "text": "", "a": "vector", "b": "vector"}) is None
+    assert guess_columns("t", {"id": "", "a": "vector"}) is None
 
 
 async def test_catalogs_find_an_index_by_its_name_or_store(articles: MilvusStore, tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ async def test_server_timing_of_a_retriever_lists_retrieval(tmp_path: Path) -> N
 
 async def test_timings_of_concurrent_requests_are_separate() -> None:
     async def request(name: str) -> dict[str, float]:
-        with tracing.collecting() as stages:
-            tracing.add(name, 1)
+        with tracing.collect_stages() as stages:
+            tracing.add_seconds(name, 1)
             await asyncio.sleep(0)
-            await asyncio.gather(asyncio.to_thread(tracing.add, name, 2))
+            await asyncio.gather(asyncio.to_thread(tracing.add_seconds, name, 2))
             return stages
 
     assert list(await asyncio.gather(request("a"), request("b"))) == [{"a": 3}, {"b": 3}]

@@ -69,9 +69,9 @@ class Admission:
             return 0.0
         others = self._turns.waiting()
         own = others.pop(caller, 0)
-        level = running.held(caller) + own + 1  # this caller's turns by then; no other caller gets more before it
-        before = own + sum(min(count, max(0, level - running.held(other))) for other, count in others.items())
-        return (before + 1) / running.alone * self._seconds
+        level = running.amount_of(caller) + own + 1  # this caller's turns by then; no other caller gets more before it
+        before = own + sum(min(count, max(0, level - running.amount_of(other))) for other, count in others.items())
+        return (before + 1) / running.most_alone * self._seconds
 
 
 def refusal(reason: str, message: str, wait: float = 1.0) -> Overloaded:

@@ -65,11 +65,11 @@ class Access:
         Raises:
             Overloaded: If the caller, or all callers together, have too many.
         """
-        most, own = self.settings.limits.key_requests, self.requests.held(caller)
+        most, own = self.settings.limits.key_requests, self.requests.amount_of(caller)
         if most is not None and own >= most:
             raise refusal("key", f"this key has {own} requests in progress (limits.key_requests); try again later")
         try:
-            until_end.enter_context(self.requests.holding(caller))(1)
+            until_end.enter_context(self.requests.reserve(caller))(1)
         except Overloaded as error:
             raise refusal("full" if self.requests.total == self.requests.most else "share", str(error)) from None
 

@@ -27,7 +27,7 @@ def beginning(text: str, tokens: int) -> str:
     return head[:end] if len(head) < len(text) and end > len(head) // 2 else head
 
 
-def fitted(documents: Iterable[Answer], tokens: int) -> list[Answer]:
+def fit_documents(documents: Iterable[Answer], tokens: int) -> list[Answer]:
     """Return the leading documents that fit into an estimated number of tokens.
 
     A text that is longer than the remaining tokens is cut to half of them, so that shorter texts after it stay whole.
@@ -46,7 +46,7 @@ def fitted(documents: Iterable[Answer], tokens: int) -> list[Answer]:
     return kept
 
 
-def listed(indexes: Sequence[Answer], tokens: int) -> list[Answer]:
+def fit_indexes(indexes: Sequence[Answer], tokens: int) -> list[Answer]:
     """Return the indexes whose names fit into an estimated number of tokens.
 
     The first of them keep their descriptions and fields.

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from boundarymorph import __version__, reading
-from boundarymorph.agents.answers import LEAST, Answer, beginning, fitted, listed, size
+from boundarymorph.agents.answers import LEAST, Answer, beginning, fit_documents, fit_indexes, size
 from boundarymorph.agents.rest import ADVICE, Refused, Service, path_of, within
 from boundarymorph.api.schemas import Array, QueryText
 
@@ -73,7 +73,7 @@ class _Server(MCPServer[Service]):
             if not isinstance(cause := error.__cause__, ValidationError):
                 raise
             mistakes = reversed(cause.errors(include_url=False))
-            said = {str(each["loc"][0]): reading.in_words(each, cause.title) for each in mistakes}
+            said = {str(each["loc"][0]): reading.mistake_message(each, cause.title) for each in mistakes}
             named = "; ".join(f"{argument}: {words}" for argument, words in said.items())
             raise ToolError(f"{named}. {ADVICE['invalid-input']}") from None
 
@@ -164,7 +164,7 @@ async def select_documents(
     more = {"filter": filter, "distinct": distinct, "exclude_ids": excluded or None, "budget": budget}
     selection = await service.select({**asked, **more})
     found, usage, answerable = selection["documents"], selection["usage"], selection["answerable"]
-    documents = fitted((_selected(service, index, each) for each in found), service.settings.answer_tokens)
+    documents = fit_documents((_selected(service, index, each) for each in found), service.settings.answer_tokens)
     warnings = [each for each in selection["warnings"] if service.shown.is_due(service.caller, index, each["slug"])]
     notes = [beginning(warning["message"], NOTE) for warning in warnings]
     if answerable is not None and answerable < LIKELY:
@@ -193,7 +193,7 @@ async def list_indexes(context: Called) -> CallToolResult:
             index["description"] = beginning(each["description"], NOTE)
     for index in indexes[: service.settings.described_indexes]:
         index["fields"] = await _fields(service, index["name"])
-    kept, notes = listed(indexes, service.settings.answer_tokens), []
+    kept, notes = fit_indexes(indexes, service.settings.answer_tokens), []
     if unreadable := ", ".join(index["name"] for index in found["unreadable"]):
         notes.append(beginning(f"cannot be read now: {unreadable}", NOTE))
     if left_out := len(indexes) - len(kept):

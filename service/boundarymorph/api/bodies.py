@@ -81,7 +81,7 @@ def decode(body: bytes, limits: Limits) -> Any:
     value = reading.parse(body)
     most = max(limits.dimension, limits.pool)
     for name, count in _lists(value):
-        reading.bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
+        reading.check_bound(name, count, most, "elements of a list (limits.dimension, limits.pool)")
     return value
 
 
@@ -144,7 +144,7 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
     take = visit_of(request).charging(access)
-    take(min(size, access.bytes_in_flight.alone))
+    take(min(size, access.bytes_in_flight.most_alone))
     return chunks(request, access)
 
 
@@ -155,7 +155,7 @@ def spooling(request: Request, access: Access) -> Callable[[int], None]:
     half of a caller's share: beyond it the function raises BodyTooLarge, and Overloaded if others have too many bytes.
     """
     take = visit_of(request).charging(access)
-    most, kept = access.bytes_in_flight.alone // 2, 0
+    most, kept = access.bytes_in_flight.most_alone // 2, 0
 
     def keep(size: int) -> None:
         nonlocal kept

@@ -140,7 +140,7 @@ class Readiness:
     async def _probe(self, name: str, probe: Probe) -> None:
         detail = None
         try:
-            with tracing.unseen():
+            with tracing.without_trace():
                 async with asyncio.timeout(self._timeout):
                     await probe(time.monotonic() + self._timeout)
         except Overloaded:
@@ -255,7 +255,7 @@ class Lifecycle:
     async def _check(self, built: Parts) -> None:
         while True:
             try:
-                with tracing.unseen():
+                with tracing.without_trace():
                     return await built.check()
             except NOT_YET as error:
                 if self.failure is not None:

@@ -112,7 +112,7 @@ class RequestLog(Middleware):
             await send(message)
 
         try:
-            with tracing.collecting() as stages, _span(scope, request_id) as answered:
+            with tracing.collect_stages() as stages, _span(scope, request_id) as answered:
                 try:
                     await self._app(scope, receive, observed)
                 finally:
@@ -231,7 +231,7 @@ def _rate_limits(decision: Decision | None) -> dict[str, str]:
 def _span(scope: Scope, request_id: str) -> AbstractContextManager[Callable[[str, int], None]]:
     if scope["path"] in _QUIET:
         return nullcontext(lambda route, status: None)
-    return tracing.serving(_method(scope), Headers(scope=scope), request_id)
+    return tracing.server_span(_method(scope), Headers(scope=scope), request_id)
 
 
 def _method(scope: Scope) -> str:

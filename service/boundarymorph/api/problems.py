@@ -170,7 +170,7 @@ def _invalid(request: Request, details: Sequence[ErrorDetails], model: str) -> J
     where = [
         {
             "field": _short(".".join(str(part) for part in detail["loc"] if part not in TAGS)) or "body",
-            "message": _short(reading.in_words(detail, model)),
+            "message": _short(reading.mistake_message(detail, model)),
         }
         for detail in details[:MAX_DETAILS]
     ]

@@ -17,7 +17,7 @@ from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
 from boundarymorph.api.dependencies import JSON, AccessOf, BehalfOf, ReadyOf, allowed, permitted
 from boundarymorph.api.schemas import Array, Message
-from boundarymorph.reading import bound
+from boundarymorph.reading import check_bound
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Search, size_of_all
 from boundarymorph.retrieval.encoders import Embeddings
@@ -97,10 +97,10 @@ async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: 
     wanted = await bodies.read_model(request, access, Retrieve)
     permitted(request).require(wanted.index)
     embedding = wanted.query_embedding
-    bound("query", len(wanted.query), limits.query_characters, "characters")
-    bound("depth", wanted.depth, limits.pool, "candidates")
-    bound("documents", wanted.documents, limits.pool, "documents")
-    bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
+    check_bound("query", len(wanted.query), limits.query_characters, "characters")
+    check_bound("depth", wanted.depth, limits.pool, "candidates")
+    check_bound("documents", wanted.documents, limits.pool, "documents")
+    check_bound("query_embedding", len(embedding or ()), limits.dimension, "numbers")
     vector = None if embedding is None else np.array(embedding, dtype=wanted.query_precision)
     search = Search(
         wanted.query,
@@ -150,7 +150,7 @@ async def embed_query(request: Request, access: AccessOf, caller: BehalfOf, part
     """Return a float32 unit vector in the safetensors format, and the name of its encoder."""
     limits = access.settings.limits
     wanted = await bodies.read_model(request, access, Query)
-    bound("query", len(wanted.query), limits.query_characters, "characters")
+    check_bound("query", len(wanted.query), limits.query_characters, "characters")
     vector = await bodies.while_connected(request, parts.retriever.embed_query(wanted.query, caller=caller))
     encoded = Embeddings(vector[None], encoder=parts.encoder.name)
     return Response(frame.encode_embeddings(encoded), media_type=frame.EMBEDDINGS_TYPE)
@@ -164,8 +164,8 @@ async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, 
     """
     limits = access.settings.limits
     wanted = await bodies.read_model(request, access, Texts)
-    bound("texts", len(wanted.texts), limits.pool, "texts")
-    bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
+    check_bound("texts", len(wanted.texts), limits.pool, "texts")
+    check_bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     encoded = await bodies.while_connected(request, parts.retriever.embed_documents(wanted.texts, caller=caller))
     named = replace(encoded, encoder=parts.encoder.name)
     return Response(
@@ -176,5 +176,5 @@ async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, 
 async def _ids(request: Request, access: Access) -> Ids:
     wanted = await bodies.read_model(request, access, Ids)
     permitted(request).require(wanted.index)
-    bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
+    check_bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
     return wanted

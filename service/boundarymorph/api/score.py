@@ -11,8 +11,8 @@ from boundarymorph.api import bodies, openapi
 from boundarymorph.api.dependencies import AccessOf, ScorerOf, allowed
 from boundarymorph.api.schemas import ScoreRequest, ScoreResponse, ScorerInfo
 from boundarymorph.api.visit import visit_of
-from boundarymorph.reading import bound
-from boundarymorph.scoring.scorer import of_content
+from boundarymorph.reading import check_bound
+from boundarymorph.scoring.scorer import score_content
 
 router = APIRouter(tags=["scoring"], dependencies=[Depends(allowed(Scope.SELECT))])
 
@@ -32,13 +32,13 @@ async def score(request: Request, access: AccessOf, scorer: ScorerOf) -> Respons
     """
     arrival = time.monotonic()
     wanted, limits = await bodies.read_model(request, access, ScoreRequest), access.settings.limits
-    bound("query", len(wanted.query), limits.query_characters, "characters")
-    bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
-    bound("texts", len(wanted.texts), limits.texts, "texts")
-    bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
+    check_bound("query", len(wanted.query), limits.query_characters, "characters")
+    check_bound("instruction", len(wanted.instruction or ""), limits.query_characters, "characters")
+    check_bound("texts", len(wanted.texts), limits.texts, "texts")
+    check_bound("texts", max(map(len, wanted.texts), default=0), limits.text_characters, "characters")
     scores = await bodies.while_connected(
         request,
-        of_content(
+        score_content(
             wanted.texts,
             lambda texts: scorer.score(
                 wanted.query,

@@ -18,7 +18,7 @@ from boundarymorph.api.select_schemas import AskedQuery, PoolBody, PoolDocument,
 from boundarymorph.calibration.calibration import Calibration
 from boundarymorph.errors import InvalidEmbeddings, InvalidInput
 from boundarymorph.inference.concurrency import Deadline
-from boundarymorph.reading import bound
+from boundarymorph.reading import check_bound
 from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import IndexSource, PoolSource, Source
 from boundarymorph.retrieval.document import Document, Search
@@ -81,8 +81,8 @@ def task_of(
     limits, method = settings.limits, request.method or settings.method
     searches = request.objective is not None and request.objective.find is not None
     queries = request.queries or [AskedQuery(query=request.query or "")]
-    bound("queries", len(queries), limits.queries, "queries")
-    bound("query", max(len(query.query) for query in queries), limits.query_characters, "characters")
+    check_bound("queries", len(queries), limits.queries, "queries")
+    check_bound("query", max(len(query.query) for query in queries), limits.query_characters, "characters")
     sources = [WeightedSource(source_of(request, one.query, settings, window), one.weight) for one in queries]
     return SelectionTask(
         sources[0].source,
@@ -131,11 +131,11 @@ def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
         target=None if objective is None else Target(objective.find, objective.within),
         excluded=frozenset(request.exclude_ids or ()),
     )
-    bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
-    bound("k", wanted.k or 0, limits.k, "documents")
+    check_bound("exclude_ids", len(request.exclude_ids or ()), limits.pool, "ids")
+    check_bound("k", wanted.k or 0, limits.k, "documents")
     diverse = wanted.k if wanted.diversity else None
-    bound("k", diverse or 0, limits.diverse, "documents with 'diversity' (limits.diverse)")
-    bound("max_tokens", max_tokens or 0, limits.max_tokens, "tokens")
+    check_bound("k", diverse or 0, limits.diverse, "documents with 'diversity' (limits.diverse)")
+    check_bound("max_tokens", max_tokens or 0, limits.max_tokens, "tokens")
     return wanted
 
 
@@ -165,21 +165,21 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
         reuse=request.reuse and not (objective and request.budget == 0),  # then only the caller's scores count
         known=_known(request),
     )
-    bound("known_scores", len(spending.known), limits.known_scores, "known scores")
-    bound("budget", spending.budget, limits.budget, "calls")
+    check_bound("known_scores", len(spending.known), limits.known_scores, "known scores")
+    check_bound("budget", spending.budget, limits.budget, "calls")
     return spending
 
 
 def rounds_of(given: Rounds | None, settings: Settings) -> Rounds:
     """Return the most requests to the scorer, from a request or the settings. Raises LimitExceeded."""
     rounds = settings.rounds if given is None else given
-    bound("rounds", 1 if rounds == "auto" else rounds, settings.limits.rounds, "rounds")
+    check_bound("rounds", 1 if rounds == "auto" else rounds, settings.limits.rounds, "rounds")
     return rounds
 
 
 def _report(request: SelectRequest, limits: Limits) -> Report:
     proposals = 0 if request.objective is None else request.objective.next
-    bound("objective.next", proposals, limits.k, "documents")
+    check_bound("objective.next", proposals, limits.k, "documents")
     by_default = request.return_documents is None and request.index is not None
     return Report(
         bool(request.return_documents) or by_default,
@@ -192,7 +192,7 @@ def _report(request: SelectRequest, limits: Limits) -> Report:
 
 def instruction_of(given: str | None, limits: Limits) -> str | None:
     """Return an instruction; None for an empty one. Raises LimitExceeded."""
-    bound("instruction", len(given or ""), limits.query_characters, "characters")
+    check_bound("instruction", len(given or ""), limits.query_characters, "characters")
     return given
 
 
@@ -242,7 +242,7 @@ def grouping_of(distinct: Distinct | None, k: int, settings: Settings) -> Groupi
         return None
     counts_groups = distinct.k_counts == "groups"
     most = distinct.at_most * k if counts_groups else distinct.at_most
-    bound("distinct.at_most", most, settings.limits.k, "documents in all" if counts_groups else "documents")
+    check_bound("distinct.at_most", most, settings.limits.k, "documents in all" if counts_groups else "documents")
     path = None if distinct.by == "text" else read_path(distinct.by, "distinct.by")
     return Grouping(path, distinct.at_most, counts_groups)
 
@@ -264,7 +264,7 @@ def source_of(request: SelectRequest, query: str, settings: Settings, window: in
     vector = _query_embedding(request.query_embedding, limits)
     if request.index is not None:
         depth = settings.depth if request.depth is None else request.depth
-        bound("depth", depth, limits.pool, "candidates")
+        check_bound("depth", depth, limits.pool, "candidates")
         depth = min(depth + len(request.exclude_ids or ()), limits.pool)  # replaces the excluded documents
         budget = budget_of(request, settings)
         few = budget <= FEW_CALLS and not (request.queries or request.diversity or request.objective)
@@ -324,11 +324,11 @@ def cut_of(documents: Sequence[Document], query: str, window: int | None, limits
 
 def documents_of(pool: PoolBody, limits: Limits) -> list[Document]:
     """Return the documents of a pool. Raises LimitExceeded."""
-    bound("pool", len(pool.documents), limits.pool, "documents")
+    check_bound("pool", len(pool.documents), limits.pool, "documents")
     documents = []
     for position, given in enumerate(pool.documents):
         characters = len(given.text) + len(given.title or "")
-        bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
+        check_bound(f"pool.documents.{position}.text", characters, limits.text_characters, "characters")
         identifier = str(position) if given.id is None else given.id
         documents.append(Document(identifier, given.text, given.title, given.metadata))
     return documents
@@ -341,14 +341,16 @@ def _query_embedding(given: list[float] | VectorBlock | None, limits: Limits) ->
             raise InvalidEmbeddings(f"query_embedding: the shape {given.shape} is not that of one vector, [d]")
         return vectors
     if given is not None:
-        bound("query_embedding", len(given), limits.dimension, "numbers")
+        check_bound("query_embedding", len(given), limits.dimension, "numbers")
     return given
 
 
 def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequence[ArrayLike | None] | None:
     single = [document.embedding for document in pool.documents]
     if pool.embeddings is None:
-        bound("embedding", max((len(vector) for vector in single if vector), default=0), limits.dimension, "numbers")
+        check_bound(
+            "embedding", max((len(vector) for vector in single if vector), default=0), limits.dimension, "numbers"
+        )
         return None if all(vector is None for vector in single) else single
     if any(vector is not None for vector in single):
         raise InvalidEmbeddings("give embeddings with the documents or as one block, not both")
@@ -362,7 +364,7 @@ def _embeddings(pool: PoolBody, limits: Limits) -> NDArray[np.floating] | Sequen
 
 def _features(pool: PoolBody, limits: Limits) -> dict[str, NDArray[np.float64]]:
     """Return arrays of shape (N,), with NaN for missing values."""
-    bound("pool.features", len(pool.features), limits.features, "signals")
+    check_bound("pool.features", len(pool.features), limits.features, "signals")
     for name, values in pool.features.items():
         if name in COMPLETE:
             raise InvalidInput(
@@ -386,8 +388,8 @@ def _complete(values: Sequence[float | None], what: str) -> list[float] | None:
 
 
 def _decode(block: VectorBlock, field: str, limits: Limits) -> NDArray[np.floating]:
-    bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
-    bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
+    check_bound(f"{field}.shape", block.shape[-1], limits.dimension, "numbers a vector")
+    check_bound(f"{field}.shape", math.prod(block.shape[:-1]), limits.pool, "vectors")
     try:
         raw = pybase64.b64decode(block.data, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -46,7 +46,7 @@ class Visit:
 
         The bytes are those of bodies, texts, answers and selections. The function raises Overloaded or LimitExceeded.
         """
-        return self.until_end.enter_context(access.bytes_in_flight.holding(self.caller))
+        return self.until_end.enter_context(access.bytes_in_flight.reserve(self.caller))
 
     def room(self, access: Access) -> Room:
         return Room(self.charging(access), answer=access.settings.limits.body_bytes)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from boundarymorph.caching.scores import DIGEST_BYTES, FIELDS, SECONDS_TO_LIVE, CachedScore, digest, kept_name
 from boundarymorph.errors import InvalidConfiguration
-from boundarymorph.inference.concurrency import owned
+from boundarymorph.inference.concurrency import cancel_once
 from boundarymorph.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Guard:
             raise Unanswered
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await owned(request())
+                answer = await cancel_once(request())
         except asyncio.CancelledError:
             self.circuit.abandoned(ticket)
             raise
@@ -245,7 +245,7 @@ class RedisScoreCache:
         self._link, self._namespace = link, namespace
         self._milliseconds = max(1, round(1000 * seconds_to_live))
 
-    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
+    async def look_up(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         try:
             # Unlike HGETALL, HRANDFIELD bounds the size of the answer.
             key = score_key(model, query, self._namespace)
@@ -256,13 +256,13 @@ class RedisScoreCache:
         if not isinstance(answer, list) or len(answer) % 2:
             metrics.count_lookups("scores", corrupt=1)
             return {}
-        recalled = {}
+        found = {}
         for text, value in zip(answer[::2], answer[1::2], strict=True):
             score = decoded(value)
             if score is not None and isinstance(text, bytes) and len(text) == DIGEST_BYTES:
-                recalled[text] = score
-        metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(recalled))
-        return recalled
+                found[text] = score
+        metrics.count_lookups("scores", corrupt=len(answer) // 2 - len(found))
+        return found
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         count = len(text_digests)

@@ -64,7 +64,7 @@ class ScoreCache(Protocol):
     Calls never raise: errors count as misses. A cache may lose anything.
     """
 
-    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
+    async def look_up(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         """Return the cached scores of a query by the text's digest; of many, any FIELDS of them."""
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
@@ -108,7 +108,7 @@ class MemoryScoreCache:
             max_bytes, lambda key, query, now: query.expires, clock, _size
         )
 
-    async def recall(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
+    async def look_up(self, model: str, query: str) -> Mapping[bytes, CachedScore]:
         return dict(self._known(model, query))
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:

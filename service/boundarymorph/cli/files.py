@@ -36,7 +36,7 @@ Entry = ParsedDocument | BadLine
 
 
 @contextmanager
-def opened(
+def open_documents(
     source: Path, columns: Columns, dimension: int, most: int, whole: int, *, strict: bool = False
 ) -> Iterator[tuple[AsyncIterator[Entry], int | None]]:
     """Open a source, and yield its documents and its size in bytes, if that is known.
@@ -58,7 +58,7 @@ def opened(
         inside = source.resolve() if source.is_dir() else None
         yield of_folder(folder, files, most, inside=inside, strict=strict), sum(path.stat().st_size for path in files)
         return
-    with sources.opened(source) as (stream, length):
+    with sources.open_source(source) as (stream, length):
         if is_table(source):
             yield of_table(stream, source, columns, most), length
         elif source.name.lower().removesuffix(".gz").endswith(".json"):
@@ -116,7 +116,7 @@ async def of_folder(
                 raise InvalidInput(f"{shown}: its name is not in UTF-8; rename it")
             if inside is not None and not path.resolve().is_relative_to(inside):
                 raise InvalidInput(f"{id} is a link to a file outside of this folder; put a copy in place of the link")
-            with reading.opened_path(path) as stream:
+            with reading.open_path(path) as stream:
                 content = stream.read(most + 1)
             position += len(content)
             yield parse_record(_record(id, path, content, most), number, 0, position)
@@ -129,7 +129,7 @@ async def of_folder(
 def _record(id: str, path: Path, content: bytes, most: int) -> dict[str, str]:
     if len(content) > most:
         raise InvalidInput(f"{id} has more than {most:,} bytes (limits.line_bytes)")
-    if (wrong := reading.complaint(content := reading.without_mark(content, id))) is not None:
+    if (wrong := reading.complaint(content := reading.without_byte_order_mark(content, id))) is not None:
         raise InvalidInput(f"{id}: {wrong}")
     text = content.decode()
     if not has_content(text):
@@ -200,7 +200,7 @@ async def of_table(stream: Stream, source: Path, columns: Columns, most: int) ->
                         f"{name}, line {number}: the row has more than {most:,} bytes (limits.line_bytes); is a quote "
                         "never closed?"
                     )
-                text = line if number > 1 else reading.without_mark(line, name)
+                text = line if number > 1 else reading.without_byte_order_mark(line, name)
                 if (wrong := reading.complaint(text)) is not None:
                     raise InvalidInput(f"{name}, line {number}: {wrong}")
                 yield text.decode()

@@ -306,7 +306,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
         existed = catalog.exists(name)
         live = catalog.create(name, encoder=made_by, dimension=dimension, kind=kind, lexical=options.words)
         try:
-            found = files.opened(
+            found = files.open_documents(
                 source, columns, dimension, limits.line_bytes, limits.body_bytes, strict=options.strict
             )
             with found as (entries, length), terminal.Stages(console) as stages:
@@ -318,7 +318,7 @@ async def _fill(settings: Settings, options: Build, columns: Columns, report: In
             if characters:
                 await asyncio.to_thread(passages.remove_old, live)
             if isinstance(live, LocalIndex):
-                await asyncio.to_thread(live.settle)  # so that services need not train an `ivf` index
+                await asyncio.to_thread(live.await_training)  # so that services need not train an `ivf` index
         finally:
             with suppress(BoundaryMorphError):  # the cause has been reported already
                 if not existed and not live.count():

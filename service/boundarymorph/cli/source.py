@@ -33,13 +33,13 @@ def named(source: Path) -> str:
 
 
 @contextmanager
-def opened(source: Path) -> Iterator[tuple[Stream, int | None]]:
+def open_source(source: Path) -> Iterator[tuple[Stream, int | None]]:
     """Open a source, and yield its decompressed stream and its size in bytes, if that is known."""
     if str(source) == "-":
         file, length = cast(BufferedReader, sys.stdin.buffer), None
     else:
         file, length = source.open("rb"), source.stat().st_size or None
-    with reading.opened(file) as stream:
+    with reading.open_stream(file) as stream:
         yield stream, length if stream is file else None
 
 
@@ -63,7 +63,7 @@ def records(source: Path) -> Iterator[Record]:
     """
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
-    with undamaged(source), opened(source) as (stream, _):
+    with undamaged(source), open_source(source) as (stream, _):
         yield from reading.records(stream, named(source))
 
 

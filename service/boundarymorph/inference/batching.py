@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, LimitExceeded, Overloaded, TextTooLong
-from boundarymorph.inference.concurrency import FairExecutor, room
+from boundarymorph.inference.concurrency import FairExecutor, remaining_share
 from boundarymorph.inference.models import DeviceLost, Model, ModelRole, OutOfMemory, Results, TokenSequence
 
 Owner = TypeVar("Owner")
@@ -377,7 +377,7 @@ class Batcher(Generic[ModelType]):
             raise DeadlineExceeded("the deadline passed before the request arrived")
         waiting = self._queue.tokens + sum(guess for _, guess, _ in self._tokenizing)
         own = self._queue.callers[caller] + sum(guess for _, guess, of in self._tokenizing if of == caller)
-        excess = tokens - room(own, waiting, self.queue_tokens, self._share)
+        excess = tokens - remaining_share(own, waiting, self.queue_tokens, self._share)
         late = (waiting + tokens) * self.token_seconds - in_time
         if late > 0:
             last = due + tokens * self.token_seconds

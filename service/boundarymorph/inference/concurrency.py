@@ -128,15 +128,15 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
         raise cancelled
 
 
-async def owned(work: Coroutine[Any, Any, T]) -> T:
+async def cancel_once(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of the work, which is cancelled once however often its caller is.
 
     A result that arrives just as the caller is cancelled is dropped, so it must need no release.
     """
-    return (await together([work]))[0]
+    return (await gather([work]))[0]
 
 
-async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Return all results in order, or raise the first error.
 
     An error is raised after the other tasks have been cancelled and have ended.
@@ -157,7 +157,7 @@ ON_BEHALF_OF = "X-BoundaryMORPH-Caller"  # the header by which our retrievers an
 REMEMBERED = 10_000  # callers whose last turn is known
 
 
-def room(held: int, total: int, most: int, share: float) -> int:
+def remaining_share(held: int, total: int, most: int, share: float) -> int:
     """Return how much more a caller may take, as in `Shares`; it may be negative.
 
     Args:
@@ -204,22 +204,22 @@ class Shares:
         return self._held.total()
 
     @property
-    def alone(self) -> int:
+    def most_alone(self) -> int:
         """The amount, at least 1, that a caller can hold while no other holds anything."""
         return max(1, int(self._share * self.most))
 
-    def held(self, caller: str) -> int:
+    def amount_of(self, caller: str) -> int:
         return self._held.get(caller, 0)
 
     def allows(self, caller: str, amount: int = 1) -> bool:
-        return not amount or amount <= room(self.held(caller), self.total, self.most, self._share)
+        return not amount or amount <= remaining_share(self.amount_of(caller), self.total, self.most, self._share)
 
     def check(self, caller: str, amount: int = 1) -> None:
         """Raise Overloaded if a caller may not take this much more."""
         if not self.allows(caller, amount):
             raise Overloaded(
-                f"{self.total:,} of {self.most:,} {self._what} are taken, {self.held(caller):,} by this caller, and "
-                "each caller gets a share (limits.key_share); try again later"
+                f"{self.total:,} of {self.most:,} {self._what} are taken, {self.amount_of(caller):,} by this caller, "
+                "and each caller gets a share (limits.key_share); try again later"
             )
 
     def take(self, caller: str, amount: int = 1) -> None:
@@ -233,7 +233,7 @@ class Shares:
             del self._held[caller]
 
     @contextmanager
-    def holding(self, caller: str) -> Iterator[Callable[[int], None]]:
+    def reserve(self, caller: str) -> Iterator[Callable[[int], None]]:
         """Yield a function that takes more, as `take` does; all is given back at the end.
 
         The function also raises LimitExceeded for an amount that exceeds the share of a caller even if no other holds
@@ -243,7 +243,7 @@ class Shares:
 
         def take(amount: int) -> None:
             nonlocal taken
-            if amount and amount > room(taken, taken, self.most, self._share):
+            if amount and amount > remaining_share(taken, taken, self.most, self._share):
                 raise LimitExceeded(
                     f"this request takes more than it can ever get of the {self.most:,} {self._what}; ask for less"
                 )
@@ -310,7 +310,7 @@ class Turns:
             waiter for waiter in self._waiters if not waiter.turn.done() and self.shares.allows(waiter.caller)
         ]:
             callers = (waiter.caller for waiter in there)
-            caller = min(callers, key=lambda caller: (self.shares.held(caller), self._last.get(caller, 0)))
+            caller = min(callers, key=lambda caller: (self.shares.amount_of(caller), self._last.get(caller, 0)))
             chosen = next(waiter for waiter in there if waiter.caller == caller)
             self._waiters.remove(chosen)
             self.shares.take(caller)
@@ -340,7 +340,7 @@ _cores = threading.Semaphore(available_cores())
 
 
 @contextmanager
-def computing() -> Iterator[None]:
+def compute_slot() -> Iterator[None]:
     """Hold one of as many places for computing threads as there are cores.
 
     A thread that has waited for PATIENCE goes on without a place, because a slow disk may keep others from ending.
@@ -369,7 +369,7 @@ def check_awaited() -> None:
 
 
 @contextmanager
-def awaited() -> Iterator[Context]:
+def awaited_context() -> Iterator[Context]:
     """Yield a context for work in a thread.
 
     In the context, `check_awaited` raises once the block has ended.
@@ -382,7 +382,7 @@ def awaited() -> Iterator[Context]:
         abandoned.set()
 
 
-async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+async def run_on_loop(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
     """Run a function on the event loop, after other tasks.
 
     This suits work of a few milliseconds, which a thread would delay more.
@@ -391,7 +391,7 @@ async def at_once(function: Callable[[*Arguments], Result], *args: *Arguments) -
     return function(*args)
 
 
-async def in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+async def run_in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
     """Run a function in the event loop's own threads, without a bound.
 
     This suits programs that do one thing at a time.
@@ -431,7 +431,7 @@ class FairExecutor:
             with suppress(RuntimeError):  # the loop is closed, and everything on it has ended
                 loop.call_soon_threadsafe(self._turns.give_back, caller)
 
-        with awaited() as context:
+        with awaited_context() as context:
             future = self._threads.submit(lambda: context.run(function, *args))
             future.add_done_callback(done)
             return await asyncio.wrap_future(future)

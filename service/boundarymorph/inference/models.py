@@ -141,7 +141,7 @@ TEXTS = 64  # tokenized at a time
 CHARACTERS_A_TOKEN, LEAST_CHARACTERS, MOST_CHARACTERS_A_TOKEN = 8, 1_024, 64
 
 
-def plain(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
+def plain_tokenizer(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
     """Copy a tokenizer so that it neither pads nor truncates, and reads special tokens as text.
 
     `also` names further tokens that it reads as text.
@@ -168,7 +168,7 @@ class Head(NamedTuple):
     truncated: bool
 
 
-def with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+def tokens_with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
     """Return which tokens of the vocabulary have a letter or digit.
 
     Unknown and special tokens have none.
@@ -187,8 +187,8 @@ def encode_pairs(
 ) -> list[TokenSequence]:
     """Tokenize n pairs with their special tokens, truncated to max_length.
 
-    The query stays whole if the document has half of the tokens, or all that it needs. `words` comes from `with_words`;
-    without it no text is unknown.
+    The query stays whole if the document has half of the tokens, or all that it needs. `words` comes from
+    `tokens_with_words`; without it no text is unknown.
     """
     room = max(0, max_length - tokenizer.num_special_tokens_to_add(True))
     [asked], around = encode_heads(tokenizer, [query], room), _framing(tokenizer, 2)
@@ -366,8 +366,8 @@ class OnnxTextModel:
             raise InvalidConfiguration(f"{weights.model} takes a max_length of 8 to {weights.positions} tokens")
         weights.verify()
         self.name = f"{weights.name}/{self.max_length}"
-        self._tokenizer = plain(Tokenizer.from_file(str(weights.tokenizer)))
-        self._words = with_words(self._tokenizer)
+        self._tokenizer = plain_tokenizer(Tokenizer.from_file(str(weights.tokenizer)))
+        self._words = tokens_with_words(self._tokenizer)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(str(weights.onnx), options, providers=["CPUExecutionProvider"])

@@ -176,7 +176,7 @@ def padding_token(repository: Repository) -> int:
     return int(repository.tokenizer.pad_token_id or 0)
 
 
-def typed(repository: Repository) -> bool:
+def has_type_ids(repository: Repository) -> bool:
     """Return whether the model distinguishes segments by type ids."""
     named = "token_type_ids" in repository.tokenizer.model_input_names
     return named and getattr(repository.config, "type_vocab_size", 0) > 1
@@ -196,7 +196,7 @@ def load_options(chosen: ModelSettings, threads: int | None) -> dict[str, Any]:
     return {**chosen.model_dump(include=fields), "threads": threads}
 
 
-def located(
+def locate(
     name_or_path: str, *, revision: str | None = None, trust_remote_code: bool = False, **placement: Any
 ) -> tuple[Repository, Placement]:
     """Return the repository of a model, and the place where it runs.
@@ -268,7 +268,7 @@ def _chosen_device(device: str) -> torch.device:
     return found
 
 
-def on_device(work: Callable[[], Result]) -> Result:
+def run_on_device(work: Callable[[], Result]) -> Result:
     """Return the result of the work.
 
     Raises:
@@ -366,7 +366,7 @@ class DeviceModel:
         if forward is None:
             raise self.failed(f"{self.name} is closed")
         with torch.inference_mode():
-            return on_device(lambda: forward(items).cpu().numpy())
+            return run_on_device(lambda: forward(items).cpu().numpy())
 
     def close(self) -> None:
         self._forward = None

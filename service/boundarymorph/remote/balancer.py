@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, Overloaded
-from boundarymorph.inference.concurrency import Deadline, together
+from boundarymorph.inference.concurrency import Deadline, gather
 from boundarymorph.remote.peer import Busy, Flawed, Mismatch, OtherModel, Peer, Refused, Relayed, Unavailable
 from boundarymorph.telemetry import metrics
 
@@ -211,7 +211,7 @@ class Balancer(Generic[P]):
                 return answer
         if last is not None and (isinstance(last[1], Flawed) or not self._faults):
             raise self._role.error(last[1])
-        raise self.none_left()
+        raise self.no_server_error()
 
     async def ask_all(self, ask: Callable[[P], Awaitable[object]]) -> None:
         """Call all servers at once, as `call` does, and record the fault of each."""
@@ -220,7 +220,7 @@ class Balancer(Generic[P]):
             with suppress(Busy, Unavailable, Refused, DeadlineExceeded):
                 await self._attempt(replica, 0, ask)
 
-        await together([one(replica) for replica in self.replicas.values()])
+        await gather([one(replica) for replica in self.replicas.values()])
 
     def serves(self, peer: P, model: str, *, texts: int | None = None) -> None:
         """Record which model a server serves, and the most texts that it takes at a time.
@@ -246,7 +246,7 @@ class Balancer(Generic[P]):
     def _faults(self) -> list[Exception]:
         return [replica.fault for replica in self.replicas.values() if replica.fault is not None]
 
-    def none_left(self) -> BoundaryMorphError:
+    def no_server_error(self) -> BoundaryMorphError:
         """Return the error that says why no server is left to call."""
         faults = self._faults
         reasons = "; ".join(map(str, faults)) or f"no {self._role.name} can be called now"
@@ -280,7 +280,7 @@ class Balancer(Generic[P]):
             if not pauses:
                 return None
             if min(pauses) >= remaining:
-                raise self.none_left()
+                raise self.no_server_error()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min([remaining, *(pause for pause in pauses if pause > 0)])):
                     await self._ended.wait()

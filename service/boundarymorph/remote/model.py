@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, InvalidConfiguration, InvalidInput, ScorerFailed
-from boundarymorph.inference.concurrency import Deadline, together
+from boundarymorph.inference.concurrency import Deadline, gather
 from boundarymorph.remote.balancer import Balancer, Role, log
 from boundarymorph.remote.peer import Busy, Flawed, KeyRefused, Mismatch, Peer, Refused, TimedOut, Unavailable
 from boundarymorph.remote.urls import Endpoint, identified
@@ -160,7 +160,7 @@ class RemoteModel:
         self._connected = True
         if not self.descriptions:
             moment.remaining()
-            raise self._balancer.none_left()
+            raise self._balancer.no_server_error()
 
     async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """Return the results of n > 0 texts, all from one model, in part if that is allowed.
@@ -214,7 +214,7 @@ class RemoteModel:
 
         # A returning server takes a single request first; concurrent ones would find no server to call.
         first = [] if self._balancer.any_works else [await one(parts.pop(0))]
-        return first + await together([one(part) for part in parts])
+        return first + await gather([one(part) for part in parts])
 
     async def _describe(
         self, server: _Server, deadline: Deadline, caller: str, *, confirm: bool = False

@@ -379,7 +379,7 @@ class Peer:
 
         try:
             async with asyncio.timeout(None if budget is None else budget.seconds):
-                with tracing.calling(method, self.base + path) as trace:
+                with tracing.client_span(method, self.base + path) as trace:
                     sent = {**self._headers(headers, caller), **trace}
                     try:
                         return await once(sent)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidInput
 from boundarymorph.retrieval.document import Document
-from boundarymorph.retrieval.filters import Filter, reach, read_path
+from boundarymorph.retrieval.filters import Filter, read_path, values_at
 
 LEAST, MOST = 1e-3, 1e3
 MAX_RULES = 16
@@ -149,7 +149,7 @@ class Rule:
         if self.filter is not None and not self.filter.matches(metadata):
             return 1.0
         found = None if self.function is None else self.function(metadata)
-        return self.weight if found is None else held(self.weight * held(found))
+        return self.weight if found is None else clamp(self.weight * clamp(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Boosts:
         for id in ids:
             boost, metadata = self.weights.get(id, 1.0), documents[id].metadata if id in documents else {}
             for rule in self.rules:
-                boost = held(boost * rule(metadata))
+                boost = clamp(boost * rule(metadata))
             boosts.append(boost)
         return np.array(boosts, dtype=np.float64)
 
@@ -188,7 +188,7 @@ class Boosts:
         ]
 
 
-def held(boost: float) -> float:
+def clamp(boost: float) -> float:
     """Return the nearest number from LEAST to MOST.
 
     It is LEAST for NaN, such as the logarithm of a negative number.
@@ -202,7 +202,7 @@ def numbers(metadata: Mapping[str, Any], path: tuple[str, ...], dates: bool = Fa
     With `dates`, strings are dates.
     """
     found: list[float] = []
-    for value in reach(metadata, path):
+    for value in values_at(metadata, path):
         for each in value if isinstance(value, list) else [value]:
             number = seconds_of(each) if dates and isinstance(each, str) else each
             if isinstance(number, int | float) and not isinstance(number, bool) and -LARGEST < number < LARGEST:

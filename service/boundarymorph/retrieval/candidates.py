@@ -16,7 +16,7 @@ from boundarymorph.notices import Notice
 from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.document import Document, Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
-from boundarymorph.retrieval.passages import Cut, Passages, divided
+from boundarymorph.retrieval.passages import Cut, Passages, divide
 from boundarymorph.retrieval.words import PoolWords
 from boundarymorph.selection.pool import Pool
 
@@ -202,7 +202,7 @@ class GivenCandidates:
     def _divide(self, cut: Cut) -> list[Notice]:
         """Replace long documents by their passages, and return warnings."""
         source = self.source
-        found = divided(source.given, source.query, cut)
+        found = divide(source.given, source.query, cut)
         if found is None:
             return []
         parents = found.parents

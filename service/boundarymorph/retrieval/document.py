@@ -109,7 +109,7 @@ def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY
     return found
 
 
-def left_of(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
+def unread_ids(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
     """Return the ids that a read may have left out.
 
     They are those after the last one that it found, if the documents are large.
@@ -129,7 +129,7 @@ def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]
     while left:
         found = read(left)
         yield found
-        left = left_of(left, found)
+        left = unread_ids(left, found)
 
 
 async def in_awaited_pieces(
@@ -140,7 +140,7 @@ async def in_awaited_pieces(
     while left:
         found = await read(left)
         yield found
-        left = left_of(left, found)
+        left = unread_ids(left, found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,7 @@ class Exists:
     path: tuple[str, ...]
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        return bool(reach(metadata, self.path))
+        return bool(values_at(metadata, self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Compare:
     values: tuple[Scalar, ...]
 
     def matches(self, metadata: Mapping[str, Any]) -> bool:
-        for found in reach(metadata, self.path):
+        for found in values_at(metadata, self.path):
             return any(self._meets(element) for element in (found if isinstance(found, list) else [found]))
         return False
 
@@ -278,7 +278,7 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def reach(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
+def values_at(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
     """Return a list of the value at a path; it is empty if there is no value. See `spellings`."""
     for names in spellings(path):
         value: Any = metadata

@@ -15,7 +15,7 @@ from boundarymorph.notices import Notice
 from boundarymorph.retrieval.document import NO_ARTIFACTS, Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings, Encoder
 from boundarymorph.retrieval.filters import AllOf, AnyOf, Compare, Condition, Filter, Not
-from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, observed
+from boundarymorph.retrieval.interfaces import WORDS, Catalog, Index, IndexConfiguration, instrument
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.selection.pool import Pool
 from boundarymorph.settings import SERVICE
@@ -53,7 +53,7 @@ class IndexRetriever:
         self._probed: set[tuple[str, IndexConfiguration, str]] = set()
         self._executor = FairExecutor("search", threads=threads, share=share)
 
-    @observed
+    @instrument
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         search.condition  # noqa: B018  reject a malformed filter before anything else
         found: Index | None = None
@@ -67,7 +67,7 @@ class IndexRetriever:
                     await self._probe(found, caller)
         return await self._executor.run(self._searched, found, index, search, caller, caller=caller)
 
-    @observed
+    @instrument
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
     ) -> Mapping[str, Document]:
@@ -75,15 +75,15 @@ class IndexRetriever:
             lambda: self._catalog.get(index, caller).documents(ids, texts=texts), caller=caller
         )
 
-    @observed
+    @instrument
     async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
         return await self._executor.run(lambda: self._catalog.get(index, caller).characters(ids), caller=caller)
 
-    @observed
+    @instrument
     async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
         return await self._required_encoder().encode_query(query, caller)
 
-    @observed
+    @instrument
     async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         return await self._required_encoder().encode_documents(texts, caller)
 

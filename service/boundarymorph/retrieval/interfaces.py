@@ -29,7 +29,7 @@ WORDS = "words"  # the kind of an index without vectors
 UNREADABLE = "unreadable"  # replaces a kind that cannot be read
 
 
-def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
+def instrument(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coroutine[Any, Any, Answer]]:
     name = method.__name__
 
     @wraps(method)
@@ -46,7 +46,7 @@ def observed(method: Callable[Given, Awaitable[Answer]]) -> Callable[Given, Coro
         finally:
             seconds = time.perf_counter() - start
             metrics.retriever_seconds.labels(name, outcome).observe(seconds)
-            tracing.add(name, seconds)
+            tracing.add_seconds(name, seconds)
 
     return call
 
@@ -136,7 +136,7 @@ class IndexDescription(BaseModel):
     structure: StructureDescription | None = Field(None, description="null if it is searched exactly")
 
 
-def every(name: str) -> bool:
+def accept_all(name: str) -> bool:
     return True
 
 
@@ -297,7 +297,7 @@ class Catalog(Protocol):
     def describe(self, name: str) -> IndexDescription:
         """Return a summary of an index. Raises InvalidIndexName or UnknownIndex."""
 
-    def list(self, wanted: Callable[[str], bool] = every) -> Listed:
+    def list(self, wanted: Callable[[str], bool] = accept_all) -> Listed:
         """Return summaries of the indexes with wanted names, by name."""
 
     def totals(self) -> Mapping[str, IndexTotals]:

@@ -97,7 +97,7 @@ class Passages:
         return np.array([first.setdefault(self.document_id(id), place) for place, id in enumerate(ids)], dtype=np.intp)
 
 
-class Divided(NamedTuple):
+class DividedDocuments(NamedTuple):
     """Candidates made of documents.
 
     Attributes:
@@ -121,7 +121,7 @@ def is_long(document: Document, room: int) -> bool:
     return len(content.encode(errors="replace")) > room and has_content(document.text)
 
 
-def divided(documents: Sequence[Document], query: str, cut: Cut) -> Divided | None:
+def divide(documents: Sequence[Document], query: str, cut: Cut) -> DividedDocuments | None:
     """Return the candidates that documents become, or None if all stay whole. Raises Abandoned.
 
     A passage has the title and the metadata of its document. The first has the document's id, and the others append a
@@ -148,7 +148,7 @@ def divided(documents: Sequence[Document], query: str, cut: Cut) -> Divided | No
             candidates.append(Document(id, document.text[start:end], document.title, document.metadata))
             passages[id] = Passage(document, start, end)
         parents += [place] * len(kept)
-    return Divided(candidates, np.array(parents, dtype=np.intp), Passages(passages), left_out)
+    return DividedDocuments(candidates, np.array(parents, dtype=np.intp), Passages(passages), left_out)
 
 
 def blocks(text: str, most: int, overlap: int = 0, borders: Borders = BORDERS) -> Iterator[tuple[int, int]]:

@@ -29,7 +29,7 @@ def exact_scores(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> ND
     return np.asarray(np.einsum("nd,d->n", vectors, query, dtype=np.float64))
 
 
-def are_among(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.bool_]:
+def membership(sequences: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return (n,) whether each of (n,) sequence numbers is among (m,) ascending ones."""
     if len(within) == 0:
         return np.zeros(len(sequences), np.bool_)
@@ -152,7 +152,7 @@ def fuse(rankings: Sequence[Sequence[str]]) -> FusedRanking:
     return FusedRanking([ids[row] for row in order], scores[order])
 
 
-def fused(
+def fuse_pool(
     near: Pool, best: Sequence[str], depth: int, vectors: Callable[[list[str]], Mapping[str, NDArray[np.floating]]]
 ) -> Pool:
     """Return a pool of the nearest and the best by words, fused.

@@ -36,7 +36,7 @@ from boundarymorph.remote.wire import Unusable, array, encoded, is_count, mappin
 from boundarymorph.retrieval import frame
 from boundarymorph.retrieval.document import Document, Retrieved, Search
 from boundarymorph.retrieval.encoders import Embeddings
-from boundarymorph.retrieval.interfaces import observed
+from boundarymorph.retrieval.interfaces import instrument
 from boundarymorph.selection.pool import unit_rows
 
 TEXTS = 128  # texts per request for embeddings, so that the time of a request does not grow with the pool
@@ -95,7 +95,7 @@ class RemoteRetriever:
         """The encoder that the retrievers serve, or None before one of them has encoded anything."""
         return self._balancer.model
 
-    @observed
+    @instrument
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         body: dict[str, object] = {
             "index": index,
@@ -111,7 +111,7 @@ class RemoteRetriever:
         most = SMALL + search.depth * (self._vector + CANDIDATE) + search.documents * self._document
         return await self._call("/retrieve", body, frame.decode_pool, most, caller)
 
-    @observed
+    @instrument
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
     ) -> Mapping[str, Document]:
@@ -121,7 +121,7 @@ class RemoteRetriever:
         asked = {"index": index, "ids": list(ids)} | ({} if texts else {"texts": False})
         return await self._call("/documents", asked, read, SMALL + len(ids) * self._document, caller)
 
-    @observed
+    @instrument
     async def characters(self, index: str, ids: Sequence[str], *, caller: str = "") -> Mapping[str, int]:
         def read(answer: bytes) -> Mapping[str, int]:
             counts = array(mapping(parsed(answer)), "characters")
@@ -142,14 +142,14 @@ class RemoteRetriever:
 
         await self._balancer.call(write)
 
-    @observed
+    @instrument
     async def embed_query(self, query: str, *, caller: str = "") -> NDArray[np.float32]:
         content = encoded({"query": query})
         embeddings = await self._balancer.call(lambda peer: self._embed(peer, "/embed/query", content, 1, caller))
         vector: NDArray[np.float32] = embeddings.vectors[0]
         return vector
 
-    @observed
+    @instrument
     async def embed_documents(self, texts: Sequence[str], *, caller: str = "") -> Embeddings:
         parts = [texts[start : start + TEXTS] for start in range(0, len(texts), TEXTS)] or [texts]
         contents = [encoded({"texts": list(part)}) for part in parts]

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from boundarymorph import reading
 from boundarymorph.database import storage_errors
 from boundarymorph.errors import BoundaryMorphError, IndexConflict, InvalidInput, LimitExceeded, StorageFull
-from boundarymorph.inference.concurrency import Run, in_default_thread
+from boundarymorph.inference.concurrency import Run, run_in_default_thread
 from boundarymorph.reading import has_content
 from boundarymorph.retrieval.document import Document, fingerprint
 from boundarymorph.retrieval.encoders import Encoder
@@ -95,7 +95,11 @@ class Line(NamedTuple):
 
 
 async def parse_ndjson(
-    chunks: AsyncIterable[bytes], dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
+    chunks: AsyncIterable[bytes],
+    dimension: int,
+    *,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    run: Run = run_in_default_thread,
 ) -> AsyncIterator[ParsedDocument | BadLine]:
     """Parse an `UploadedDocument` per line, and hold only a chunk and a document in memory.
 
@@ -111,7 +115,7 @@ async def parse_ndjson(
 
 
 async def parse_array(
-    body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = in_default_thread
+    body: bytes, dimension: int, *, max_line_bytes: int = MAX_LINE_BYTES, run: Run = run_in_default_thread
 ) -> AsyncIterator[ParsedDocument | BadLine]:
     """Parse a JSON array of `UploadedDocument`s.
 
@@ -222,7 +226,7 @@ def _mistake(error: ValidationError, record: Any) -> str:
     if mistake["type"] == "missing":
         there = ", ".join(name[:MAX_FIELD_NAME] for name in islice(record, MAX_FIELDS_NAMED)) or "nothing"
         return f"{where} is missing: a document has id and text; this one has {there}"
-    return f"{where}: {reading.in_words(mistake, error.title)}"
+    return f"{where}: {reading.mistake_message(mistake, error.title)}"
 
 
 def _embedding(value: Sequence[float], dimension: int) -> NDArray[np.float32]:
@@ -282,7 +286,7 @@ async def ingesting(
     batch_size: int | None = None,
     strict: bool = False,
     spooled: Callable[[int], None] = lambda size: None,
-    run: Run = in_default_thread,
+    run: Run = run_in_default_thread,
     caller: str = "",
     report: IngestReport | None = None,
 ) -> AsyncIterator[IngestReport]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.inference.concurrency import check_awaited
-from boundarymorph.reading import composed
+from boundarymorph.reading import compose
 
 WORDS_VERSION = 4  # version of the rules that make the words of an index
 K1, B = 1.5, 0.75
@@ -246,7 +246,7 @@ def _fold_run(error: UnicodeError, query: bool = False) -> tuple[bytes, int]:
 
 
 def _fold(text: str, query: bool) -> bytes:
-    whole = composed(text)
+    whole = compose(text)
     folded = "".join(
         whole[start : start + _PIECE].translate(_FOLDED_CHARACTERS) for start in range(0, len(whole), _PIECE)
     )
@@ -262,7 +262,7 @@ class _FoldedCharacters(dict[int, str]):
     def __missing__(self, code: int) -> str:
         parts = _DROPPED.sub("", unicodedata.normalize("NFKD", chr(code)).casefold()).translate(_SAME_LETTERS)
         kept = (part if part == "_" or unicodedata.category(part)[0] in "LMN" else " " for part in parts)
-        self[code] = composed("".join(kept))
+        self[code] = compose("".join(kept))
         return self[code]
 
 

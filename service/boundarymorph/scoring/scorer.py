@@ -14,7 +14,7 @@ from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import BoundaryMorphError, InvalidInput, ScorerFailed, ScorerUnavailable
 from boundarymorph.inference.batching import Batcher
 from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_cross_encoder
-from boundarymorph.reading import blank
+from boundarymorph.reading import blank_positions
 from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.telemetry import metrics
 
@@ -71,12 +71,12 @@ def checked(scores: Scores, count: int, scorer: str) -> Scores:
     return replace(scores, values=np.where(outside, np.nan, values))
 
 
-async def of_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
+async def score_content(texts: Sequence[str], score: Callable[[Sequence[str]], Awaitable[Scores]]) -> Scores:
     """Return the scores of the texts with words, and 0 for the others.
 
     Cross-encoders are often sure of a text without words, and some servers refuse it.
     """
-    without = blank(texts)
+    without = blank_positions(texts)
     if not without:
         return await score(texts)
     there = np.ones(len(texts), dtype=np.bool_)

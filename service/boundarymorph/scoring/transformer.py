@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from boundarymorph.calibration.calibration import sigmoid
 from boundarymorph.errors import InvalidConfiguration, InvalidInput, ScorerFailed
 from boundarymorph.inference import transformer
-from boundarymorph.inference.models import TokenSequence, encode_heads, encode_pairs, plain, with_words
+from boundarymorph.inference.models import TokenSequence, encode_heads, encode_pairs, plain_tokenizer, tokens_with_words
 
 _FIELD = re.compile(r"\{(instruction|query|document)\}")
 _APART = "\0"
@@ -105,8 +105,8 @@ class SequencePairs:
     takes_instruction = False
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, types: bool) -> None:
-        self._tokenizer = plain(tokenizer)
-        self._words = with_words(tokenizer)
+        self._tokenizer = plain_tokenizer(tokenizer)
+        self._words = tokens_with_words(tokenizer)
         self._max_length = max_length
         self._types = types
         if max_length - self._tokenizer.num_special_tokens_to_add(True) < _LEAST_ROOM:
@@ -148,7 +148,7 @@ class ChatPrompt:
         self._max_length = max_length
         added = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()}
         fixed = {content for content in added if content in _FIELD.sub("", template.text)}
-        self._tokenizer = plain(tokenizer, fixed)
+        self._tokenizer = plain_tokenizer(tokenizer, fixed)
         self._before, self._lead, self._after = _parts(template, {content: added[content] for content in fixed})
         self._tail = self._ids(self._after, "", self.instruction)
         self._verify(tokenizer)
@@ -376,7 +376,7 @@ class TransformerCrossEncoder(transformer.DeviceModel):
             prompt: The name of a template, or `chat` for the repository's own; by default it depends on the model's
                 name and files.
             instruction: Replaces the template's own.
-            options: The arguments of `transformer.located`.
+            options: The arguments of `transformer.locate`.
 
         Raises:
             ModelUnavailable: If files are missing.
@@ -384,7 +384,7 @@ class TransformerCrossEncoder(transformer.DeviceModel):
             OutOfMemory: If the device is too small.
             DeviceLost: If the device does not work.
         """
-        repository, placement = transformer.located(name_or_path, **options)
+        repository, placement = transformer.locate(name_or_path, **options)
         generates = _generates(repository)
         length = transformer.chosen_length(repository, max_length, transformer.CAUSAL_MAX_LENGTH if generates else None)
         template = _template(repository, prompt, instruction, generates=generates)
@@ -392,9 +392,9 @@ class TransformerCrossEncoder(transformer.DeviceModel):
         if template is not None:
             chat = ChatPrompt(repository.backend_tokenizer, template, max_length=length, instruction=instruction)
         reader = chat or SequencePairs(
-            repository.backend_tokenizer, max_length=length, types=transformer.typed(repository)
+            repository.backend_tokenizer, max_length=length, types=transformer.has_type_ids(repository)
         )
-        forward = transformer.on_device(lambda: _open(repository, placement, chat, generates=generates))
+        forward = transformer.run_on_device(lambda: _open(repository, placement, chat, generates=generates))
         return cls(
             _name(repository, placement.precision, length, chat),
             forward,

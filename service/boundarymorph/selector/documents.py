@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import LimitExceeded
-from boundarymorph.inference.concurrency import Run, at_once
+from boundarymorph.inference.concurrency import Run, run_on_loop
 from boundarymorph.reading import has_words
 from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import Document, in_awaited_pieces, size_of_all
-from boundarymorph.retrieval.filters import reach
+from boundarymorph.retrieval.filters import values_at
 from boundarymorph.selection import GroupLimit, Limit, Pool
 from boundarymorph.selection.process import group_alike
 
@@ -41,7 +41,7 @@ class Grouping:
 
     def value(self, document: Document) -> list[object]:
         """Return the document's value of the field in a list, or an empty list."""
-        return [] if self.path is None else reach(document.metadata, self.path)
+        return [] if self.path is None else values_at(document.metadata, self.path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -325,7 +325,7 @@ class Documents:
 
     async def _groups(self) -> _Groups:
         if self._alike is None:
-            run = at_once if self._pool.embeddings.size <= FEW_NUMBERS else self._run
+            run = run_on_loop if self._pool.embeddings.size <= FEW_NUMBERS else self._run
             self._alike = await run(_Groups.of, self._pool.embeddings)
         return self._alike
 

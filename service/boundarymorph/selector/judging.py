@@ -12,7 +12,7 @@ from boundarymorph.calibration.judgments import worth_judging
 from boundarymorph.calibration.learning import JudgedQuery
 from boundarymorph.calibration.trust import CHOICES, Choice
 from boundarymorph.retrieval.document import Document, Retriever, VectorSource, in_awaited_pieces
-from boundarymorph.scoring.scorer import Scorer, of_content
+from boundarymorph.scoring.scorer import Scorer, score_content
 from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.selector import Selector
 from boundarymorph.selector.task import Context, SelectionTask, Spending, Wanted
@@ -65,7 +65,7 @@ class Judging:
         pool = (await self._selector.select(bare)).pool
         documents = await self._read(task, [id for id in pool.ids if id in grades])
         texts = [document.content for document in documents.values()]
-        found = await of_content(texts, lambda texts: self._scorer.score(task.query, texts))
+        found = await score_content(texts, lambda texts: self._scorer.score(task.query, texts))
         if found.failure is not None:
             raise found.failure
         scores = {id: score for id, score in zip(documents, found.values.tolist(), strict=True) if not np.isnan(score)}

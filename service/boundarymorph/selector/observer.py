@@ -35,7 +35,7 @@ class Observer:
     def seconds(self) -> dict[str, float]:
         """Return the seconds by stage and their total, and add them to the request's Server-Timing."""
         seconds = self._watch.read()
-        tracing.tell(seconds)
+        tracing.replace_stages(seconds)
         return seconds
 
     def record(self, result: SelectionResult, task: SelectionTask, model: str | None) -> None:

@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.inference.concurrency import Run, together
+from boundarymorph.inference.concurrency import Run, gather
 from boundarymorph.remote.wire import Span, TokenCounts
 from boundarymorph.retrieval.ranking import fuse
 from boundarymorph.selection import Observation, Outlook, Pool, Selection, StopReason
@@ -64,7 +64,7 @@ async def select_for_all(
         while run.batch.size:
             await run.score()
 
-    await together([run.retrieve() for run in runs])
+    await gather([run.retrieve() for run in runs])
     fused = fuse([run.pool.ids for run in runs])
     pool = Pool.listed(fused.ids, fused.scores) if fused.ids else runs[0].pool
     by_id = {id: place for place, id in enumerate(pool.ids)}
@@ -72,7 +72,7 @@ async def select_for_all(
     grouping = next((run.grouping for run in runs if run.grouping is not None), None)
     task = replace(task, wanted=replace(task.wanted, distinct=grouping))  # the default of the index, if it has one
     share = k if k >= len(pool) else -(-k // len(runs))
-    await together([spend(run, share) for run in runs])
+    await gather([spend(run, share) for run in runs])
     selection, answered = await in_thread(_best, task, pool, runs, places)
     while task.report.return_documents:
         leading = [selection.documents[answered.leading == number] for number in range(len(runs))]

@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.caching.known import TaskScores
+from boundarymorph.caching.scorer import TaskScores
 from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, at_once
+from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, run_on_loop
 from boundarymorph.notices import TEXTS_LEFT_OUT, Notice, Slug
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
@@ -150,7 +150,9 @@ class SelectionRun:
             self._task.context.room.charge(
                 footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
             )
-        run = self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else at_once
+        run = (
+            self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else run_on_loop
+        )
         self.documents = await run(
             Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.room
         )
@@ -216,7 +218,7 @@ class SelectionRun:
 
         Scores of unchanged texts are reused. It returns the positions of deleted documents.
         """
-        hinted = await self.scores.recall() if self._task.spending.reuse else set()
+        hinted = await self.scores.look_up() if self._task.spending.reuse else set()
         wanted = np.arange(len(self.pool))
         if not self._candidates.texts_at_hand:  # read only documents that had one of these texts when scored
             wanted = wanted[[id in hinted for id in self.pool.ids]] if hinted else NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from boundarymorph.caching.known import KnownScores
+from boundarymorph.caching.scorer import CachingScorer
 from boundarymorph.caching.scores import ScoreCache
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.inference.models import identity_of
@@ -55,7 +55,7 @@ class Selector:
             clock: Returns monotonic seconds.
         """
         self.retriever = retriever
-        self._known = KnownScores(scorer, cache, clock=clock)
+        self._known = CachingScorer(scorer, cache, clock=clock)
         self.encoder = encoder
         self._clock = clock
         self._shared = Shared(FairExecutor("selector", threads=threads, share=share), trust, full)
@@ -118,7 +118,7 @@ class Selector:
 
     def _run(self, task: SelectionTask, observer: Observer) -> SelectionRun:
         context = task.context
-        known = self._known.of_task(task.query, context.tenant, task.relevance.instruction, context.caller)
+        known = self._known.task_scores(task.query, context.tenant, task.relevance.instruction, context.caller)
         candidates = task.source.candidates(self.retriever, context.caller)
         return SelectionRun(task, candidates, known, self._shared, observer, self.encoder())
 

@@ -74,7 +74,7 @@ def _server(create: Create, settings: Settings, name: str) -> _DrainingServer:
     server: _DrainingServer
     app = create(settings, on_failure=lambda: server.fail())
     config = configured(
-        _honest(app, lambda: server.failed),
+        _reporting_failed_start(app, lambda: server.failed),
         settings,
         host=settings.host,
         port=settings.port,
@@ -86,7 +86,7 @@ def _server(create: Create, settings: Settings, name: str) -> _DrainingServer:
     return server
 
 
-def _honest(app: FastAPI, failed: Callable[[], bool]) -> ASGIApp:
+def _reporting_failed_start(app: FastAPI, failed: Callable[[], bool]) -> ASGIApp:
     """Return the application, which reports a failed start to uvicorn instead of a complete one."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:

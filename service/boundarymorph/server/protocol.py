@@ -49,7 +49,7 @@ class Connections:
 
     def opened(self, connection: ProblemProtocol) -> None:
         self._open.add(connection)
-        self.waits(connection)
+        self.mark_idle(connection)
         if len(self._open) > self.most + ROOM:
             next(iter(self._waiting)).abort("full")
 
@@ -57,13 +57,13 @@ class Connections:
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
-    def waits(self, connection: ProblemProtocol) -> None:
+    def mark_idle(self, connection: ProblemProtocol) -> None:
         """Note that a connection waits for a request."""
         if connection in self._open:
             self._waiting.pop(connection, None)
             self._waiting[connection] = None
 
-    def works(self, connection: ProblemProtocol) -> None:
+    def mark_busy(self, connection: ProblemProtocol) -> None:
         self._waiting.pop(connection, None)
 
 
@@ -231,7 +231,7 @@ class ProblemProtocol(H11Protocol):
             self.scope |= {"raw_path": path, "path": unquote(path.decode("ascii"))}
         refused = self.connections_of_callers.full and path not in PROBES
         self.app = _too_many if refused else self.config.loaded_app
-        self.connections_of_callers.works(self)
+        self.connections_of_callers.mark_busy(self)
         return False
 
     def on_response_complete(self) -> None:
@@ -240,7 +240,7 @@ class ProblemProtocol(H11Protocol):
         self._watch_reader()
         if self.cycle.response_complete:  # else the next request of this connection has begun
             self._await_head(self.timeout_keep_alive + self.head_seconds)
-            self.connections_of_callers.waits(self)
+            self.connections_of_callers.mark_idle(self)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -99,7 +99,7 @@ class TomlFile(TomlConfigSettingsSource):
 
     def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
         try:
-            text = reading.without_mark(file_path.read_bytes(), "the file")
+            text = reading.without_byte_order_mark(file_path.read_bytes(), "the file")
             if (wrong := reading.complaint(text)) is not None:
                 raise InvalidInput(wrong)
         except InvalidInput as error:
@@ -321,6 +321,6 @@ def _without_secrets(value: Any, name: str = "") -> Any:
 
 def mistakes(error: ValidationError) -> str:
     return "; ".join(
-        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), reading.in_words(detail, error.title)])
+        ": ".join([*filter(None, [".".join(map(str, detail["loc"]))]), reading.mistake_message(detail, error.title)])
         for detail in error.errors()
     )

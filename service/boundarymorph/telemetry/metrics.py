@@ -170,11 +170,11 @@ def exposition(*, named: bool) -> bytes:
     if named:
         return generate_latest(REGISTRY)
     nameless = CollectorRegistry()
-    nameless.register(_Nameless(REGISTRY))
+    nameless.register(_SumsOverKeys(REGISTRY))
     return generate_latest(nameless)
 
 
-class _Nameless(Collector):
+class _SumsOverKeys(Collector):
     """The families of a registry, with samples added up over the label "key"."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

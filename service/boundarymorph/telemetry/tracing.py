@@ -26,7 +26,7 @@ _stages: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None
 
 
 @contextmanager
-def collecting() -> Iterator[dict[str, float]]:
+def collect_stages() -> Iterator[dict[str, float]]:
     """Yield a dictionary that collects the seconds by stage within the block and its tasks."""
     stages: dict[str, float] = {}
     token = _stages.set(stages)
@@ -36,13 +36,13 @@ def collecting() -> Iterator[dict[str, float]]:
         _stages.reset(token)
 
 
-def add(stage: str, seconds: float) -> None:
+def add_seconds(stage: str, seconds: float) -> None:
     """Add seconds to a stage of the current request; outside of a request, do nothing."""
     if (stages := _stages.get()) is not None:
         stages[stage] = stages.get(stage, 0.0) + seconds
 
 
-def tell(seconds: Mapping[str, float]) -> None:
+def replace_stages(seconds: Mapping[str, float]) -> None:
     """Replace the seconds of all stages of the current request."""
     if (stages := _stages.get()) is not None:
         stages.clear()
@@ -149,7 +149,7 @@ def span(name: str, **options: Any) -> Iterator[trace.Span]:
 
 
 @contextmanager
-def calling(method: str, url: str) -> Iterator[Mapping[str, str]]:
+def client_span(method: str, url: str) -> Iterator[Mapping[str, str]]:
     """Run the block in the span of an outgoing request.
 
     Yields the headers with which the server continues the trace.
@@ -159,7 +159,7 @@ def calling(method: str, url: str) -> Iterator[Mapping[str, str]]:
 
 
 @contextmanager
-def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterator[Callable[[str, int], None]]:
+def server_span(method: str, headers: Mapping[str, str], request_id: str) -> Iterator[Callable[[str, int], None]]:
     """Run the block in the span of an incoming request, within any trace of its headers.
 
     Yields a function that takes the route and the status of the response.
@@ -180,7 +180,7 @@ def serving(method: str, headers: Mapping[str, str], request_id: str) -> Iterato
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def without_trace() -> Iterator[None]:
     """Run the block without any trace, here and in the processes that it calls."""
     unsampled = SpanContext(random.getrandbits(128) or 1, random.getrandbits(64) or 1, is_remote=False)
     with trace.use_span(trace.INVALID_SPAN if _tracer is NONE else trace.NonRecordingSpan(unsampled)):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from boundarymorph.errors import InvalidConfiguration, ModelUnavailable, ScorerFailed
 from boundarymorph.inference.models import DeviceLost, OutOfMemory
-from boundarymorph.inference.transformer import Precision, on_device
+from boundarymorph.inference.transformer import Precision, run_on_device
 from boundarymorph.scoring.scorer import CrossEncoder
 from boundarymorph.scoring.transformer import TransformerCrossEncoder
 from tests.scoring.transformer import reference, tiny
@@ -297,7 +297,7 @@ class TestFailures:
             raise error
 
         with pytest.raises(translated, match=str(error)[:20]):
-            on_device(fail)
+            run_on_device(fail)
 
 
 @pytest.fixture(autouse=True)

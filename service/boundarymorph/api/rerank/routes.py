@@ -50,7 +50,7 @@ from boundarymorph.api.select_task import (
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
-from boundarymorph.reading import bound, counted
+from boundarymorph.reading import check_bound, counted
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Selection
@@ -286,11 +286,11 @@ def _task(
     limits = settings.limits
     if not count:
         raise NoDocuments(f"{field}: the list is empty; give at least one")
-    bound(field, count, limits.pool, "documents")
+    check_bound(field, count, limits.pool, "documents")
     for number, text in enumerate(asked.texts):
-        bound(f"{field}.{number}", len(text), limits.text_characters, "characters")
+        check_bound(f"{field}.{number}", len(text), limits.text_characters, "characters")
     query = wanted.query[: limits.query_characters] if wanted.cut else wanted.query
-    bound("query", len(query), limits.query_characters, "characters")
+    check_bound("query", len(query), limits.query_characters, "characters")
     documents = [
         Document(str(number), text, metadata=dict(metadata))
         for number, (text, metadata) in enumerate(zip(asked.texts, asked.objects, strict=True))
@@ -302,8 +302,8 @@ def _task(
     human = is_human(relevance, settings.method, settings)
     exhaustive = budget >= count and wanted.on_failure == "error" and not (human or long)  # all scores are computed
     k = wanted.k or (min(wanted.most or settings.k, count) if long else count)
-    bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
-    bound("k", wanted.k or 0, limits.k, "documents")
+    check_bound("budget", wanted.budget if isinstance(wanted.budget, int) else 0, limits.budget, "calls")
+    check_bound("k", wanted.k or 0, limits.k, "documents")
     calibration = access.calibration if wanted.calibration is not False else None
     return SelectionTask(
         PoolSource(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, EncoderUnavailable
 from boundarymorph.inference.batching import CHARACTERS_A_TOKEN, Batcher
-from boundarymorph.inference.concurrency import together
+from boundarymorph.inference.concurrency import gather
 from boundarymorph.inference.models import Model, ModelRole, OnnxTextModel, TokenSequence, embedded_encoder
 from boundarymorph.retrieval.encoders import Embeddings
 from boundarymorph.retrieval.ranking import unit_vectors
@@ -95,7 +95,7 @@ class BatchingEncoder(Batcher[DualEncoder]):
 
         if texts:
             self.enter(map(len, texts[next(self._slices(texts))]), caller)
-            await together([worker() for _ in range(SLICES)])
+            await gather([worker() for _ in range(SLICES)])
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boundarymorph.errors import EncoderFailed, InvalidConfiguration
 from boundarymorph.inference import transformer
-from boundarymorph.inference.models import TokenSequence, encode_texts, plain
+from boundarymorph.inference.models import TokenSequence, encode_texts, plain_tokenizer
 from boundarymorph.retrieval.encoders import Pooling, Recipe, known_recipe
 from boundarymorph.retrieval.ranking import unit_vectors
 
@@ -44,7 +44,7 @@ class TextReader:
     """
 
     def __init__(self, tokenizer: Any, recipe: Recipe, *, max_length: int, types: bool, filler: int) -> None:
-        self._tokenizer = plain(tokenizer)
+        self._tokenizer = plain_tokenizer(tokenizer)
         self._recipe, self._max_length, self._types, self._filler = recipe, max_length, types, filler
         for prompt in (recipe.query, recipe.document):
             own = tokenizer.encode(prompt + _ORDINARY, add_special_tokens=False).ids
@@ -112,7 +112,7 @@ class TransformerDualEncoder(transformer.DeviceModel):
             document_prompt: The prefix of documents.
             instruction: The task in a query prompt that has one.
             dimension: Leading components to keep.
-            options: The arguments of `transformer.located`.
+            options: The arguments of `transformer.locate`.
 
         Raises:
             ModelUnavailable: If files are missing.
@@ -120,7 +120,7 @@ class TransformerDualEncoder(transformer.DeviceModel):
             OutOfMemory: If the device is too small.
             DeviceLost: If the device does not work.
         """
-        repository, placement = transformer.located(name_or_path, **options)
+        repository, placement = transformer.locate(name_or_path, **options)
         tokenizer = repository.backend_tokenizer
         recipe = described_recipe(repository.model, repository.read_json, pooling)
         query = recipe.query if query_prompt is None else query_prompt
@@ -132,10 +132,10 @@ class TransformerDualEncoder(transformer.DeviceModel):
             tokenizer,
             recipe,
             max_length=length,
-            types=transformer.typed(repository),
+            types=transformer.has_type_ids(repository),
             filler=int(repository.tokenizer.eos_token_id or 0),
         )
-        forward, width = transformer.on_device(
+        forward, width = transformer.run_on_device(
             lambda: transformer.open_body(
                 repository,
                 pooling="first" if recipe.pooling == "cls" else recipe.pooling,

@@ -29,13 +29,13 @@ import orjson
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import checksum, foreign_thing, locked, storage_errors, sync
+from boundarymorph.database import checksum, foreign_object, locked, storage_errors, sync
 from boundarymorph.retrieval.artifacts import FILE, ArtifactFile
 from boundarymorph.retrieval.interfaces import StructureDescription
 from boundarymorph.retrieval.local.sqlite_file import SCHEMA
 from boundarymorph.retrieval.local.store import DocumentStore
 from boundarymorph.retrieval.local.vectors import Block, Clusters, Rows, TrainingPolicy, VectorIndex, rounding_error
-from boundarymorph.retrieval.ranking import are_among, floats_from_halves, unit_rows_of
+from boundarymorph.retrieval.ranking import floats_from_halves, membership, unit_rows_of
 from boundarymorph.retrieval.words import WORDS_VERSION, ColumnWriter, read_columns
 
 MANIFEST = "manifest.json"
@@ -304,9 +304,9 @@ class BlockFiles:
 
     def _rows_of(self, block: Block) -> Rows:
         living, ids = self._store.living()
-        if not are_among(living[living <= block.sequence], block.sequences).all():
+        if not membership(living[living <= block.sequence], block.sequences).all():
             raise errors.CorruptIndex("documents of its store are missing from it")
-        alive = are_among(block.sequences, living)
+        alive = membership(block.sequences, living)
         places = np.searchsorted(living, block.sequences).tolist()
         names = [ids[place] if there else "" for place, there in zip(places, alive.tolist(), strict=True)]
         return Rows(names, block.sequences, alive, int(np.count_nonzero(alive)))
@@ -524,7 +524,7 @@ def unpack(source: Path, folder: Path, store: str) -> None:
     target = folder / store
     try:
         verify(folder, files)
-        if (foreign := foreign_thing(folder / _STORE, SCHEMA)) is not None:
+        if (foreign := foreign_object(folder / _STORE, SCHEMA)) is not None:
             raise errors.CorruptIndex(
                 f"{folder / _STORE} has the {foreign}, which BoundaryMORPH does not make; do not use this snapshot"
             )

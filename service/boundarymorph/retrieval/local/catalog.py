@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph import errors
-from boundarymorph.database import bytes_of, exists, locked, storage_errors, sync
-from boundarymorph.inference.concurrency import computing
+from boundarymorph.database import exists, folder_bytes, locked, storage_errors, sync
+from boundarymorph.inference.concurrency import compute_slot
 from boundarymorph.notices import Notice
 from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
@@ -37,7 +37,7 @@ from boundarymorph.retrieval.local.vectors import (
     VectorIndex,
     VectorView,
 )
-from boundarymorph.retrieval.ranking import exact_scores, fused, unit_from_halves
+from boundarymorph.retrieval.ranking import exact_scores, fuse_pool, unit_from_halves
 from boundarymorph.retrieval.words import PoolWords, RowWords, beginnings
 from boundarymorph.selection.pool import Pool
 
@@ -98,7 +98,7 @@ class LocalIndex(DocumentStore):
             return self._by_words(search)
         with self._searched(search) as (view, living):
             found = view.search(search.unit, search.depth)
-            with computing():
+            with compute_slot():
                 features: dict[str, NDArray[np.float64]] = {}
                 terms, directions, halves, words = None, None, None, view.words
                 if search.hybrid and words is None:
@@ -132,7 +132,7 @@ class LocalIndex(DocumentStore):
             assert self._vectors is not None
             return self._vectors
 
-    def settle(self) -> None:
+    def await_training(self) -> None:
         self.refresh()
         self._trainer.wait()
 
@@ -143,7 +143,7 @@ class LocalIndex(DocumentStore):
             StorageUnavailable: If the disk fails.
         """
         self.empty_log()
-        self.settle()
+        self.await_training()
         if self.info.kind != "ivf" and self._vectors is not None and not self._vectors.sequence:
             return True
         with storage_errors(f"{self.name!r} could not be trained again, and stays as it was"):
@@ -154,7 +154,7 @@ class LocalIndex(DocumentStore):
 
     def index_words(self) -> bool:
         made = super().index_words()
-        self.settle()
+        self.await_training()
         return made
 
     def release(self) -> None:
@@ -173,7 +173,7 @@ class LocalIndex(DocumentStore):
         with self._searched(search) as (view, _):
             words = view.words
             assert words is not None
-            with computing():
+            with compute_slot():
                 rows, scores = words.best(search.query, search.depth, view.rows.alive)
             ids = [view.rows.ids[row] for row in rows.tolist()]
             pieces = in_pieces(self.documents, ids)
@@ -182,7 +182,7 @@ class LocalIndex(DocumentStore):
             which = "document" if search.condition is None else "document that passes the filter"
             nothing = Pool([], np.empty((0, 1), np.float32), np.ones(1, np.float32), np.empty(0))
             return Retrieved(nothing, [Notice("no-word-found", f"no {which} has a word of the query")], "lexical")
-        with computing():  # this also bounds the memory for words
+        with compute_slot():  # this also bounds the memory for words
             found = PoolWords.of(texts)
             del texts
             vectors, query = lexical_vectors(found, search.query)
@@ -198,7 +198,7 @@ class LocalIndex(DocumentStore):
             if not living:
                 raise errors.EmptyIndex(f"the index {self.name!r} holds no documents yet")
             if search.condition is not None:
-                view = view.among(self.matching_sequences(search.condition))
+                view = view.subset(self.matching_sequences(search.condition))
             yield view, living
 
     @contextmanager
@@ -285,7 +285,7 @@ def _merged(
         ascending = sorted(ids, key=row_of.__getitem__)
         return dict(zip(ascending, view.vectors(np.array([row_of[id] for id in ascending], np.int64)), strict=True))
 
-    pool = fused(near, ids, search.depth, vectors)
+    pool = fuse_pool(near, ids, search.depth, vectors)
     rows = np.array([row_of[id] for id in pool.ids], np.int64)
     places, sequences = np.arange(len(pool)), view.rows.sequences[rows]
     merged = Neighbours(list(pool.ids), pool.embeddings, places, pool.scores, sequences, rows, found.warnings)
@@ -381,12 +381,12 @@ class LocalCatalog:
     def describe(self, name: str) -> interfaces.IndexDescription:
         try:
             with self._looked_at(name) as index:
-                file, size = self.artifacts(name), bytes_of(index.path.parent)
+                file, size = self.artifacts(name), folder_bytes(index.path.parent)
                 return index.info.described(name, index.count(), file, bytes=size, structure=index.structure())
         except FileNotFoundError:  # deleted meanwhile
             raise interfaces.unknown(name) from None
 
-    def list(self, wanted: Callable[[str], bool] = interfaces.every) -> interfaces.Listed:
+    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
         return interfaces.listed(filter(wanted, self._names()), self.describe)
 
     def totals(self) -> Mapping[str, interfaces.IndexTotals]:
@@ -398,7 +398,7 @@ class LocalCatalog:
             except errors.UnknownIndex:  # deleted meanwhile
                 continue
             except (errors.BoundaryMorphError, OSError):
-                kind, count, size = interfaces.UNREADABLE, 0, bytes_of(self._folder(name))
+                kind, count, size = interfaces.UNREADABLE, 0, folder_bytes(self._folder(name))
             before = totals[kind]
             totals[kind] = interfaces.IndexTotals(before.indexes + 1, before.documents + count, before.bytes + size)
         return totals

@@ -35,7 +35,7 @@ from boundarymorph.retrieval.local.sqlite_file import (
     select,
     storage_trouble,
 )
-from boundarymorph.retrieval.local.vectors import with_room
+from boundarymorph.retrieval.local.vectors import with_capacity
 
 COUNT = 64  # main directions
 SAMPLE = 4_096  # documents from which they are learned
@@ -113,7 +113,7 @@ class Directions:
             if self._count + len(missing) > 2 * living + ROOM:  # many cached documents are deleted
                 self._places.fill(-1)
                 self._count, missing = 0, np.arange(len(sequences))
-            self._kept = with_room(self._kept, self._count, len(missing))
+            self._kept = with_capacity(self._kept, self._count, len(missing))
             for start in range(0, len(missing), _BLOCK):
                 some = missing[start : start + _BLOCK]
                 end = self._count + len(some)

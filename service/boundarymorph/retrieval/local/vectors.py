@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.errors import InvalidEmbeddings
-from boundarymorph.inference.concurrency import check_awaited, computing
+from boundarymorph.inference.concurrency import check_awaited, compute_slot
 from boundarymorph.notices import Notice
-from boundarymorph.retrieval.ranking import are_among, check_search, exact_scores, unit_from_halves
+from boundarymorph.retrieval.ranking import check_search, exact_scores, membership, unit_from_halves
 from boundarymorph.retrieval.words import Columns, PoolWords, RowWords, merged
 
 _BLOCK = 256  # vectors to read at a time, so that they stay in the cache
@@ -84,14 +84,14 @@ class Rows:
     def __len__(self) -> int:
         return self.living
 
-    def among(self, within: NDArray[np.int64]) -> Rows:
+    def subset(self, within: NDArray[np.int64]) -> Rows:
         """Return these rows with only the documents of these ascending sequence numbers alive."""
-        alive = self.alive & are_among(self.sequences[: self.count], within)
+        alive = self.alive & membership(self.sequences[: self.count], within)
         return replace(self, alive=alive, living=int(alive.sum()))
 
     def others(self, living: NDArray[np.int64]) -> list[str]:
         """Return the ids of documents whose sequence numbers are not among these ascending ones."""
-        rows = np.flatnonzero(self.alive & ~are_among(self.sequences[: self.count], living))
+        rows = np.flatnonzero(self.alive & ~membership(self.sequences[: self.count], living))
         return [self.ids[row] for row in rows]
 
     def ranked(
@@ -107,7 +107,7 @@ class Rows:
 
         Their vectors are at (m,) `places` of `matrix`.
         """
-        with computing():
+        with compute_slot():
             blocks = (matrix[places[start : start + _BLOCK]] for start in range(0, len(places), _BLOCK))
             scores = np.concatenate([np.empty(0), *(exact_scores(block, query) for block in blocks)])
             best = np.argsort(-scores, kind="stable")[:depth]
@@ -116,7 +116,7 @@ class Rows:
             return Neighbours(ids, matrix, places[best], scores[best], self.sequences[chosen], chosen, warnings)
 
 
-def with_room(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
+def with_capacity(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
     """Return an array with space for `more` rows after `count`.
 
     It is the same array if that has the space, else a copy of at least twice the size.
@@ -263,9 +263,9 @@ class VectorView:
         """Number of rows in the block."""
         return 0 if self.block is None else self.block.count
 
-    def among(self, within: NDArray[np.int64]) -> VectorView:
+    def subset(self, within: NDArray[np.int64]) -> VectorView:
         """Return this view with only the documents of these ascending sequence numbers."""
-        return replace(self, rows=self.rows.among(within), whole=False)
+        return replace(self, rows=self.rows.subset(within), whole=False)
 
     def search(self, query: NDArray[np.float32], depth: int) -> Neighbours:
         """Return the `depth` nearest to a (d,) unit query; ties in order of insertion.
@@ -394,7 +394,7 @@ class VectorIndex:
             if words is not None:
                 self._add_words(words)
             count = self._rows.count - self._view.base
-            matrix = with_room(self._view.matrix, count, len(ids))
+            matrix = with_capacity(self._view.matrix, count, len(ids))
             matrix[count : count + len(ids)] = vectors
             self._add_rows(ids, sequences)
             self._publish(matrix)
@@ -437,7 +437,7 @@ class VectorIndex:
 
     def _add_rows(self, ids: Sequence[str], sequences: NDArray[np.int64] | None) -> None:
         now, count = self._rows, self._rows.count
-        numbers = with_room(now.sequences, count, len(ids))
+        numbers = with_capacity(now.sequences, count, len(ids))
         numbers[count : count + len(ids)] = 0 if sequences is None else sequences
         now.ids.extend(ids)
         alive = np.concatenate([now.alive, np.ones(len(ids), np.bool_)])
@@ -465,7 +465,7 @@ class VectorIndex:
         parts = [*self._parts, Columns.of(words, count)]
         while len(parts) > 1 and len(parts[-2].rows) <= 2 * len(parts[-1].rows):
             parts[-2:] = [merged(parts[-2:])]
-        self._lengths = with_room(self._lengths, count, len(words.lengths))
+        self._lengths = with_capacity(self._lengths, count, len(words.lengths))
         self._lengths[count : count + len(words.lengths)] = words.lengths
         self._parts = tuple(parts)
 

@@ -19,7 +19,7 @@ from boundarymorph import errors
 from boundarymorph.retrieval import interfaces
 from boundarymorph.retrieval.artifacts import ArtifactFile
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.table import Store, Table, guessed, made
+from boundarymorph.retrieval.stores.table import Store, Table, created_table, guess_columns
 from boundarymorph.settings import Attached
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class StoreCatalog(interfaces.Catalog):
         index = self._reopened(name)
         return index.info.described(name, index.count(), self._artifacts(index))
 
-    def list(self, wanted: Callable[[str], bool] = interfaces.every) -> interfaces.Listed:
+    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
         made, others = self._tables(fresh=True)
         names = sorted(filter(wanted, {*self._described, *made, *others}))
         return interfaces.listed(names, self.describe, named=True)
@@ -162,7 +162,7 @@ class StoreCatalog(interfaces.Catalog):
         attached = self._described.get(name)
         if attached is None and interfaces.NAME.fullmatch(name):
             with suppress(errors.UnknownIndex):
-                table = self._store.open(made(self._store, self._table(name)))
+                table = self._store.open(created_table(self._store, self._table(name)))
                 return StoreIndex(name, _information(table), table, self._store.name)
         attached = attached or self._tables()[1].get(name)
         if attached is None:
@@ -196,7 +196,7 @@ class StoreCatalog(interfaces.Catalog):
                 name: found.model_copy(update={"encoder": self._encoder})
                 for name, columns in (() if self._described else self._store.columns())
                 if not name.startswith(self._prefix)
-                and (found := guessed(self._store.reference(name), columns, self._store.own_id)) is not None
+                and (found := guess_columns(self._store.reference(name), columns, self._store.own_id)) is not None
             }
             with self._lock:
                 self._there = (made, others, self._clock() + self._seconds)
@@ -269,7 +269,7 @@ class Catalogs(interfaces.Catalog):
         found.index = self._called(catalog, inner)
         return found
 
-    def list(self, wanted: Callable[[str], bool] = interfaces.every) -> interfaces.Listed:
+    def list(self, wanted: Callable[[str], bool] = interfaces.accept_all) -> interfaces.Listed:
         """List the indexes as `Catalog.list` does, and a store that is away by its name."""
         described = frozenset().union(*(catalog.described for catalog in self._stores.values()))
         shown = [*self._base.list(lambda name: name not in described and wanted(name))]

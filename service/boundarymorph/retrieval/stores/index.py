@@ -17,7 +17,7 @@ from boundarymorph.reading import counted, has_content
 from boundarymorph.retrieval.document import STOP, Document, Retrieved, Search, fingerprint, first_piece, in_pieces
 from boundarymorph.retrieval.filters import Condition, Filter, bounds
 from boundarymorph.retrieval.interfaces import IndexConfiguration
-from boundarymorph.retrieval.ranking import check_search, exact_scores, fused, unit_embeddings, unit_from_halves
+from boundarymorph.retrieval.ranking import check_search, exact_scores, fuse_pool, unit_embeddings, unit_from_halves
 from boundarymorph.retrieval.stores.table import Found, Table
 from boundarymorph.retrieval.words import PoolWords, beginnings, words
 from boundarymorph.selection.pool import Pool, row_lengths, unit_rows
@@ -228,7 +228,7 @@ class StoreIndex:
         further, _ = _ranked(others, near.query, len(others.ids))
         rows: dict[str, NDArray[np.floating]] = dict(zip(further.ids, further.embeddings, strict=True))
         known = [id for id in found if id in there or id in rows]
-        return fused(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
+        return fuse_pool(near, known, search.depth, lambda ids: {id: rows[id] for id in ids})
 
     def _with_texts(self, pool: Pool, search: Search, read: dict[str, Document]) -> tuple[Pool, list[Notice]]:
         """Return a pool with BM25 and terms of its texts, and warnings.
@@ -246,7 +246,7 @@ class StoreIndex:
             pool = replace(pool, features={**pool.features, "bm25": bm25}, terms=terms)
             return pool, said
         best = [pool.ids[row] for row in np.argsort(-bm25, kind="stable").tolist() if bm25[row] > 0]
-        merged = fused(pool, best, search.depth, lambda ids: {})
+        merged = fuse_pool(pool, best, search.depth, lambda ids: {})
         rows = {id: row for row, id in enumerate(pool.ids)}
         chosen = [rows[id] for id in merged.ids]
         features = {**merged.features, "bm25": bm25[chosen]}

@@ -163,7 +163,7 @@ class Store(Protocol):
         """Return a table as it is now. Raises RetrieverFailed if it lacks a column."""
 
     def create(self, table: str, dimension: int, kind: str, about: str, *, lexical: bool) -> None:
-        """Make a table with the columns of `made`; this may fail if there is one.
+        """Make a table with the columns of `created_table`; this may fail if there is one.
 
         Args:
             table: The name of the table.
@@ -180,12 +180,12 @@ class Store(Protocol):
         """Close connections."""
 
 
-def made(store: Store, table: str) -> Attached:
+def created_table(store: Store, table: str) -> Attached:
     """Return the description of a table that `Store.create` makes."""
     return Attached(table=table, id=store.id, title="title", metadata=("metadata",), writable=True, digest="digest")
 
 
-def guessed(table: str, columns: Mapping[str, str], own_id: str | None = None) -> Attached | None:
+def guess_columns(table: str, columns: Mapping[str, str], own_id: str | None = None) -> Attached | None:
     """Return the roles of the columns of a table, by their kinds, or None if they are not clear.
 
     `own_id` is as in `Store`.
@@ -233,7 +233,7 @@ class Payload:
         Args:
             attached: The table.
             store: The name of the engine, for messages.
-            kinds: The kinds of all columns, as for `guessed`. None if any column but the hidden may be JSON metadata.
+            kinds: The kinds of all columns, as for `guess_columns`. None if any but the hidden may be JSON metadata.
             hidden: Columns that are never metadata.
 
         Raises:

@@ -98,7 +98,7 @@ def _there(directory: Path, name: str) -> Path | None:
 
 def _records(path: Path) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
-    with reading.opened_path(path) as stream:
+    with reading.open_path(path) as stream:
         for place, _, record in reading.records(stream, str(path)):
             if not isinstance(record, dict) or "text" not in record or not {"_id", "id"} & record.keys():
                 raise InvalidInput(f"{place}: not a JSON object with _id (or id) and text")
@@ -119,7 +119,7 @@ def _judgments(path: Path) -> dict[str, dict[str, int]]:
     TREC's four columns are accepted as well.
     """
     grades: dict[str, dict[str, int]] = {}
-    with reading.opened_path(path) as stream:
+    with reading.open_path(path) as stream:
         for number, line in reading.lines(stream, str(path)):
             fields = line.split()
             try:

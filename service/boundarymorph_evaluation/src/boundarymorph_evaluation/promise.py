@@ -1,7 +1,7 @@
 """Decide when to stop so that a promised loss is kept: conformal risk control by audits.
 
 A request promises that its set loses at most a share of the best set's relevance, with a probability 1 - alpha. Past
-requests were audited: the belief about the loss at each look, and the loss itself. Assume that requests are
+requests were audited: the belief about the loss at each checkpoint, and the loss itself. Assume that requests are
 exchangeable, and that a larger threshold on the belief never keeps a promise that a smaller one breaks. Stop by the
 largest threshold that v of n audited requests break, with (v + 1) / (n + 1) <= alpha. Then a new request breaks its
 promise with a probability of at most alpha (Angelopoulos, Bates, Fisch, Lei and Schuster 2024, theorem 1). The second
@@ -44,7 +44,7 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Checkpoint:
     """A state of a session between two rounds.
 
     Attributes:
@@ -62,25 +62,25 @@ class Look:
 class Audit:
     """A request that was scored further than its session would have gone.
 
-    There are one or more looks, by calls. If it has made all its calls, a session stops at the last one in any case.
+    There are one or more checkpoints, by calls. After all its calls, a session stops at the last one in any case.
     """
 
-    looks: tuple[Look, ...]
+    checkpoints: tuple[Checkpoint, ...]
 
     def breaking(self, loss: float, budget: int) -> float:
         """Return the smallest threshold that loses more than `loss` within `budget` calls.
 
-        It is `math.inf` if none does, and `-math.inf` if all do, which is presumed if there is no look within the
+        It is `math.inf` if none does, and `-math.inf` if all do, which is presumed if there is no checkpoint within the
         budget.
         """
-        looks = [look for look in self.looks if look.calls <= budget]
-        if not looks or looks[-1].real > loss:
+        checkpoints = [checkpoint for checkpoint in self.checkpoints if checkpoint.calls <= budget]
+        if not checkpoints or checkpoints[-1].real > loss:
             return -math.inf
         smallest = breaks = math.inf
-        for look in looks:
-            if look.believed < smallest:  # otherwise a session that stops by such a threshold has stopped before
-                smallest = look.believed
-                breaks = smallest if look.real > loss else breaks
+        for checkpoint in checkpoints:
+            if checkpoint.believed < smallest:  # otherwise a session that stops by such a threshold has stopped before
+                smallest = checkpoint.believed
+                breaks = smallest if checkpoint.real > loss else breaks
         return breaks
 
 
@@ -121,7 +121,7 @@ def _of(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
     always = int(np.count_nonzero(breaking == -math.inf))
     if count < promise.fewest or always <= (1.0 - promise.probability) * count + ROUNDING:
         return Certificate(None, count, "audits")
-    most = max(look.calls for audit in audits for look in audit.looks)
+    most = max(checkpoint.calls for audit in audits for checkpoint in audit.checkpoints)
     with_more = sum(audit.breaking(promise.loss, most) == -math.inf for audit in audits)
     return Certificate(None, count, "scorer" if with_more > allowed else "calls")
 

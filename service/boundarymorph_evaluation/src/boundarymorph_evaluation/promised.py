@@ -19,7 +19,7 @@ from boundarymorph.selection.methods import HUMAN_CONFIG
 from boundarymorph.selection.stop import LOOKS_TO_STOP
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.problem import Question, SelectionProblem
-from boundarymorph_evaluation.promise import Audit, Look, Promise, certified
+from boundarymorph_evaluation.promise import Audit, Checkpoint, Promise, certified
 from boundarymorph_evaluation.run import Watch, in_parallel
 from boundarymorph_evaluation.tables import ScoreTable
 
@@ -29,7 +29,7 @@ PROBABILITY = 0.9
 
 
 @dataclass(frozen=True)
-class Kept:
+class PromiseOutcome:
     """The outcome of a promise, over random splits.
 
     Attributes:
@@ -51,15 +51,15 @@ class Kept:
 
 def promised_study(
     table: ScoreTable, loss: float, ks: Sequence[int], *, jobs: int = 1, watch: Watch = lambda *_: None
-) -> dict[int, Kept]:
+) -> dict[int, PromiseOutcome]:
     """Audit every query at every k, and try the promise on random halves. Returns by k.
 
     `jobs` queries run at a time.
     """
-    promise, found = Promise(loss, PROBABILITY), dict[int, Kept]()
+    promise, found = Promise(loss, PROBABILITY), dict[int, PromiseOutcome]()
     for k in ks:
         tasks = (delayed(audit_of)(table.question(row), k) for row in range(len(table)))
-        found[k] = kept(list(in_parallel(tasks, jobs, watch, f"audits, k = {k}", len(table))), promise)
+        found[k] = try_promise(list(in_parallel(tasks, jobs, watch, f"audits, k = {k}", len(table))), promise)
     return found
 
 
@@ -74,7 +74,7 @@ def audit_of(question: Question, k: int) -> Audit:
         believed = session.cautious_loss() if session.enough_scores else math.inf
         made.append((session.spent, believed, session.selection().documents))
     losses = real_losses(question, k, [chosen for *_, chosen in made])
-    return Audit(tuple(Look(calls, at, loss) for (calls, at, _), loss in zip(made, losses, strict=True)))
+    return Audit(tuple(Checkpoint(calls, at, loss) for (calls, at, _), loss in zip(made, losses, strict=True)))
 
 
 def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) -> list[float]:
@@ -90,9 +90,9 @@ def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) ->
     return [max(0.0, 1.0 - float(relevance[one].sum()) / best) if best > 0.0 else 0.0 for one in sets]
 
 
-def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kept:
+def try_promise(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> PromiseOutcome:
     """Certify by random halves of the audits, and stop the other queries by that."""
-    stops: list[list[Look]] = []
+    stops: list[list[Checkpoint]] = []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(audits)).tolist()
         half, rest = order[: len(audits) // 2], order[len(audits) // 2 :]
@@ -100,29 +100,31 @@ def kept(audits: Sequence[Audit], promise: Promise, splits: int = SPLITS) -> Kep
         if threshold is not None:
             stops.append([stop(audits[place], threshold) for place in rest])
     believed = [stop(audit, promise.loss, LOOKS_TO_STOP) for audit in audits]
-    return Kept(
+    return PromiseOutcome(
         promise,
         1.0 - len(stops) / splits,
-        fmean(fmean(look.real > promise.loss for look in looks) for looks in stops) if stops else None,
-        fmean(fmean(look.calls for look in looks) for looks in stops) if stops else None,
-        fmean(look.real > promise.loss for look in believed),
-        fmean(look.calls for look in believed),
+        fmean(fmean(checkpoint.real > promise.loss for checkpoint in checkpoints) for checkpoints in stops)
+        if stops
+        else None,
+        fmean(fmean(checkpoint.calls for checkpoint in checkpoints) for checkpoints in stops) if stops else None,
+        fmean(checkpoint.real > promise.loss for checkpoint in believed),
+        fmean(checkpoint.calls for checkpoint in believed),
     )
 
 
-def stop(audit: Audit, threshold: float, looks: int = 1) -> Look:
-    """Return the look at which a session stops.
+def stop(audit: Audit, threshold: float, checkpoints: int = 1) -> Checkpoint:
+    """Return the checkpoint at which a session stops.
 
-    It is the last of `looks` in a row at or below the threshold, or the end.
+    It is the last of `checkpoints` in a row at or below the threshold, or the end.
     """
-    believed = [look.believed for look in audit.looks]
-    for place in range(looks - 1, len(believed)):
-        if max(believed[place + 1 - looks : place + 1]) <= threshold:
-            return audit.looks[place]
-    return audit.looks[-1]
+    believed = [checkpoint.believed for checkpoint in audit.checkpoints]
+    for place in range(checkpoints - 1, len(believed)):
+        if max(believed[place + 1 - checkpoints : place + 1]) <= threshold:
+            return audit.checkpoints[place]
+    return audit.checkpoints[-1]
 
 
-def section(studies: Mapping[str, Mapping[int, Kept]]) -> list[str]:
+def section(studies: Mapping[str, Mapping[int, PromiseOutcome]]) -> list[str]:
     """Return a section of the report."""
     promise = next(one.promise for study in studies.values() for one in study.values())
     lines = [

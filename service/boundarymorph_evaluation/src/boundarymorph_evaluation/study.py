@@ -16,7 +16,7 @@ from scipy.stats import false_discovery_control, wilcoxon
 
 from boundarymorph.selection.methods import DEFAULT, HUMAN
 from boundarymorph_evaluation.methods import Contestant
-from boundarymorph_evaluation.promised import Kept, promised_study
+from boundarymorph_evaluation.promised import PromiseOutcome, promised_study
 from boundarymorph_evaluation.run import Outcome, Watch, experiment, near_50
 from boundarymorph_evaluation.tables import ScoreTable
 
@@ -42,7 +42,7 @@ class Study:
     reference: str
     comparisons: pd.DataFrame
     latencies: pd.DataFrame
-    promised: Mapping[int, Kept] | None = None
+    promised: Mapping[int, PromiseOutcome] | None = None
 
     @property
     def name(self) -> str:

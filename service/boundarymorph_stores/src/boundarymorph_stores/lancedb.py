@@ -284,7 +284,7 @@ def _decoded(text: str | None) -> Any:
 
 
 def kind_of(type: arrow.DataType) -> str:
-    """Return the kind of a column, as for `guessed`."""
+    """Return the kind of a column, as for `guess_columns`."""
     if arrow.types.is_fixed_size_list(type):
         return "vector"
     return "object" if arrow.types.is_struct(type) else "json" if arrow.types.is_string(type) else ""

@@ -92,7 +92,7 @@ class TestReadingThrough:
         scorer = Alone(Odd(), cache)
         await scorer.score(QUERY, ["a", "b", "c"])
         await scorer.close()
-        assert set(await cache.recall("seeded", QUERY)) == {digest("a")}
+        assert set(await cache.look_up("seeded", QUERY)) == {digest("a")}
 
 
 class TestRecall:
@@ -100,22 +100,22 @@ class TestRecall:
         await scorer.score(QUERY, ["a", "b"], documents=["id a", "id b"])
         await scorer.score(QUERY, ["b", "c"])
         await turns()
-        assert await cache.recall("seeded", QUERY) == {
+        assert await cache.look_up("seeded", QUERY) == {
             digest("a"): CachedScore(score_of(QUERY, "a"), document="id a"),
             digest("b"): CachedScore(score_of(QUERY, "b"), document="id b"),
             digest("c"): CachedScore(score_of(QUERY, "c")),
         }
-        task = scorer.of_task(QUERY)
-        assert await task.recall() == {"id a", "id b", None}
+        task = scorer.task_scores(QUERY)
+        assert await task.look_up() == {"id a", "id b", None}
         documents = {5: Document("other", "a"), 7: Document("id b", "changed"), 9: Document("id c", "c")}
         assert task.reusable(documents) == {5: score_of(QUERY, "a"), 9: score_of(QUERY, "c")}
-        assert await scorer.of_task("other").recall() == set()
+        assert await scorer.task_scores("other").look_up() == set()
 
     async def test_score_after_recall_reads_no_cache_again(self, scorer: Alone, inner: GatedScorer) -> None:
         await scorer.score(QUERY, ["x" * 101])
         await turns()
-        task = scorer.of_task(QUERY)
-        await task.recall()
+        task = scorer.task_scores(QUERY)
+        await task.look_up()
         task.reusable({0: Document("id", "x" * 101), 1: Document("other", "b")})
         assert task.truncated == 1
         await scorer.score(QUERY, ["b"])
@@ -141,12 +141,12 @@ class TestModelNames:
         for _ in range(2):
             assert (await scorer.score(QUERY, ["a"])).values.tolist() == expected(QUERY, ["a"])
         assert inner.rounds == [["a"], ["a"]]
-        assert await scorer.of_task(QUERY).recall() == set()
+        assert await scorer.task_scores(QUERY).look_up() == set()
         inner.identity = "model@1"
         await scorer.score(QUERY, ["a"])
         await scorer.score(QUERY, ["a"])
         assert len(inner.rounds) == 3
-        assert len(await cache.recall("model@1", QUERY)) == 1
+        assert len(await cache.look_up("model@1", QUERY)) == 1
         await scorer.close()
 
     async def test_scores_are_not_cached_if_the_model_changed_meanwhile(self, cache: MemoryScoreCache) -> None:
@@ -159,8 +159,8 @@ class TestModelNames:
         inner.gate.open()
         await scoring
         await scorer.close()
-        assert await cache.recall("model@1", QUERY) == {}
-        assert await cache.recall("model@2", QUERY) == {}
+        assert await cache.look_up("model@1", QUERY) == {}
+        assert await cache.look_up("model@2", QUERY) == {}
 
     async def test_model_change_after_recall_makes_the_scorer_unavailable(
         self, inner: GatedScorer, cache: MemoryScoreCache
@@ -169,8 +169,8 @@ class TestModelNames:
         scorer = Alone(inner, cache)
         await scorer.score(QUERY, ["a"])
         await turns()
-        task = scorer.of_task(QUERY)
-        await task.recall()
+        task = scorer.task_scores(QUERY)
+        await task.look_up()
         assert task.reusable({0: Document("id", "a")}) == {0: score_of(QUERY, "a")}
         inner.name = "two"
         with pytest.raises(ScorerUnavailable):
@@ -193,11 +193,11 @@ class TestModelNames:
                 return replace(scores, model=self.models[len(self.rounds) - 1])
 
         for cache in (None, MemoryScoreCache()):
-            task = Alone(Remote(), cache).of_task(QUERY)
+            task = Alone(Remote(), cache).task_scores(QUERY)
             for number in range(3):
                 await task.score([f"{number} {text}" for text in "abc"])
             assert (task.calls, task.cached) == (9, 0)
-        task = Alone(Remote()).of_task(QUERY)
+        task = Alone(Remote()).task_scores(QUERY)
         for text in "abc":
             await task.score([text])
         with pytest.raises(ScorerUnavailable):
@@ -316,12 +316,12 @@ class TestSingleFlight:
             await turns()
         await scorer.score(QUERY, ["a"], deadline=time.monotonic() + 100)
         assert inner.rounds == [["a"]]
-        assert await cache.recall("seeded", QUERY) == {}
+        assert await cache.look_up("seeded", QUERY) == {}
         closing = await begun(scorer.close())
         assert not closing.done()
         cache.gate.open()
         await closing
-        assert len(await cache.recall("seeded", QUERY)) == 1
+        assert len(await cache.look_up("seeded", QUERY)) == 1
 
     @settings(max_examples=40, deadline=None)
     @given(st.data())
@@ -359,10 +359,8 @@ class TestSingleFlight:
                 failed += 1
         assert failed <= failing
         await scorer.close()
-        recalled = await cache.recall("seeded", QUERY)
-        assert recalled == {
-            digest(text): CachedScore(score_of(QUERY, text)) for text in "abcdef" if digest(text) in recalled
-        }
+        found = await cache.look_up("seeded", QUERY)
+        assert found == {digest(text): CachedScore(score_of(QUERY, text)) for text in "abcdef" if digest(text) in found}
         again = Alone(inner, cache)
         inner.failures.clear()
         assert (await again.score(QUERY, list("abcdef"))).values.tolist() == expected(QUERY, list("abcdef"))
@@ -381,4 +379,4 @@ class TestWriting:
             await scorer.close()
         assert inner.rounds == [[text] for text in "abcdcd"]
         assert counted.writes == {"ok": 2, "dropped": 4}
-        assert set(await cache.recall("seeded", QUERY)) == {digest("a"), digest("b")}
+        assert set(await cache.look_up("seeded", QUERY)) == {digest("a"), digest("b")}

@@ -179,7 +179,7 @@ class ReadThrough:
             self._land(flights, values)
 
 
-class KnownScores:
+class CachingScorer:
     """A scorer behind a cache.
 
     It computes only scores that are neither cached nor being computed for another request. The scorer does not report
@@ -202,7 +202,7 @@ class KnownScores:
         self.clock = clock
         self.through = ReadThrough(writes, clock)
 
-    def of_task(self, query: str, tenant: str = "", instruction: str | None = None, caller: str = "") -> TaskScores:
+    def task_scores(self, query: str, tenant: str = "", instruction: str | None = None, caller: str = "") -> TaskScores:
         """Return the scores of one task.
 
         Args:
@@ -237,23 +237,23 @@ class TaskScores:
     """
 
     def __init__(
-        self, known: KnownScores, query: str, tenant: str = "", instruction: str | None = None, caller: str = ""
+        self, caching: CachingScorer, query: str, tenant: str = "", instruction: str | None = None, caller: str = ""
     ) -> None:
         self.reused: Mapping[int, float] = {}
         self.calls = self.cached = self.truncated = self.requests = 0
         self.tokens: TokenCounts | None = None
         self.spans: dict[str, Sequence[Span]] = {}
-        self._known = known
+        self._caching = caching
         self._query = query
         self._tenant, self._instruction, self._caller = tenant, instruction, caller
         self.failure: BoundaryMorphError | None = None
-        self._recalled: Mapping[bytes, CachedScore] | None = None
+        self._looked_up: Mapping[bytes, CachedScore] | None = None
         self._model: str | None = None
 
     @property
     def model(self) -> str | None:
         """The full name of the scorer, or None while it is unknown."""
-        return identity_of(self._known.scorer)
+        return identity_of(self._caching.scorer)
 
     @property
     def _identity(self) -> str | None:
@@ -261,24 +261,24 @@ class TaskScores:
 
         The name depends on the model, the tenant, and the instruction.
         """
-        name = None if self._known.cache is None else self.model
+        name = None if self._caching.cache is None else self.model
         if name is not None and self._instruction is not None:
             return f"{name}\0{self._tenant}\0{digest(self._instruction).hex()}"
         return f"{name}\0{self._tenant}" if name is not None and self._tenant else name
 
-    async def recall(self) -> set[str | None]:
+    async def look_up(self) -> set[str | None]:
         """Look up all cached scores of the query at once, and return their documents' ids."""
-        model, cache, name = self._identity, self._known.cache, self._known.scorer.name
-        self._recalled = {}
+        model, cache, name = self._identity, self._caching.cache, self._caching.scorer.name
+        self._looked_up = {}
         if cache is not None and model is not None:
-            self._recalled = await cache.recall(model, self._query)
+            self._looked_up = await cache.look_up(model, self._query)
             self._model = name
-        return {cached.document for cached in self._recalled.values()}
+        return {cached.document for cached in self._looked_up.values()}
 
     def reusable(self, documents: Mapping[int, Document]) -> dict[int, float]:
-        recalled = self._recalled or {}
+        scores = self._looked_up or {}
         digests = {position: digest(document.content) for position, document in documents.items()}
-        found = {position: recalled[text] for position, text in digests.items() if text in recalled}
+        found = {position: scores[text] for position, text in digests.items() if text in scores}
         self.truncated += sum(cached.truncated for cached in found.values())
         return {position: cached.score for position, cached in found.items()}
 
@@ -295,7 +295,7 @@ class TaskScores:
         Raises:
             ScorerUnavailable: If the model has changed since the last call. Errors of the scorer pass through.
         """
-        model, cache, scorer = self._identity, self._known.cache, self._known.scorer
+        model, cache, scorer = self._identity, self._caching.cache, self._caching.scorer
         if model is None or cache is None or not texts:
             scores = await self._asked(texts, deadline)
             self.calls += len(texts)
@@ -310,9 +310,9 @@ class TaskScores:
 
         async def read(wanted: Sequence[_Key]) -> Sequence[CachedScore | None]:
             digests = [text for _, _, text in wanted]
-            if self._recalled is None:
+            if self._looked_up is None:
                 return await cache.read(model, self._query, digests)
-            return metrics.counted("scores", [self._recalled.get(text) for text in digests])
+            return metrics.counted("scores", [self._looked_up.get(text) for text in digests])
 
         async def compute(missing: Sequence[_Key]) -> Sequence[CachedScore]:
             nonlocal computed_here
@@ -331,7 +331,7 @@ class TaskScores:
                 kept = {text: score for (_, _, text), score in computed.items() if 0 <= score.score <= 1}
                 await cache.write(model, self._query, kept)
 
-        found = await self._known.through.get(keys, Source(read, compute, write), deadline=deadline)
+        found = await self._caching.through.get(keys, Source(read, compute, write), deadline=deadline)
         # Another task's deadline may have left it without a score, so ask again for this task.
         if unsettled := {key for key, score in zip(keys, found, strict=True) if np.isnan(score.score)} - own:
             settled = dict(zip(unsettled, await compute(list(unsettled)), strict=True))
@@ -342,7 +342,7 @@ class TaskScores:
         return np.array([score.score for score in found], dtype=np.float64)
 
     async def _asked(self, texts: Sequence[str], deadline: float | None) -> Scores:
-        scorer, instruction = self._known.scorer, self._instruction
+        scorer, instruction = self._caching.scorer, self._instruction
         scores = await scorer.score(self._query, texts, deadline=deadline, instruction=instruction, caller=self._caller)
         scores = checked(scores, len(texts), scorer.name)
         self.failure = scores.failure
