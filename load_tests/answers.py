@@ -8,7 +8,7 @@ The processes serve a copy of the folder that `make demo` leaves, and everything
 record a version that is older than itself. The requests are in `recorded_selections.py` and `recorded_routes.py`.
 
 When a version has lost a field or a feature, record both versions and compare them with the same options. `--ignore
-FIELD` leaves a field out of requests, answers and settings, or a variable out of the environment. `usage.cost` is a
+FIELD` leaves a field out of requests, answers, and settings, or a variable out of the environment. `usage.cost` is a
 field `cost` directly within a field `usage`, and `.cost` is one that is within no other. `--leave-out NAME` leaves
 requests out; the name may have wildcards, as in 'mcp/*'.
 """
@@ -183,7 +183,7 @@ def content_of(response: httpx.Response, urls: Mapping[str, str]) -> Any:
 def summary(tensor: NDArray[Any]) -> Any:
     """Return a tensor's JSON, if it has JSON as bytes.
 
-    Otherwise return its type, its shape, and a hash of its numbers.
+    Otherwise, return its type, its shape, and a hash of its numbers.
     """
     if tensor.dtype == np.uint8 and tensor.ndim == 1:
         return orjson.loads(tensor.tobytes())
@@ -237,7 +237,7 @@ def compare(before: Path, after: Path, ignored: Sequence[str] = (), left_out: Se
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield path, old and new value of everything that differs between two JSON values."""
+    """Yield path, old, and new value of everything that differs between two JSON values."""
     if isinstance(old, dict) and isinstance(new, dict):
         pairs: Iterator[tuple[Any, Any, Any]] = (
             (name, old.get(name, MISSING), new.get(name, MISSING)) for name in old | new

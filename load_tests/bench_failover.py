@@ -21,7 +21,7 @@ BATCH_SIZE = 5
 
 
 async def measured(first: Server, second: Server, sessions: int, seconds: float) -> None:
-    """Run the sessions, kill and restart the second scorer, and report."""
+    """Run the sessions while the second scorer is killed and restarted, and report."""
     remote = RemoteScorer([parse(first.url), parse(second.url)])
     finished: list[float] = []
     failures: list[Exception] = []

@@ -45,7 +45,7 @@ FLOODS = {  # the first bytes of a connection, and the bytes that follow again a
 
 
 class Flood:
-    """The bytes that one caller sends for some seconds, whether or not it reads the answers."""
+    """The bytes that one caller sends for some seconds, even if it reads no answers."""
 
     def __init__(self, server: Server, first: bytes, then: bytes, *, reads: bool) -> None:
         self.bytes = self.connections = 0

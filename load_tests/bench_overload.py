@@ -69,7 +69,7 @@ class Clients:
             due = time.perf_counter()
 
     async def at_rate(self, rate: float, most: int) -> None:
-        """Send `rate` requests per second, but none while `most` requests are under way."""
+        """Send `rate` requests per second, but none while `most` requests are underway."""
         due = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             under_way = set[asyncio.Task[None]]()

@@ -1,7 +1,7 @@
 """Measure the time that the service adds to its scores: `make bench NAME=request`.
 
 The scorer costs nothing here: it answers at once, in the process of the benchmark. Every query is new, so nothing is
-cached. *index* asks an index, in two layouts: "three" processes (gateway, retriever and Redis) and "one". *pool* sends
+cached. *index* asks an index, in two layouts: "three" processes (gateway, retriever, and Redis) and "one". *pool* sends
 the pool with its vectors, so that a body has many MB. *embedded* is *index* in one process with a scorer that has the
 name of the embedded model, so it is trusted as that one, and its pace, but takes no CPU time. With `--beside COMMIT`
 the service of that commit gets each block of requests too, in turn.

@@ -1,6 +1,6 @@
 """Find changes of one operator that no test sees: `make mutants MODULE=file TESTS="files"`.
 
-A mutant is the module with one comparison, arithmetic or boolean operator, constant or condition changed, drawn with
+A mutant is the module with one comparison, arithmetic or boolean operator, constant, or condition changed, drawn with
 a seed. The tests run in a process of their own, with a fixed seed of Hypothesis and a time limit; a mutant that
 exceeds it counts as killed, but is shown. The module is always put back.
 """
@@ -27,7 +27,7 @@ OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 
 
 def mutants(source: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the change and the source of every mutant of a module."""
+    """Yield the line, the change, and the source of every mutant of a module."""
     tree = ast.parse(source)
     for number, node in enumerate(ast.walk(tree)):
         for what, changed in _changes(node):

@@ -1,4 +1,4 @@
-"""Count the files, functions and calls of one warm request.
+"""Count the files, functions, and calls of one warm request.
 
 `python -m load_tests.path_of_a_request` also prints the functions from the route to the boundary rule of the paper.
 

@@ -107,7 +107,7 @@ ROUTES: dict[str, tuple[str, Callable[[str], bytes], str]] = {
 
 
 def bodies() -> Iterator[tuple[str, str, bytes, int]]:
-    """Yield name, path, body and expected status of whole bodies."""
+    """Yield name, path, body, and expected status of whole bodies."""
     yield "escapes that are no JSON", "/select", b'{"query":"' + rb"\n" * 15_000_000, 422
     yield "half surrogates", "/select", b'{"query":"sea","pool":["' + rb"\ud83d" * 5_000_000 + b'"]}', 422
     numbers = b"[[" + b"1," * 30_000_000 + b"1]]"

@@ -352,7 +352,7 @@ def failures(name: str) -> list[Request]:
 
 
 def apart() -> Iterator[Request | Kill]:
-    """Yield the events of a gateway, its scorer and its retriever."""
+    """Yield the events of a gateway, its scorer, and its retriever."""
     for request in rows("scorer", "/score", {"query": "sort numbers", "texts": TEXTS[:5]}, SCORED):
         yield replace(request, role="scorer")
     for request in rows("retriever", "/retrieve", {"index": INDEX, "query": "sort a list", "depth": 5}, RETRIEVED):

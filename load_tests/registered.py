@@ -41,7 +41,7 @@ STRONG = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 1.0)  # weights of the signals besid
 
 
 def scorers(question: Question, number: int) -> Mapping[str, Scores]:
-    """Return the table's scores, and those of a good, a random and a wrong scorer."""
+    """Return the table's scores, and those of a good, a random, and a wrong scorer."""
     random, scores = np.random.default_rng(number), question.scores
     assert question.grades is not None
     noisy = standardised(question.grades) + random.normal(size=len(scores))

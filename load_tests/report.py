@@ -70,7 +70,7 @@ def study(folder: Path, name: str, title: str, table: str, rows: object) -> None
 
 
 def percentiles(seconds: Sequence[float], *, shares: Sequence[int] = (50, 99), of: str = "p{}_ms") -> dict[str, float]:
-    """Return percentiles of seconds in milliseconds, or nan without any.
+    """Return percentiles of seconds in milliseconds, or NaN without any.
 
     Their names are made of the share.
     """

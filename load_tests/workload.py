@@ -3,7 +3,7 @@
 index    a new query over an index
 pool     a new query over documents in the request
 repeat   an earlier request again
-deeper   an earlier query with twice the budget, more candidates and more documents
+deeper   an earlier query with twice the budget, more candidates, and more documents
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ HANDLERS: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _forwarded(route: APIRoute) -> APIRoute:
-    """Return a route with the path, parameters and description of this one that is forwarded."""
+    """Return a route with the path, parameters, and description of this one that is forwarded."""
     handler, found = HANDLERS.get(route.endpoint, _forward), copy(route)
     found.app = APIRoute(route.path, handler, methods=route.methods, dependencies=route.dependencies).app
     found.responses = {**openapi.problems(502), **route.responses}

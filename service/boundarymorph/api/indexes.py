@@ -188,7 +188,7 @@ async def change_artifacts(name: str, request: Request, access: AccessOf, behalf
     responses=openapi.problems(404, 422, 503),
 )
 async def delete_index(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> None:
-    """Remove the index with its documents, description and calibration."""
+    """Remove the index with its documents, description, and calibration."""
     await access.work.write.run(indexes.catalog.delete, name, caller=behalf)
 
 
@@ -298,7 +298,7 @@ async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: Bui
     responses=openapi.problems(404, 422, 503),
 )
 async def read_document(name: str, id: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> Response:
-    """Return the document's text, title and metadata."""
+    """Return the document's text, title, and metadata."""
     found = await access.work.read.run(_document, indexes.catalog, name, behalf, id, caller=behalf)
     return Response(found, media_type="application/json")
 

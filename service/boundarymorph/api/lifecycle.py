@@ -82,7 +82,7 @@ class Parts:
             await self.scorer.check()
 
     async def close(self) -> None:
-        """Release threads, files and connections, users before what they use."""
+        """Release threads, files, and connections, users before what they use."""
         parts: tuple[Any, ...] = (self.selector, self.scorer, self.retriever, self.encoder)
         for part in parts:
             if part is not ABSENT:

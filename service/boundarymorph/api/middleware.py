@@ -86,7 +86,7 @@ class RequestLog(Middleware):
 
     A request's id is the caller's own if that is a plain word. Every log line has it, and so has the response, with
     Server-Timing and the caller's rate limits. Metrics count the time to the end of the response by route and status.
-    The log has method, path, status and the key's name, but never a query or a text.
+    The log has method, path, status, and the key's name, but never a query or a text.
     """
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -121,7 +121,7 @@ async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: 
 
 @_post("/documents", "Read documents", Ids, 404)
 async def documents(request: Request, access: AccessOf, caller: BehalfOf, parts: ReadyOf) -> Response:
-    """Return the text, title and metadata of existing documents, in the order of the ids.
+    """Return the text, title, and metadata of existing documents, in the order of the ids.
 
     If they are large, only the first of them are returned.
     """

@@ -262,7 +262,7 @@ class ScoreRequest(Message):
 class ScoreResponse(BaseModel):
     """The scores of all texts of a request."""
 
-    model: str = Field(description="name of the model, with revision, precision, length and prompt")
+    model: str = Field(description="name of the model, with revision, precision, length, and prompt")
     scores: list[float] = Field(description="scores in [0, 1], in the order of the texts")
     truncated: int = Field(description="number of texts that were cut to fit the model")
 
@@ -270,7 +270,7 @@ class ScoreResponse(BaseModel):
 class ScorerInfo(BaseModel):
     """A cross-encoder and its limits."""
 
-    model: str = Field(description="name of the model, with revision, precision, length and prompt")
+    model: str = Field(description="name of the model, with revision, precision, length, and prompt")
     backend: str = Field(description="the software that runs it")
     max_length: int = Field(description="most tokens of a query and a text together")
     max_texts: int = Field(description="most texts in one call")

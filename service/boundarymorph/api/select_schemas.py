@@ -269,7 +269,7 @@ class SelectRequest(Message):
     relevance: RelevanceKind | None = Field(
         None,
         description="the kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, "
-        "the vectors and the words together. 'scorer' is the score alone, known or expected, and the method "
+        "the vectors, and the words together. 'scorer' is the score alone, known or expected, and the method "
         "'boundarymorph' always uses it",
     )
     calibration: bool | None = Field(
@@ -344,7 +344,7 @@ class SelectRequest(Message):
     )
     return_documents: bool | None = Field(
         None,
-        description="whether documents have text, title and metadata. By default documents of an index do, unless they "
+        description="whether documents have text, title, and metadata. By default documents of an index do, unless they "
         "take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is "
         "refused",
     )

@@ -1,4 +1,4 @@
-"""Share the state of a request between middleware, dependencies and routes."""
+"""Share the state of a request between middleware, dependencies, and routes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Visit:
     def charging(self, access: Access) -> Callable[[int], None]:
         """Return a function that charges bytes to the caller until the request ends.
 
-        The bytes are those of bodies, texts, answers and selections. The function raises Overloaded or LimitExceeded.
+        The bytes are those of bodies, texts, answers, and selections. The function raises Overloaded or LimitExceeded.
         """
         return self.until_end.enter_context(access.bytes_in_flight.reserve(self.caller))
 

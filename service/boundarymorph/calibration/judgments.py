@@ -74,7 +74,7 @@ def judgments_of(records: Iterable[Record], queries: Mapping[str, str] | None = 
                 )
         valid = isinstance(grade, int | float) and not isinstance(grade, bool) and 0 <= grade < float("inf")
         if not isinstance(query, str) or not isinstance(document, str | int) or not valid or grade is None:
-            raise InvalidInput(f"{place}: not a query, a document and a grade of 0 or more")
+            raise InvalidInput(f"{place}: not a query, a document, and a grade of 0 or more")
         found[texts.get(query, query)][str(document)] = float(grade)
     return found
 

@@ -53,7 +53,7 @@ class MeasuredTrust:
     Attributes:
         chosen: The choice to use. None keeps the declared trust.
         queries: The number of queries that have relevant and other documents.
-        pairs: The mean share of pairs in order, in percent, by the retriever, the scorer and each choice.
+        pairs: The mean share of pairs in order, in percent, by the retriever, the scorer, and each choice.
         behind: Points by which the scorer orders fewer pairs than the retriever, and their 95 % interval.
         gain: Points by which the choice orders more pairs than the declared trust, on queries that were left out.
         needed: The number of further queries that would decide, if nothing was chosen.

@@ -1,4 +1,4 @@
-"""Implement the mathematics of BoundaryMORPH, with numpy and without I/O, clock or settings."""
+"""Implement the mathematics of BoundaryMORPH, with NumPy and without I/O, clock or settings."""
 
 from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.belief import Belief

@@ -253,7 +253,7 @@ class BaseSession(ABC):
 
     @abstractmethod
     def _refresh(self) -> None:
-        """Recompute the values that follow from scores, texts and the documents that are left."""
+        """Recompute the values that follow from scores, texts, and the documents that are left."""
 
     @property
     def _unscored(self) -> NDArray[np.intp]:

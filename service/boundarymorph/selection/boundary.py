@@ -92,7 +92,7 @@ class ThresholdBoundary:
     """The best documents, without those that are unlikely to score at least `least`.
 
     A document is likely if it reaches `least` with a probability above one half. If more likely documents exist than
-    fit, the boundary is the one of `within`. Otherwise calls are spent on the documents in doubt.
+    fit, the boundary is the one of `within`. Otherwise, calls are spent on the documents in doubt.
 
     Raises:
         InvalidInput: If `least` is outside [0, 1].
@@ -118,7 +118,7 @@ class SearchBoundary:
     Calls are spent on the most likely documents. The set has scored documents only.
 
     Attributes:
-        within: The limit, method and finish of the set.
+        within: The limit, method, and finish of the set.
         least: The least score of a document to find.
         share: The share to find, above 0 and at most 1.
     """

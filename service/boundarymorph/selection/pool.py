@@ -65,7 +65,7 @@ class Pool:
         Raises:
             InvalidEmbeddings: If vectors have a wrong shape or no direction. It names the first such document.
             DuplicateIds: If an id occurs twice.
-            InvalidInput: If the pool is empty, or if scores, features or terms do not fit.
+            InvalidInput: If the pool is empty, or if scores, features, or terms do not fit.
         """
         if not ids:
             raise InvalidInput("the pool is empty; give at least one document")

@@ -2,10 +2,10 @@
 
 The paper's prior mean falls from 1 to 0 along the ranking. The scores of most cross-encoders do not: most are near 0,
 so the residual is little more than the prior itself. Here the log-odds of the score have a trend: a level, and slopes
-along the ranking, in the similarity and, where a pool has them, in BM25 and in the caller's own signals. Level, slopes
+along the ranking, in the similarity and, where a pool has them, in BM25 and in the caller's own signals. Level, slopes,
 and amplitude are learned with the field. All have proper priors, by which scores fall along the ranking and with the
 similarity, so a few scores change the posterior only a little. The amplitude is at its mode. Models with and without a
-signal are averaged by their marginal likelihood. Noise, priors and bandwidth are constants that were chosen on the
+signal are averaged by their marginal likelihood. Noise, priors, and bandwidth are constants that were chosen on the
 collections of docs/results.md.
 """
 
@@ -141,7 +141,7 @@ class Mixture:
     def _read(
         self, variances: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Scale]:
-        """Return means, variances, scores and scale of the reported values.
+        """Return means, variances, scores, and scale of the reported values.
 
         Args:
             variances: (q, N) variances of the scores' log-odds.
@@ -323,7 +323,7 @@ class TrendPosterior:
                 nearness and BM25 then add to the log-odds, and a score counts by its document's belief, given its
                 noise.
             signal_weight: The weight of these signals, in standard deviations of the scorer's log-odds over the pool.
-            prior: The prior of level, slopes and amplitude.
+            prior: The prior of level, slopes, and amplitude.
         """
         always, by_words, others = rank_and_similarity(pool), lexical(pool), signals(pool)
         others /= max(len(others), 1)  # the more signals, the smaller the slope of each

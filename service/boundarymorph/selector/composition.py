@@ -1,4 +1,4 @@
-"""Make the session of a task from its candidates: limits, boundary and stopping rule."""
+"""Make the session of a task from its candidates: limits, boundary, and stopping rule."""
 
 from __future__ import annotations
 

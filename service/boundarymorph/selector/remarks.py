@@ -1,4 +1,4 @@
-"""Warn about queries, scores and documents."""
+"""Warn about queries, scores, and documents."""
 
 from __future__ import annotations
 

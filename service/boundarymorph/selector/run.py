@@ -1,4 +1,4 @@
-"""Run one selection: retriever, session and scorer, in the order of a request."""
+"""Run one selection: retriever, session, and scorer, in the order of a request."""
 
 from __future__ import annotations
 
@@ -578,7 +578,7 @@ class SelectionRun:
         return found
 
     def _remarks(self) -> list[Notice]:
-        """Return the warnings about documents, scores and the script of the query."""
+        """Return the warnings about documents, scores, and the script of the query."""
         left_out = 0 if self.session is None else self.session.given_up
         deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
         encoder = self._encoder if self.vectors in ("index", "encoder") else None

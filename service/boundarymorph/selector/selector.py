@@ -24,7 +24,7 @@ from boundarymorph.telemetry.tracing import Stopwatch
 class Selector:
     """Carries out selections: retrieves a pool, lets a session ask and the scorer answer.
 
-    The mathematics runs in `threads` threads of its own, off the event loop. The caller closes retriever, scorer and
+    The mathematics runs in `threads` threads of its own, off the event loop. The caller closes retriever, scorer, and
     cache.
     """
 

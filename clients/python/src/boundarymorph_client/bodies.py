@@ -73,7 +73,7 @@ def listed(given: Any, name: str, kind: type | None = None) -> list[Any]:
 
 
 def check_items(given: Any, name: str, of_table: str = 'df["text"].tolist()') -> None:
-    """Raise InvalidArgument for a text, table or mapping in place of a list of items.
+    """Raise InvalidArgument for a text, table, or mapping in place of a list of items.
 
     The iterator of a table or mapping yields names instead of items.
 

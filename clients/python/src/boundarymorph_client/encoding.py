@@ -42,7 +42,7 @@ def plain(value: object) -> object:
     """Return a value's form in JSON.
 
     It is ISO 8601 for times, in UTC if they have a zone; a string for a UUID; a number for a Decimal; and lists and
-    numbers for numpy's.
+    numbers for NumPy's.
 
     Raises:
         TypeError: For anything else.

@@ -73,7 +73,7 @@ class ProblemError(BoundaryMorphError):
 
 
 class InvalidInput(ProblemError, ValueError):
-    """The request cannot be used as it stands: a field, a size, embeddings, ids or a name."""
+    """The request cannot be used as it stands: a field, a size, embeddings, ids, or a name."""
 
 
 class NotFound(ProblemError, LookupError):
@@ -97,7 +97,7 @@ class Conflict(ProblemError):
 
 
 class IndexConflict(Conflict):
-    """The index exists with another encoder, dimension or kind."""
+    """The index exists with another encoder, dimension, or kind."""
 
 
 class EmptyIndex(Conflict):
@@ -149,7 +149,7 @@ class StorageUnavailable(Unavailable):
 
 
 class UpstreamFailed(ProblemError):
-    """A scorer, retriever or encoder behind the service gives unusable answers.
+    """A scorer, retriever, or encoder behind the service gives unusable answers.
 
     Its operator must act.
     """
@@ -228,7 +228,7 @@ def of_transport(error: httpx.RequestError, url: str) -> BoundaryMorphError:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, a number or a date, or None if it is invalid."""
+    """Return the seconds of a Retry-After header (a number or a date), or None if it is invalid."""
     if header is None:
         return None
     try:

@@ -25,7 +25,7 @@ KEY = Secret.from_env_var("BOUNDARYMORPH_API_KEY", strict=False)
 
 
 class _Component:
-    """The service, its clients and their serialisation, which both components share.
+    """The service, its clients, and their serialisation, which both components share.
 
     Public attributes are parameters.
     """

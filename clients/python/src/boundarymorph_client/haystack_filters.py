@@ -160,7 +160,7 @@ def _scalar(value: Any, operator: str) -> str | int | float | bool:
             found = plain(value)
     if isinstance(found, str | int | float):
         return found
-    raise FilterError(f"{operator!r}: the service compares with strings, numbers and booleans, not with {value!r}")
+    raise FilterError(f"{operator!r}: the service compares with strings, numbers, and booleans, not with {value!r}")
 
 
 COMPARISONS: dict[str, Callable[[str, Any, str], Filter]] = {

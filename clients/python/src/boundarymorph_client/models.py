@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Array(Protocol):
-    """A numpy array, or a value that numpy can convert to one, such as a tensor on the CPU."""
+    """A NumPy array, or a value that NumPy can convert to one, such as a tensor on the CPU."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -130,7 +130,7 @@ class SelectOptions(TypedDict, total=False):
             `in`; `next` is the most documents to read next that the answer names. With a budget of 0 you answer, by
             known_scores.
         known_scores: Scores of documents by id, evidence that costs no call.
-        relevance: `human`, the default: what people are expected to find, by the scorer, the vectors and the words
+        relevance: `human`, the default: what people are expected to find, by the scorer, the vectors, and the words
             together; or `scorer`: the score alone, known or expected.
         instruction: What counts as relevant, in words, for a scorer that takes an instruction.
         distinct: True for no two documents with the same text, or a field of the metadata for one document for each of
@@ -147,7 +147,7 @@ class SelectOptions(TypedDict, total=False):
         exclude_ids: Not returned and not scored, such as documents that were seen before.
         filter: Only documents of the index whose metadata pass it.
         hybrid: Whether to find candidates by vectors and words.
-        return_documents: Whether to include text, title and metadata, by default for an index.
+        return_documents: Whether to include text, title, and metadata, by default for an index.
         explain: Include every round; "pool": also include the set before each round, and the belief about every
             candidate at the start and at the end.
         explain_depth: Include the belief about this many leading candidates only.

@@ -1,4 +1,4 @@
-"""Define the dialects of rerank requests, each with its paths, request, answer and errors.
+"""Define the dialects of rerank requests, each with its paths, request, answer, and errors.
 
 Pydantic models declare requests and answers with the names of the dialect. An alias names the field of `RerankRequest`
 or of `Ranking` that a field stands for.
@@ -219,7 +219,7 @@ class RerankError(BaseModel):
 
     message: str = Field(description="the problem, and what to do about it")
     detail: str = Field(description="the same sentence")
-    error: dict[str, Any] = Field(description="message, type and param of the error, and its status as code")
+    error: dict[str, Any] = Field(description="message, type, and param of the error, and its status as code")
     type: str = Field(description="the kind of problem, which is stable: urn:boundarymorph:problem: and a name")
 
 

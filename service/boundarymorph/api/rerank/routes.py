@@ -444,7 +444,7 @@ def _distinct(results: Sequence[Ranked], asked: ParsedRequest, grouping: Groupin
 
 
 def _asked_budget(request: RerankRequest, settings: Settings) -> int | float | str | None:
-    """Return the budget of the request, its policy or the settings; None scores all documents."""
+    """Return the budget of the request, its policy, or the settings; None scores all documents."""
     return settings.rerank.budget if request.budget is None else request.budget
 
 

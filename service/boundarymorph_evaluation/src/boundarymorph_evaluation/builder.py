@@ -270,7 +270,7 @@ def _assembled(
     pools: NDArray[np.intp],
     similarities: NDArray[np.float32],
 ) -> dict[str, NDArray[Any]]:
-    """Return everything but scores, terms and judgments.
+    """Return everything but scores, terms, and judgments.
 
     The documents are those that are in some pool.
     """

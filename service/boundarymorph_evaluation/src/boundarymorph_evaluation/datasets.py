@@ -1,4 +1,4 @@
-"""Load collections of texts, queries and judgments from BEIR folders and ir_datasets."""
+"""Load collections of texts, queries, and judgments from BEIR folders and ir_datasets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_GRADE = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Texts, queries and judgments.
+    """Texts, queries, and judgments.
 
     Attributes:
         name: The name of the collection.
@@ -41,7 +41,7 @@ class Collection:
 
 
 def fingerprint(texts: Mapping[str, str]) -> str:
-    """Return a hash that changes whenever an id, a text or the order does."""
+    """Return a hash that changes whenever an id, a text, or the order does."""
     digest = hashlib.blake2b(digest_size=16)
     for identifier, text in texts.items():
         digest.update(f"{len(identifier)} {identifier}{len(text)} {text}".encode())

@@ -18,7 +18,7 @@ TOP = 10  # places that nDCG counts
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """The quality of a set of k documents; nan if a query has no gain to win.
+    """The quality of a set of k documents; NaN if a query has no gain to win.
 
     Attributes:
         ce_ncg: Against the scorer's answers.
@@ -26,7 +26,7 @@ class Quality:
             count of relevant documents returned, divided by the number a perfect selector would fit into k slots".
         ncg_graded: As ncg, with grades as gains.
         ncg_collection: As ncg, but against min(k, relevant documents of the collection), so that documents that
-            retrieval missed count; nan if a table counts other relevant documents than its pool has.
+            retrieval missed count; NaN if a table counts other relevant documents than its pool has.
         ndcg_10: nDCG@10 of the set in its order, with grades as gains, against the best order of the pool (Jarvelin and
             Kekalainen 2002, as in trec_eval).
     """

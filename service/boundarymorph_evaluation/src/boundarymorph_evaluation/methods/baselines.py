@@ -253,7 +253,7 @@ class WarmStarted:
 class Bagel(ScoringMethod):
     """BAGEL, with the first B/2 calls, rounded down, for the head of the retrieval.
 
-    Pool, kernel, bandwidth, query anchor, standardisation and conventions are BoundaryMORPH's; prior, acquisition and
+    Pool, kernel, bandwidth, query anchor, standardisation, and conventions are BoundaryMORPH's; prior, acquisition, and
     warm start differ.
 
     Attributes:
