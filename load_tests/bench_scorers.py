@@ -1,7 +1,7 @@
 """Measure requests by kind of scorer, beside reranking: `make bench NAME=scorers`.
 
 Fake scorers answer on sockets of this machine after a time that is a part for each request and one for each document;
-none of them is a model. The number of requests to the scorer and the wait for it are measured, also of the whole
+and there is no model. The number of requests to the scorer and the wait for it are measured, also of the whole
 request. The same 1,000 documents come with each request, without vectors. Reranking scores the first hundred.
 """
 

@@ -95,7 +95,7 @@ def start(arguments: Sequence[str], environment: Mapping[str, str]) -> subproces
 
 @contextmanager
 def checkout(commit: str | None) -> Iterator[Path | None]:
-    """Yield a temporary work tree of this repository at a commit, or an existing folder.
+    """Yield a temporary worktree of this repository at a commit, or an existing folder.
 
     It is None for None.
     """

@@ -491,7 +491,7 @@ def reranking() -> Iterator[Request]:
 def selections() -> Iterator[Request]:
     """Yield the requests to `POST /select`.
 
-    Most differ from others in one option or in two.
+    Nearly all differ from others in one option or in two.
     """
     yield from rows("select", "/select", OF_INDEX, INDEX_OPTIONS | INDEX_VALUES | pairs(INDEX_OPTIONS, 0.05))
     yield from rows("select/query", "/select", {**OF_INDEX, "k": 30}, {query: {"query": query} for query in QUERIES})

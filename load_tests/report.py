@@ -52,7 +52,7 @@ class Rows(list[Mapping[str, Any]]):
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a benchmark; Ctrl-C stops it without a traceback."""
+    """Run a benchmark; `Ctrl-C` stops it without a traceback."""
     try:
         main()
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ python -m load_tests.studies rounds few --tables TABLES [--collections FOLDER] [
 python -m load_tests.studies reviews --data FOLDER [--asreview PYTHON]
 
 A study is an entry of STUDIES: a function that yields rows of one question, of a table or of a folder (settings and
-measurements), and how to make a table of them. Means are over the settings and questions of a table, then over tables,
+measurements), and how to make a table of them. The means are over the settings and questions of a table, then over tables,
 in %; a change is paired by question, with its standard error. Writes NAME.md and NAME.json. Without the texts of a
 table in --collections (BEIR folders), which words of the query a document has is unknown.
 """
@@ -150,7 +150,7 @@ class Reliability(Study):
     """A study of probabilities.
 
     The metrics are a probability and the event. Lines have the expected calibration error over BINS bins of equal
-    width, and the area under the ROC curve, over all questions and in each table.
+    width, and the area under the ROC curve, for every question and in each table.
     """
 
     def table(self, rows: Sequence[Row]) -> list[Row]:
@@ -463,7 +463,9 @@ def main() -> None:
     parser.add_argument("--collections", type=Path, help="folder of BEIR folders with their texts")
     parser.add_argument("--every", type=int, default=1, help="use one question in this many")
     parser.add_argument("--data", type=Path, help="folder of reviews in BEIR's layout")
-    parser.add_argument("--asreview", help="interpreter of an environment that has asreview, to read the reviews, too")
+    parser.add_argument(
+        "--asreview", help="interpreter of an environment that has `asreview`, to read the reviews, too"
+    )
     parser.add_argument("--draws", type=int, default=1, help="random orders of the queries of a table, or of a review")
     parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
     given = parser.parse_args()

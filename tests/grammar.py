@@ -35,6 +35,9 @@ NO_PROSE = re.compile(
           | (?<!\w)/\w[\w/.-]*
           | (?<!\w)\.[a-z]\w*
           | %[.\d]*[a-z]s?
+          | \beq\.\s[\w-]+
+          | (?:\d+,\s)+\.\.\.
+          | (?<!\w)[A-Za-z]'[A-Za-z]?(?![\w'])
           | (?<!\w)["'][\w.:-]+["']
           | (?<![\w-])--?[a-z][\w-]*(?:[ =][A-Z]+)?
           | (?<![\w.])[.\d][\d.,]*\s(?:ms|µs|s|h|[kKMG]i?B|%)(?!\w)
@@ -108,7 +111,7 @@ def parts_of_code(source: str) -> Iterator[tuple[int, str]]:
         else:
             continue
         if len(re.findall(r"(?<!\S)[A-Za-z]{2,}(?!\S)", text)) >= 4 and not re.search(
-            r"[<{;]|\bSELECT\b|\bFROM\b", text
+            r"[<{;]|\b(?:select|create)\b.*\b(?:from|using|table)\b", text, re.IGNORECASE
         ):
             for part in re.split(r"\n\s*\n", text):
                 yield node.lineno, " ".join(part.split())

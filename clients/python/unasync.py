@@ -1,6 +1,6 @@
 """Write client.py, the blocking client, from async_client.py: `make client`.
 
-httpcore has such a script, too.
+The library `httpcore` has such a script, too.
 """
 
 from __future__ import annotations

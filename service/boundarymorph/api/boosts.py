@@ -54,7 +54,9 @@ class BoostRule(Message):
     gauss: DecayFunction | None = Field(None, description="falls as a normal distribution does")
     exp: DecayFunction | None = Field(None, description="falls fastest at the origin")
     linear: DecayFunction | None = Field(None, description="falls steadily")
-    field_value_factor: FactorFunction | None = Field(None, description="follows a number, such as a popularity")
+    field_value_factor: FactorFunction | None = Field(
+        None, description="follows a number, such as the number of clicks"
+    )
 
     @model_validator(mode="after")
     def _one_function(self) -> Self:

@@ -120,7 +120,7 @@ def identify(request: Request, access: Access) -> Caller:
 
 
 def _network(host: str) -> str:
-    """Return an address, or the first half of an IPv6 address, as one machine has all of the second."""
+    """Return an address, or the first half of an IPv6 address, as one machine has the whole second half."""
     try:
         address = ip_address(host)
     except ValueError:

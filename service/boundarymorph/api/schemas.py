@@ -33,7 +33,7 @@ NO_ENCODER = "none"
 class Message(BaseModel):
     """The base of request bodies.
 
-    Unknown fields are refused by name, so that a misspelt option does not silently become a default. Values of another
+    Unknown fields are refused by name, so that a misspelled option does not silently become a default. Values of another
     type are refused, too, such as "5" or true for a number.
     """
 
@@ -199,7 +199,7 @@ class UploadReport(BaseModel):
     truncated: int = Field(description="documents cut to the encoder's maximum length for embedding")
     problems: list[UploadProblem] = Field(description="the first skipped lines")
     unknown_fields: dict[str, int] = Field(
-        description="unknown fields, perhaps misspelt, and how many documents had them"
+        description="unknown fields, perhaps misspelled, and how many documents had them"
     )
 
 
@@ -285,7 +285,7 @@ class Health(BaseModel):
     """The state of the process."""
 
     status: str = Field(description="ok, starting, unready, draining or failed")
-    detail: str | None = Field(None, description="the reason why it is not ok")
+    detail: str | None = Field(None, description="the reason why it does not work")
 
 
 class PartHealth(BaseModel):

@@ -55,7 +55,7 @@ def _prepared(
     Raises:
         ValidationError: If the body does not fit the model.
         BoundaryMorphError: As `task_of` does.
-        UnknownPolicy: If the path names an unknown policy.
+        UnknownPolicy: If the policy in the path is unknown.
         UnknownIndex: If the caller may not use the index.
         NotReady: If the request needs a model, and the process is not ready.
     """

@@ -307,7 +307,7 @@ class SelectRequest(Message):
     )
     exclude_ids: Array[Id] | None = Field(
         None,
-        description="ids of documents that are neither returned nor scored, such as documents that were seen before. "
+        description="the ids of documents that are neither returned nor scored, such as documents that were seen before. "
         "Their known scores still help to find others",
     )
     filter: dict[str, Any] | None = Field(

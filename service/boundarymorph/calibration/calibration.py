@@ -46,7 +46,7 @@ class ProbabilityMap:
     clip: float
 
     def __call__(self, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probabilities that a person agrees, for relevances in [0, 1] of any shape."""
+        """Return the probabilities that a person agrees, for relevance in [0, 1] of any shape."""
         return sigmoid(self.slope * log_odds(relevance, self.clip) + self.intercept)
 
     def inverse(self, probability: float) -> float:

@@ -53,7 +53,7 @@ class JudgedQuery:
     def order_shares(self) -> OrderShares | None:
         """Return how well each order separates relevant documents from others.
 
-        None means that the query lacks one of the two.
+        None means that the query lacks either.
         """
         relevant = self.grades > 0
         if relevant.all() or not relevant.any():
@@ -126,7 +126,7 @@ def fit(values: NDArray[np.float64], targets: NDArray[np.float64]) -> tuple[floa
 
 
 def log_loss(predicted: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (n,) losses of predicted log-odds, in nats, for (n,) targets in [0, 1]."""
+    """Return the (n,) losses of predicted log-odds, in `nats`, for (n,) targets in [0, 1]."""
     losses: NDArray[np.float64] = np.logaddexp(0.0, predicted) - targets * predicted
     return losses
 

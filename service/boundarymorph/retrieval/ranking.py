@@ -109,7 +109,7 @@ def floats_from_halves(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 def halves_from_floats(floats: NDArray[np.float32]) -> NDArray[np.float16]:
     """Round numbers of magnitude at most 1 to float16 in half of NumPy's time.
 
-    Ties are rounded to even, except below 2**-14.
+    Ties become even numbers, except below 2**-14.
     """
     words = (floats * np.float32(2.0**-112)).view(np.int32)
     signs = (words >> 16) & np.int32(0x8000)

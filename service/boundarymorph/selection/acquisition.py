@@ -238,7 +238,7 @@ class Explore:
     The gap explores more, which pays while there are few scores. Neither rule applies while all scores are equal. Then
     the ranks around k come first, because they show the trend. Next comes the head of the ranking, where a scorer that
     rejects almost everything may accept something, and last the whole ranking. The whole ranking is also searched while
-    all scores are small and alike.
+    all scores are small and similar.
     """
 
     gap_calls: int = 6

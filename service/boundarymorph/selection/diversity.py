@@ -46,7 +46,7 @@ def choose_diverse(
     """Return the positions of at most `count` of N documents, in the order of choice.
 
     Each maximises (1 - diversity) log r + diversity log v. r is its relevance; v is its variance conditional on the
-    documents chosen before, in a Gaussian process over the (N, d) unit vectors. At a diversity of one half this is the
+    documents chosen before, in a Gaussian process over the (N, d) unit vectors. With `diversity` one half this is the
     greedy search for the most probable set of a determinantal point process (Chen, Zhang and Zhou 2018). At 0 only
     relevance counts.
     """

@@ -177,7 +177,7 @@ def _by_group(values: NDArray[np.float64], groups: NDArray[np.intp], count: int)
 
 
 def _expected_at_most(limits: NDArray[np.intp], rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return E[min(limit, C)] for Poisson variables C with these rates."""
+    """Return `E[min(limit, C)]` for Poisson variables C with these rates."""
     term = np.exp(-rate)
     below, expected = np.zeros_like(rate), np.zeros_like(rate)
     for count in range(int(limits.max(initial=0))):

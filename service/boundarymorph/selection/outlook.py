@@ -1,4 +1,4 @@
-"""Estimate the loss of a set, the gain of further calls, recall, and answerability."""
+"""Estimate the loss of a set, the gain of further calls, recall, and whether a query can be answered."""
 
 from __future__ import annotations
 

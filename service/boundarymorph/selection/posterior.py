@@ -28,7 +28,7 @@ class Prior:
 
 
 def percentile_prior(pool: Pool) -> NDArray[np.float64]:
-    """Return the MIPS percentile rank (N - 1 - pos) / (N - 1) (paper sec. 3.2).
+    """Return the MIPS percentile rank `(N - 1 - pos) / (N - 1)` (paper sec. 3.2).
 
     It is 1 at the head and 0 at the end, and 1 if N = 1.
     """

@@ -142,7 +142,7 @@ class Kernel(Protocol):
         """Derive the bandwidth from the pool's median u; take 1 if the median is about 0."""
 
     def __call__(self, distance: NDArray[Number]) -> NDArray[Number]:
-        """Return covariances, of the same shape as the distances."""
+        """Return covariance, of the same shape as the distances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Covariance(Protocol):
         """(g, N) prior variances."""
 
     def rows(self, documents: Sequence[int]) -> NDArray[np.floating]:
-        """Return the (g, m, N) covariances of m documents with all."""
+        """Return the (g, m, N) covariance of m documents with all."""
 
 
 class StationaryCovariance:
@@ -230,7 +230,7 @@ class StationaryCovariance:
         return self._kernel(self._distances.from_documents(documents))[None]
 
     def query_row(self) -> NDArray[np.float64]:
-        """Return the (N,) covariances of the query with all documents."""
+        """Return the (N,) covariance of the query with all documents."""
         return self._kernel(self._distances.from_query())
 
     def subset(self, documents: NDArray[np.intp]) -> StationaryCovariance:
@@ -273,7 +273,7 @@ class SharedRows:
         self.reweighted_diagonal = squares / scale if scale > 0 else squares
 
     def rows(self, documents: Sequence[int]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Return the (m, N) stationary and reweighted covariances of m documents with all."""
+        """Return the (m, N) stationary and reweighted covariance of m documents with all."""
         asked = list(documents)
         points = self._embeddings[asked]
         if self._weights is None:
@@ -356,7 +356,7 @@ LARGEST_ROUND = 32  # observations entered at once
 
 
 class GaussianProcesses:
-    """A stack of g processes of different covariances after the same t observations.
+    """A stack of g processes of different covariance after the same t observations.
 
     Their number is at most `size`. They take g x size x N numbers of `dtype` and a few vectors. If a factorisation is
     not positive definite, the noise is raised, first to 1e-2, and all observations are entered again (paper app. C.3).
@@ -392,7 +392,7 @@ class GaussianProcesses:
             columns: (p, N) H.
             size: The most observations.
             noise: The variance of an observation.
-            query_row: (N,) covariances of the query with the pool, if the query will be observed; its own variance and
+            query_row: (N,) covariance of the query with the pool, if the query will be observed; its own variance and
                 columns are 1.
             dtype: The type of V; sums are float64.
         """
@@ -425,7 +425,7 @@ class GaussianProcesses:
 
     @property
     def log_determinants(self) -> NDArray[np.float64]:
-        """(g,) log det L."""
+        """(g,) `log det L`."""
         determinants: NDArray[np.float64] = np.log(self.pivots).sum(axis=1)
         return determinants
 
@@ -455,7 +455,7 @@ class GaussianProcesses:
         return document in self._ahead
 
     def prepare(self, documents: Sequence[int]) -> None:
-        """Compute the covariances of documents in one pass over the embeddings and V, and keep them.
+        """Compute the covariance of documents in one pass over the embeddings and V, and keep them.
 
         When these documents are observed, their rows only need an update for the observations in between. With
         matrix-matrix products, sixteen rows cost about as much as four.
@@ -506,7 +506,7 @@ class GaussianProcesses:
         self.observed += documents
 
     def _rows_of(self, documents: list[int]) -> NDArray[np.floating]:
-        """Return the (g, m, N) covariances of documents with all, conditional on all observations."""
+        """Return the (g, m, N) covariance of documents with all, conditional on all observations."""
         if documents == [QUERY]:
             assert self._query_row is not None
             return self._query_row[None, None]
@@ -516,7 +516,7 @@ class GaussianProcesses:
         return self._given(documents, 0, self._covariance.rows(documents))
 
     def _given(self, documents: list[int], since: int, rows: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Update covariances conditional on the first `since` observations, in place."""
+        """Update covariance conditional on the first `since` observations, in place."""
         if since == len(self.observed):
             return rows
         earlier = self._rows[:, since : len(self.observed)]
@@ -555,7 +555,7 @@ class Rehearsal:
             covariance: The covariance of the n documents.
             documents: The positions of the n documents.
             size: The most documents to condition on.
-            directions: (g, p, n), whose inner products are the covariances of the trends.
+            directions: (g, p, n), whose inner products are the covariance of the trends.
             members: (q, p), 1 for the columns of each member.
             scales: (g, q) squared amplitudes.
         """

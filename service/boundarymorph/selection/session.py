@@ -103,7 +103,7 @@ class Session(BaseSession):
 
     @property
     def enough_scores(self) -> bool:
-        """Whether the known scores suffice to estimate the loss: there are enough, and they differ.
+        """Whether the known scores suffice to estimate the loss: their number suffices, and they differ.
 
         A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
         """
@@ -209,7 +209,7 @@ class Session(BaseSession):
         return [Choice(int(others[np.argmax(self.belief.mean[others])]), None, None)]
 
     def _look_ahead(self, document: int) -> None:
-        """Compute the covariances of likely next choices together with this document's."""
+        """Compute the covariance of likely next choices together with this document's."""
         pays = np.count_nonzero(self.scored) >= LOOK_AHEAD_FROM and self.budget - self.spent >= 2 * LOOK_AHEAD
         if pays and not self._posterior.is_ready(document):
             likely = self.shortlist(LOOK_AHEAD).tolist()

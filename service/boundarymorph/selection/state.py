@@ -94,7 +94,7 @@ class State:
         return mask
 
     def outcomes(self, *, lost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the (m, N) probabilities and relevances of each document's outcomes.
+        """Return the (m, N) probabilities and relevance of each document's outcomes.
 
         With `lost`, they are the outcomes for the expected loss.
         """

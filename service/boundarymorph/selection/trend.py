@@ -243,7 +243,7 @@ class TrendFantasy:
     """A mixture on some documents, conditioned on fantasies.
 
     Amplitudes and weights are not updated, because a fantasy would confirm itself. Level and slopes are updated. A
-    fantasy is the mean of the mixture, so a member's means move only by its difference from that mean.
+    fantasy is the mean of the mixture, so the means of a member move only by its difference from that mean.
     """
 
     def __init__(self, mixture: Mixture, expected: NDArray[np.float64], rehearsal: Rehearsal) -> None:
@@ -420,7 +420,7 @@ class FittedMembers:
     amplitude.
 
     Attributes:
-        directions: (g, p, N), whose inner products are the posterior covariances of the trend of all columns.
+        directions: (g, p, N), whose inner products are the posterior covariance of the trend of all columns.
         scales: (g, q) squared amplitudes.
         log_likelihoods: (g, q) log-likelihoods at these amplitudes, with the coefficients integrated out.
         means: (g, q, N) means.

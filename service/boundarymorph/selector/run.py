@@ -308,7 +308,7 @@ class SelectionRun:
         except INTERRUPTING as error:
             self.batch = NOTHING
             if session.scored.any():
-                self.interrupt("budget-not-spent", "not all of the budget was spent", error)
+                self.interrupt("budget-not-spent", "a part of the budget was not spent", error)
             else:
                 self.interrupt("nothing-scored", "nothing was scored", error)
             return
@@ -316,7 +316,7 @@ class SelectionRun:
             self.batch = await self._step(self._advance, session, asked, scores)
         if self.scores.failure is not None:
             self.batch = NOTHING
-            self.interrupt("budget-not-spent", "not all of the budget was spent", self.scores.failure)
+            self.interrupt("budget-not-spent", "a part of the budget was not spent", self.scores.failure)
 
     async def read_for(
         self, session: BaseSession, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False

@@ -45,7 +45,7 @@ class Connection:
 
     @classmethod
     def of(cls, base_url: str | None, api_key: str | None, timeout: float, retries: int) -> Connection:
-        """Return a connection; a missing URL or key is read from the environment.
+        """Return a connection; the environment has the URL and the key unless they are given.
 
         Raises:
             InvalidArgument: For a URL or key that cannot be used. The message contains neither key nor password.
@@ -61,7 +61,7 @@ class Connection:
 
 
 def _check_url(url: str) -> None:
-    """Raise InvalidArgument for a URL without http or https."""
+    """Raise InvalidArgument for a URL without `http` or `https`."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

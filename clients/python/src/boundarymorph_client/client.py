@@ -63,7 +63,7 @@ class Client:
         self._pools = Pools(http)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let copies and pickles make connections of their own, which cannot be shared."""
+        """Make copies and pickles open connections of their own, which cannot be shared."""
         if self._pools.given is not None:
             raise TypeError(
                 "a client with an httpx client of yours can be neither copied nor pickled; make another one"

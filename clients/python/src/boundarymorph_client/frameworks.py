@@ -156,5 +156,5 @@ def found_metadata(chosen: SelectedDocument) -> dict[str, Any]:
 
 
 def certainty(chosen: SelectedDocument) -> dict[str, Any]:
-    """Return the standard deviation and the source of a relevance."""
+    """Return the standard deviation and the source of an estimate."""
     return {"relevance_std": chosen.std, "relevance_source": chosen.source}

@@ -41,7 +41,7 @@ class _Component:
     _service: Service | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Let copies and pickles leave out the connections, which the next call makes again."""
+        """Make copies and pickles leave out the connections, which the next call makes again."""
         return {name: given for name, given in vars(self).items() if name != "_service"}
 
     def warm_up(self) -> None:

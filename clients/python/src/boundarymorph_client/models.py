@@ -386,7 +386,7 @@ class Round(Answer):
 
 
 class StructureDescription(Answer):
-    """The last training of an index of kind ivf."""
+    """The last training of an index of kind `ivf`."""
 
     count: int
     sequence: int

@@ -219,7 +219,7 @@ class RerankError(BaseModel):
 
     message: str = Field(description="the problem, and what to do about it")
     detail: str = Field(description="the same sentence")
-    error: dict[str, Any] = Field(description="message, type, and param of the error, and its status as code")
+    error: dict[str, Any] = Field(description="`message`, `type`, and `param` of the error, and its status as `code`")
     type: str = Field(description="the kind of problem, which is stable: urn:boundarymorph:problem: and a name")
 
 
@@ -309,7 +309,7 @@ class NimQuery(NimText):
 
 
 class NimRequest(RerankRequest):
-    """A request in the format of a reranking NIM."""
+    """A request in the format of a NIM."""
 
     query: Annotated[str, TextOf(NimQuery)] = Field(description="the query")
     documents: Array[Annotated[str, TextOf(NimText)]] = Field(alias="passages", description="one or more to rank")

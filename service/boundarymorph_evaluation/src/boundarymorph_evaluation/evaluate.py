@@ -77,7 +77,7 @@ def of_index(settings: Settings, name: str, judgments: Path) -> tuple[Collection
 def evaluate(evaluation: Evaluation, console: Console) -> None:
     """Run, write the report and print its tables.
 
-    The models are loaded only if there is data to score.
+    The models are loaded only if there are documents to score.
     """
     if (evaluation.index is None) != (evaluation.judgments is None):
         raise InvalidInput("--index NAME and --judgments FILE go together")

@@ -127,7 +127,7 @@ def _of(audits: Sequence[Audit], promise: Promise, budget: int) -> Certificate:
 
 
 def _likely(broken: int, count: int, share: float) -> bool:
-    """Return whether `broken` or more of `count` are not unlikely.
+    """Return whether `broken` or more of `count` may be due to chance.
 
     Each breaks with the probability `share`.
     """

@@ -59,7 +59,7 @@ VARIANTS = {
 def summary(studies: Sequence[Study]) -> dict[str, Any]:
     """Return the figures for machines.
 
-    They are means over tables, each counting as much; ncg and ndcg_10 are null without human labels. A method that
+    They are means over tables, with equal weights; ncg and ndcg_10 are null without human labels. A method that
     could not run on every table is left out.
     """
     scored = quality_by_table(studies, "ce_ncg")
@@ -120,7 +120,7 @@ def markdown(studies: Sequence[Study], first: Sequence[str], pictures: Mapping[s
     Args:
         studies: The results by table.
         first: The beginning of the report.
-        pictures: Paths of plots by the name of their table, and of plots over all tables by the empty name.
+        pictures: Paths of plots by the name of their table, and of plots of the means by the empty name.
     """
     parts = [*first, "## All methods", *_preamble(studies), "## The methods", _methods(studies)]
     images = {name: [f"![{Path(path).stem}]({path})" for path in paths] for name, paths in pictures.items()}
@@ -130,11 +130,11 @@ def markdown(studies: Sequence[Study], first: Sequence[str], pictures: Mapping[s
             parts += [f"## {HEADINGS[metric]}", EXPLAINED[metric], main_table(tables, titles_of(studies))]
     if varied := _variants(studies):
         parts += ["## Ablations, kernels and rounds", *varied]
-    parts += ["## Is it more than noise?", *_differences(studies), "## Settings of the baselines", *_settings(studies)]
+    parts += ["## Is It More Than Noise?", *_differences(studies), "## Settings of the Baselines", *_settings(studies)]
     for found in studies:
         parts += [f"## {found.name}", _cross_encoder_itself(found.outcome), *_latencies(found)]
         parts += images.get(found.name, ())
-    parts += ["## What was left out, and what to keep in mind", _notes(studies)]
+    parts += ["## What Was Left Out, and What to Keep in Mind", _notes(studies)]
     if kept := {one.name: one.promised for one in studies if one.promised is not None}:
         parts += ["## Promised", *promised.section(kept)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -355,7 +355,7 @@ def _is_variant(name: str) -> bool:
 def _draw(studies: Sequence[Study], folder: Path) -> dict[str, list[str]]:
     """Draw all plots, and return their paths relative to the report, by table.
 
-    Plots over all tables have the name "".
+    Plots of the means have the name "".
     """
     titles = titles_of(studies)
     drawn: dict[str, list[str]] = {}

@@ -135,7 +135,7 @@ def experiment(
 
 
 def in_parallel(tasks: Iterable[Any], jobs: int, watch: Watch, stage: str, total: int) -> Iterator[Any]:
-    """Yield the results of joblib's delayed calls, `jobs` at a time, and report their number."""
+    """Yield the results of delayed calls of `joblib`, `jobs` at a time, and report their number."""
     watch(stage, 0, total)
     for done, result in enumerate(Parallel(n_jobs=jobs, return_as="generator")(tasks), start=1):
         yield result

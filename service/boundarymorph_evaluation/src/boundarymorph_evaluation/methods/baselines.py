@@ -34,7 +34,7 @@ class Mips(ScoringMethod):
 
 @dataclass(frozen=True)
 class Bm25(ScoringMethod):
-    """BM25 as a re-ranking of the pool, a lexical floor. Equal scores go by retrieval rank."""
+    """BM25 over the pool, a lexical floor. Equal scores go by retrieval rank."""
 
     uses_budget = False
     requires = frozenset({"bm25"})
@@ -60,7 +60,7 @@ class Rgs(ScoringMethod):
     order; the paper does not say.
 
     Attributes:
-        degree: R, of the graph and so of every expansion.
+        degree: R, of the graph, and so of each step.
         seed_div: B / seed_div calls are for the head of the retrieval.
         frac: The queue holds at most max(seeds, frac B) documents.
     """
@@ -118,7 +118,7 @@ class Gar(ScoringMethod):
         return problem.banded()
 
     def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (N,) worths of documents at the frontier; -inf for others."""
+        """Return the (N,) value of each document at the frontier; -inf for others."""
         near, _ = problem.neighbourhood.nearest(self.neighbours)
         worth = np.full(len(scores), -np.inf)
         for document in problem.calls:
