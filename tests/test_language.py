@@ -17,6 +17,7 @@ FILES = sorted(
     if not {".venv", "node_modules", "build"} & set(path.parts)
 )
 LONGEST = 40  # words of a sentence; symbols, numbers and words in capitals, as in SQL, do not count
+FIRST_LINE = 90  # characters of the first line of a docstring
 
 BANNED = {
     r"\bwhat is\b": "name the thing: 'the mistake', 'the value', 'the rest'",
@@ -78,3 +79,15 @@ def test_prose_avoids_banned_phrases(path: Path) -> None:
                 if length(sentence) > LONGEST
             ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if "boundarymorph/api/" not in str(path)],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_docstrings_begin_with_a_short_sentence(path: Path) -> None:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, documented)]
+    first = [text.split("\n")[0] for node in nodes if (text := ast.get_docstring(node))]
+    assert not [line for line in first if len(line) > FIRST_LINE or not line.endswith(".")]

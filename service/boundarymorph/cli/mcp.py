@@ -1,4 +1,4 @@
-"""Run `boundarymorph mcp`, which serves the tools for language models on standard input and output."""
+"""Run `boundarymorph mcp`, which serves the tools for language models on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def mcp(
     data_directory: DataDirectory = None,
     log_level: LogLevel = "warning",
 ) -> None:
-    """Serve the tools for language models on standard input and output, with the Model Context Protocol."""
+    """Serve the tools for language models on standard input and output.
+
+    They use the Model Context Protocol.
+    """
     from boundarymorph.telemetry import tracing
 
     settings = Settings.load(data_directory=data_directory, log_level=log_level)

@@ -44,7 +44,10 @@ class Cut:
     def of(
         cls, documents: Sequence[Document], query: str, window: int, *, per_document: int, in_all: int
     ) -> Cut | None:
-        """Return how these documents become passages, or None if all fit into the scorer's window of tokens."""
+        """Return how these documents become passages.
+
+        It is None if all fit into the scorer's window of tokens.
+        """
         tokens = window - SPECIAL_TOKENS - len(query.encode(errors="replace")) // BYTES_PER_TOKEN
         room = BYTES_PER_TOKEN * max(LEAST_ROOM, tokens)
         long = {place for place, document in enumerate(documents) if is_long(document, room)}

@@ -101,7 +101,7 @@ def _reporting_failed_start(app: FastAPI, failed: Callable[[], bool]) -> ASGIApp
 
 
 def share_arenas() -> None:
-    """Limit the C library's `malloc` to two arenas for new threads, unless MALLOC_ARENA_MAX is set.
+    """Limit `malloc` to two arenas for new threads, unless MALLOC_ARENA_MAX is set.
 
     By default there are up to eight per core, and each keeps the most memory that its threads ever held at once.
     """

@@ -47,7 +47,10 @@ class Server:
 
     @property
     def full_text(self) -> bool:
-        """Whether it computes BM25. The scores of Milvus Lite are negative and change with the filter."""
+        """Whether it computes BM25.
+
+        The scores of Milvus Lite are negative and change with the filter.
+        """
         return not self.lite and self.version >= (2, 5)
 
 
