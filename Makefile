@@ -101,11 +101,12 @@ test-faults: setup  ## break a running service in every way that docs/monitoring
 	$(PYTEST) tests/faults
 	@cat build/faults.md
 
-check: setup  ## ruff, mypy --strict, the import contracts
+check: setup  ## ruff, mypy --strict, the import contracts, and the grammar of pages, docstrings, and messages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.grammar
 
 # Neither tool is in the environment of the tests: each has one of its own.
 TOOLS := build/tools-env

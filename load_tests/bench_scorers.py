@@ -1,8 +1,8 @@
 """Measure requests by kind of scorer, beside reranking: `make bench NAME=scorers`.
 
-Fake scorers answer on sockets of this machine after a time that is a part for each request and one for each document;
-and there is no model. The number of requests to the scorer and the wait for it are measured, also of the whole
-request. The same 1,000 documents come with each request, without vectors. Reranking scores the first hundred.
+Fake scorers answer on sockets of this machine, after a time for each request and a time for each document. There is no
+model. The bench measures the number of requests to the scorer, the wait for it, and the time of the whole request. The
+same 1,000 documents come with each request, without vectors. Reranking scores the first hundred.
 """
 
 import argparse

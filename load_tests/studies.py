@@ -4,9 +4,9 @@ python -m load_tests.studies rounds few --tables TABLES [--collections FOLDER] [
 python -m load_tests.studies reviews --data FOLDER [--asreview PYTHON]
 
 A study is an entry of STUDIES: a function that yields rows of one question, of a table or of a folder (settings and
-measurements), and how to make a table of them. The means are over the settings and questions of a table, then over tables,
-in %; a change is paired by question, with its standard error. Writes NAME.md and NAME.json. Without the texts of a
-table in --collections (BEIR folders), which words of the query a document has is unknown.
+measurements), and how to make a table of them. The means are over the settings and questions of a table, then over
+tables, in %; a change is paired by question, with its standard error. Writes NAME.md and NAME.json. Without the texts
+of a table in --collections (BEIR folders), which words of the query a document has is unknown.
 """
 
 from __future__ import annotations
@@ -315,8 +315,8 @@ def paces(question: Question, number: int) -> Iterator[Row]:
 def few(question: Question, number: int) -> Iterator[Row]:
     """Study one to a hundred calls against none and against the first B.
 
-    The expected loss is beside the actual one. The scorers are the table's, and one that says yes to the best document
-    of each 200, and no to the others.
+    The expected loss is beside the actual one. The scorers are the table's, and one that accepts the best document of
+    each 200, and rejects the others.
     """
     yes = np.zeros(len(question.scores))
     yes[np.argsort(-question.scores, kind="stable")[: max(len(yes) // 200, 1)]] = 1.0

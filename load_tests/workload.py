@@ -27,7 +27,7 @@ POOL = 50  # documents of a request with a pool
 REFUSALS = (429, 503)  # declared refusals come with Retry-After
 QUERIES = (
     "read and write compressed archives",
-    "work with dates, times and time zones",
+    "work with dates and time zones",
     "parse command line arguments",
 )
 

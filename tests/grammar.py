@@ -31,7 +31,7 @@ Tonellotto Tropp Vamana Voyageai Weaviate Wilcoxon Xinference Xu Zaragoza Zhang 
 # underscore, a capital letter after the first, or a single letter.
 NO_PROSE = re.compile(
     r"""(?P<code>``?[^`]+``?)(?:'s)?
-      | (?P<name> [a-z]+://\S*
+      | (?P<name> [a-z()]+://\S*
           | (?<!\w)/\w[\w/.-]*
           | (?<!\w)\.[a-z]\w*
           | %[.\d]*[a-z]s?
@@ -80,7 +80,8 @@ def parts_of_page(text: str) -> Iterator[tuple[int, str]]:
 
 def parts_of_docstring(text: str) -> Iterator[str]:
     """Yield the paragraphs of a docstring, and the description of each argument."""
-    for part in re.split(r"\n\s*\n(?=\S)|\n\s*(?=[-*|] |\w[\w.*, ]*: )", re.sub(r"(?m)^    .*[{=].*$", "", text)):
+    prose = re.sub(r"(?m)^    (?! *\w[\w*]*: ).*(?:[{=].*|  \S.*)$", "", text)  # without examples
+    for part in re.split(r"\n\s*\n(?=\S)|\n\s*(?=[-*|] |\w[\w.*, ]*: )", prose):
         part = " ".join(part.split())
         part = re.sub(r"^(?:Args|Returns|Raises|Attributes|Yields):\s*", "", part)
         yield re.sub(r"^[\w.*, ]+: (?=\S)", "", part) if re.match(r"^[\w.*, ]{1,40}: ", part) else part
@@ -111,7 +112,7 @@ def parts_of_code(source: str) -> Iterator[tuple[int, str]]:
         else:
             continue
         if len(re.findall(r"(?<!\S)[A-Za-z]{2,}(?!\S)", text)) >= 4 and not re.search(
-            r"[<{;]|\b(?:select|create)\b.*\b(?:from|using|table)\b", text, re.IGNORECASE
+            r"[<{;\\]|\b(?:select|create)\b.*\b(?:from|using|table)\b", text, re.IGNORECASE
         ):
             for part in re.split(r"\n\s*\n", text):
                 yield node.lineno, " ".join(part.split())

@@ -316,7 +316,7 @@ export interface paths {
         post?: never;
         /**
          * Delete an index
-         * @description Remove the index with its documents, description and calibration.
+         * @description Remove the index with its documents, description, and calibration.
          */
         delete: operations["delete_index_indexes__name__delete"];
         options?: never;
@@ -433,7 +433,7 @@ export interface paths {
         };
         /**
          * Read a document
-         * @description Return the document's text, title and metadata.
+         * @description Return the document's text, title, and metadata.
          */
         get: operations["read_document_indexes__name__documents__id__get"];
         put?: never;
@@ -863,7 +863,7 @@ export interface components {
             status: string;
             /**
              * Detail
-             * @description the reason why it is not ok
+             * @description the reason why it does not work
              */
             detail?: string | null;
         };
@@ -1369,7 +1369,7 @@ export interface components {
             status: string;
             /**
              * Detail
-             * @description the reason why it is not ok
+             * @description the reason why it does not work
              */
             detail?: string | null;
             /**
@@ -1459,7 +1459,7 @@ export interface components {
             detail: string;
             /**
              * Error
-             * @description message, type and param of the error, and its status as code
+             * @description `message`, `type`, and `param` of the error, and its status as `code`
              */
             error: {
                 [key: string]: unknown;
@@ -2018,7 +2018,7 @@ export interface components {
             problems: components["schemas"]["UploadProblem"][];
             /**
              * Unknown Fields
-             * @description unknown fields, perhaps misspelt, and how many documents had them
+             * @description unknown fields, perhaps misspelled, and how many documents had them
              */
             unknown_fields: {
                 [key: string]: number;
@@ -2346,7 +2346,7 @@ export interface components {
              */
             linear?: components["schemas"]["DecayFunction"] | null;
             /**
-             * @description follows a number, such as a popularity
+             * @description follows a number, such as the number of clicks
              * @default null
              */
             field_value_factor?: components["schemas"]["FactorFunction"] | null;
@@ -2932,7 +2932,7 @@ export interface components {
         };
         /**
          * NimRequest
-         * @description A request in the format of a reranking NIM.
+         * @description A request in the format of a NIM.
          */
         NimRequest: {
             /** @description the query */
@@ -3328,7 +3328,7 @@ export interface components {
             } | null;
             /**
              * Relevance
-             * @description the kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, the vectors and the words together. 'scorer' is the score alone, known or expected, and the method 'boundarymorph' always uses it
+             * @description the kind of relevance: 'human', the default, is the judgement expected of people, by the scorer, the vectors, and the words together. 'scorer' is the score alone, known or expected, and the method 'boundarymorph' always uses it
              * @default null
              */
             relevance?: ("human" | "scorer") | null;
@@ -3375,7 +3375,7 @@ export interface components {
             depth?: number | null;
             /**
              * Exclude Ids
-             * @description ids of documents that are neither returned nor scored, such as documents that were seen before. Their known scores still help to find others
+             * @description the ids of documents that are neither returned nor scored, such as documents that were seen before. Their known scores still help to find others
              * @default null
              */
             exclude_ids?: (string | number)[] | null;
@@ -3432,7 +3432,7 @@ export interface components {
             passages?: boolean | null;
             /**
              * Return Documents
-             * @description whether documents have text, title and metadata. By default documents of an index do, unless they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused
+             * @description whether documents have text, title, and metadata. By default documents of an index do, unless they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is refused
              * @default null
              */
             return_documents?: boolean | null;

@@ -33,8 +33,8 @@ NO_ENCODER = "none"
 class Message(BaseModel):
     """The base of request bodies.
 
-    Unknown fields are refused by name, so that a misspelled option does not silently become a default. Values of another
-    type are refused, too, such as "5" or true for a number.
+    Unknown fields are refused by name, so that a misspelled option does not silently become a default. Values of
+    another type are refused, too, such as "5" or true for a number.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)

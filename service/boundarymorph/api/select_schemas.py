@@ -307,8 +307,8 @@ class SelectRequest(Message):
     )
     exclude_ids: Array[Id] | None = Field(
         None,
-        description="the ids of documents that are neither returned nor scored, such as documents that were seen before. "
-        "Their known scores still help to find others",
+        description="the ids of documents that are neither returned nor scored, such as documents that were seen "
+        "before. Their known scores still help to find others",
     )
     filter: dict[str, Any] | None = Field(
         None, description="only documents of the index whose metadata match it; docs/api.md describes the language"
@@ -344,9 +344,9 @@ class SelectRequest(Message):
     )
     return_documents: bool | None = Field(
         None,
-        description="whether documents have text, title, and metadata. By default documents of an index do, unless they "
-        "take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer is "
-        "refused",
+        description="whether documents have text, title, and metadata. By default documents of an index do, unless "
+        "they take more bytes than an answer may have, and documents of a pool do not. With true, too large an answer "
+        "is refused",
     )
     explain: bool | Literal["pool"] = Field(
         False,

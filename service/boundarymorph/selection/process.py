@@ -10,7 +10,7 @@ once written. A round of new observations X appends
 
 Let z = L^-1 y for the targets y, and G = L^-1 H(A) for the columns H (the level is a column of ones). The running sums
 V' z and H(C)' - V' G give the posterior mean under any coefficients b of the columns: V' z + (H - V' G) b. This is
-Algorithm 1 of the paper (alg:posterior) in O(tN + Nd) per observation instead of O(t^2 N).
+Algorithm 1 of the paper (alg:posterior) in `O(tN + Nd)` per observation instead of `O(t^2 N)`.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ class TrendPosterior:
     means of the prior; those in the caller's signals have mean 0.
 
     Members with and without BM25 and the caller's signals share one process, whose columns are the level and the
-    features: the leading entries of the Cholesky factor of G'G + I are those of the fit without the last columns. The
+    features: the leading entries of the Cholesky factor of `G'G + I` are those of the fit without the last columns. The
     posterior takes `size` x N numbers of the type of the embeddings.
     """
 

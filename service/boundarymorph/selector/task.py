@@ -44,8 +44,8 @@ class Wanted:
         negligible: As in `selection.boundary.BestBoundary`.
         diversity: As in `selection.diversity.DiverseFinish`; 0 for none.
         target: The share to find of all documents that have `min_relevance`.
-        excluded: The ids of candidates that are not selected and not scored. Their known scores are evidence, and replace
-            no call.
+        excluded: The ids of candidates that are not selected and not scored. Their known scores are evidence, and
+            replace no call.
     """
 
     k: int | None

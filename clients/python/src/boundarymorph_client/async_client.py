@@ -205,8 +205,8 @@ class AsyncClient:
             stall_seconds: Seconds of silence after which the upload fails.
 
         Raises:
-            InvalidArgument: At a document that JSON cannot express. Unless the upload is strict, the documents before
-                it are written, and `report` of the error is about them.
+            InvalidArgument: At a document that JSON cannot express. A lenient upload writes the documents before
+                it, and `report` of the error is about them.
         """
         lines = bodies.AsyncLines(documents, whole=strict)
         return await self._result(calls.upload(index, lines, strict=strict, stall_seconds=stall_seconds))

@@ -202,8 +202,8 @@ class Client:
             stall_seconds: Seconds of silence after which the upload fails.
 
         Raises:
-            InvalidArgument: At a document that JSON cannot express. Unless the upload is strict, the documents before
-                it are written, and `report` of the error is about them.
+            InvalidArgument: At a document that JSON cannot express. A lenient upload writes the documents before
+                it, and `report` of the error is about them.
         """
         lines = bodies.Lines(documents, whole=strict)
         return self._result(calls.upload(index, lines, strict=strict, stall_seconds=stall_seconds))

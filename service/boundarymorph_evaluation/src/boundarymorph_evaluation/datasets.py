@@ -136,9 +136,7 @@ def _from_ir_datasets(identifier: str) -> Collection:
     try:
         library: Any = import_module("ir_datasets")
     except ImportError as error:
-        raise InvalidInput(
-            f"{IR_DATASETS}{identifier} is read by the ir_datasets library: pip install ir_datasets"
-        ) from error
+        raise InvalidInput(f"{IR_DATASETS}{identifier} needs a library: pip install ir_datasets") from error
     try:
         dataset = library.load(identifier)
     except KeyError as error:

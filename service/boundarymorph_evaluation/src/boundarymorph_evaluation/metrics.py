@@ -22,10 +22,10 @@ class Quality:
 
     Attributes:
         ce_ncg: Against the scorer's answers.
-        ncg: By human labels, every relevant document counting 1, against the best k of the pool; the paper's nCG, "the
-            count of relevant documents returned, divided by the number a perfect selector would fit into k slots".
-        ncg_graded: As ncg, with grades as gains.
-        ncg_collection: As ncg, but against min(k, relevant documents of the collection), so that documents that
+        ncg: By human labels, every relevant document counting 1, against the best k of the pool, as in the
+            paper (eq. ncg).
+        ncg_graded: As `ncg`, with grades as gains.
+        ncg_collection: As `ncg`, but against `min(k, relevant documents of the collection)`, so that documents that
             retrieval missed count; NaN if a table counts other relevant documents than its pool has.
         ndcg_10: nDCG@10 of the set in its order, with grades as gains, against the best order of the pool (Jarvelin and
             Kekalainen 2002, as in trec_eval).

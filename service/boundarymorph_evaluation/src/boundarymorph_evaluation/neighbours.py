@@ -31,7 +31,7 @@ class Neighbourhood:
     def nearest(self, count: int) -> tuple[Positions, NDArray[np.float32]]:
         """Return each document's m nearest others, nearest first.
 
-        m is min(count, CANDIDATES, N - 1).
+        m is `min(count, CANDIDATES, N - 1)`.
 
         Returns:
             (N, m) positions and (N, m) cosines.

@@ -1,7 +1,7 @@
 """Decide when to stop so that a promised loss is kept: conformal risk control by audits.
 
-A request promises that its set loses at most a share of the best set's relevance, with a probability 1 - alpha. Past
-requests were audited: the belief about the loss at each checkpoint, and the loss itself. Assume that requests are
+A request promises that the set loses at most a share of the best set's relevance, with the probability `1 - alpha`.
+Past requests were audited: the belief about the loss at each checkpoint, and the loss itself. Assume that requests are
 exchangeable, and that a larger threshold on the belief never keeps a promise that a smaller one breaks. Stop by the
 largest threshold that v of n audited requests break, with (v + 1) / (n + 1) <= alpha. Then a new request breaks its
 promise with a probability of at most alpha (Angelopoulos, Bates, Fisch, Lei and Schuster 2024, theorem 1). The second

@@ -59,7 +59,7 @@ VARIANTS = {
 def summary(studies: Sequence[Study]) -> dict[str, Any]:
     """Return the figures for machines.
 
-    They are means over tables, with equal weights; ncg and ndcg_10 are null without human labels. A method that
+    They are means over tables, with equal weights; `ncg` and ndcg_10 are null without human labels. A method that
     could not run on every table is left out.
     """
     scored = quality_by_table(studies, "ce_ncg")
@@ -98,7 +98,7 @@ def write(studies: Sequence[Study], verdicts: Sequence[Verdict], out: Path) -> N
 
 
 def title_of(verdict: Verdict) -> str:
-    return f"{verdict.table}: does the scorer help here? k = {verdict.k}, {verdict.budget} calls, in %"
+    return f"{verdict.table}: does the scorer help here? k = {verdict.k}, {verdict.budget} calls (%)"
 
 
 def section(verdict: Verdict) -> list[str]:
@@ -130,11 +130,11 @@ def markdown(studies: Sequence[Study], first: Sequence[str], pictures: Mapping[s
             parts += [f"## {HEADINGS[metric]}", EXPLAINED[metric], main_table(tables, titles_of(studies))]
     if varied := _variants(studies):
         parts += ["## Ablations, kernels and rounds", *varied]
-    parts += ["## Is It More Than Noise?", *_differences(studies), "## Settings of the Baselines", *_settings(studies)]
+    parts += ["## Is It Noise?", *_differences(studies), "## Settings of the Baselines", *_settings(studies)]
     for found in studies:
         parts += [f"## {found.name}", _cross_encoder_itself(found.outcome), *_latencies(found)]
         parts += images.get(found.name, ())
-    parts += ["## What Was Left Out, and What to Keep in Mind", _notes(studies)]
+    parts += ["## Limits of These Figures", _notes(studies)]
     if kept := {one.name: one.promised for one in studies if one.promised is not None}:
         parts += ["## Promised", *promised.section(kept)]
     return "\n\n".join(part for part in parts if part) + "\n"

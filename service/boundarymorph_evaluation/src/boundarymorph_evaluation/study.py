@@ -77,8 +77,8 @@ def study(
 def quality_by_table(studies: Sequence[Study], metric: str) -> dict[str, pd.DataFrame]:
     """Return one metric in the form of the paper's main table: (methods, cells) by table.
 
-    The last table is their mean. This is empty if no table has the metric. Means over the tables that have it, each
-    counting as much, are of the methods that ran on all of these.
+    The last table is their mean. This is empty if no table has the metric. Means over the tables that have it, with
+    equal weights, are of the methods that ran on all of these.
     """
     tables = {found.name: found.outcome.means(metric) for found in studies if found.outcome.has(metric)}
     if len(tables) < 2:
@@ -155,7 +155,7 @@ def changes(outcomes: Sequence[Outcome], pairs: Sequence[tuple[str, str]], metri
 
     There is a row for every B and k. The columns are method, other, budget, k, metric, queries, difference; low, high:
     95 % bootstrap interval of the mean difference; p: paired Wilcoxon signed-rank, two-sided; q: p after
-    Benjamini-Hochberg over the family, which is all of the tests.
+    Benjamini-Hochberg over the family, which has every test.
     """
     found = []
     for method, other in pairs:

@@ -1,6 +1,6 @@
 """Define the baselines: orders without calls, heads of orders, graph searches, and BAGEL.
 
-They are those of the paper (app. D.2). RGS: Xu et al. 2025. GAR: MacAvaney, Tonellotto and Macdonald 2022, algorithm 1.
+They are those of the paper (app. D.2). RGS: Xu et al. 2025. GAR: MacAvaney, and others 2022, algorithm 1.
 Quam: Rathee, MacAvaney and Anand 2025, algorithm 1. BAGEL: Kim et al. 2026.
 """
 
