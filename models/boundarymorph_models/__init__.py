@@ -1,4 +1,1 @@
-"""Contain the default models of BoundaryMORPH, in a folder each.
-
-A folder has model.onnx and tokenizer.json. README.md is the models' card.
-"""
+"""The default models of BoundaryMORPH: a folder each, with model.onnx and tokenizer.json. README.md is their card."""

@@ -92,7 +92,7 @@ class TestSelectDocuments:
         async with service.connect() as client:
             found = await structured(client, "select_documents", **QUERY, budget=40, min_relevance=1)
             assert found["documents"] == []
-            assert [note for note in found["notes"] if note.startswith("no document reached 1; the best was 0.")]
+            assert [note for note in found["notes"] if note.startswith("no document reached 1, as the best was 0.")]
             for wrong in ({"filter": {"yaer": 2003}}, {"distinct": "uri"}):
                 found = await structured(client, "select_documents", **QUERY, budget=0, **wrong)
                 assert "the fields of this index are year (number), url (string)" in found["notes"]

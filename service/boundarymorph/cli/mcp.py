@@ -1,4 +1,4 @@
-"""Run `boundarymorph mcp`, which serves the tools for language models on standard input and output."""
+"""Serve the tools for language models on standard input and output."""
 
 from __future__ import annotations
 

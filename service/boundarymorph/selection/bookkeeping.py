@@ -133,7 +133,7 @@ class BaseSession(ABC):
 
     @abstractmethod
     def outlook(self, enough: float = ENOUGH) -> Outlook:
-        """Return the expected loss, the expected gain of further calls, recall, and whether the query can be answered.
+        """Return the loss, gains of further calls, recall, and chance of an answer, all expected.
 
         Args:
             enough: The least score of a document that answers the query.

@@ -1,4 +1,4 @@
-"""Estimate the loss of a set, the gain of further calls, recall, and whether a query can be answered."""
+"""Estimate a set's loss and recall, the gain of calls, and the chance of an answer."""
 
 from __future__ import annotations
 

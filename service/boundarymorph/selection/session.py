@@ -103,7 +103,7 @@ class Session(BaseSession):
 
     @property
     def enough_scores(self) -> bool:
-        """Whether the known scores suffice to estimate the loss: their number suffices, and they differ.
+        """Whether the known scores are enough, and differ enough, to estimate the loss.
 
         A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
         """

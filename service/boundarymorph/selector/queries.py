@@ -33,7 +33,7 @@ def parts_of(task: SelectionTask) -> list[SelectionTask]:
             source=one.source,
             several=(),
             spending=replace(task.spending, budget=share + (number < more)),
-            report=Report(),
+            report=Report(optional_texts=task.report.optional_texts),
         )
         for number, one in enumerate(task.several)
     ]
@@ -82,7 +82,9 @@ async def select_for_all(
         selection, answered = await in_thread(_best, task, pool, runs, places)
 
     parts = [await run.result() for run in runs]
-    result = replace(_joined(task, parts, places, selection, answered), pool=pool, seconds=observer.seconds())
+    joined = _joined(task, parts, places, selection, answered)
+    has_texts = task.report.return_documents and all(run.texts_fit for run in runs)
+    result = replace(joined, pool=pool, seconds=observer.seconds(), has_texts=has_texts)
     observer.record(result, task, runs[0].scores.model)
     return result
 
@@ -94,7 +96,7 @@ def _joined(
     selection: Selection,
     answered: QueryAnswers,
 ) -> SelectionResult:
-    """Return the result of all queries, without its pool and seconds.
+    """Return the result of all queries, without its pool, texts, and seconds.
 
     `places` are as for `_best`.
     """
@@ -136,7 +138,6 @@ def _joined(
         warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
         scores=scores,
         spans=spans,
-        has_texts=task.report.return_documents,
         answered=replace(answered, asked=[number for number, _ in calls]),
     )
 

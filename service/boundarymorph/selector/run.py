@@ -106,7 +106,7 @@ class SelectionRun:
         self.calibrated = CalibratedScores(trust=trust_of(scores.model, shared.trust))
         self.interruption: Interruption | None = None
         self.ungraded = 0
-        self._has_texts = task.report.return_documents  # whether the answer has the texts
+        self.texts_fit = True  # whether the texts fit into the answer
         self._rounds: int | None = None  # the number of rounds in all; None for rounds that grow
         self._full = 1 if task.spending.rounds != "auto" else shared.full
         self._proposals: Selection | None = None
@@ -426,7 +426,7 @@ class SelectionRun:
             scores=self.calibrated.original_scores(self.documents.texts),
             proposals=self._proposals,
             spans=scores.spans,
-            has_texts=self._has_texts,
+            has_texts=self._task.report.return_documents and self.texts_fit,
         )
         self._observer.record(result, task, scores.model)
         return result
@@ -480,7 +480,7 @@ class SelectionRun:
         except AnswerTooLarge:
             if not self._task.report.optional_texts:
                 raise
-            self._has_texts = False
+            self.texts_fit = False
             self.warnings.append(TEXTS_LEFT_OUT)
 
     def _with_blank(self, selection: Selection) -> Selection:
