@@ -15,7 +15,7 @@ export interface paths {
         put?: never;
         /**
          * Select the k best documents with B cross-encoder calls
-         * @description Take candidates from an index or from the request, and return the set, most relevant first.
+         * @description Return the set for candidates of an index or of the request, most relevant first.
          *
          *     Each document has its score, or the score that is expected from its scored neighbours. If the caller disconnects,
          *     the work ends. With `Accept: text/event-stream`, the answer has an event before each round, and finally the set.
@@ -56,7 +56,7 @@ export interface paths {
         };
         /**
          * List what `model` may name
-         * @description Return the cross-encoder, which answers for any `model`, and the policies that the key may use.
+         * @description Return the cross-encoder, which answers for any `model`, and the key's policies.
          */
         get: operations["models_v1_models_get"];
         put?: never;
@@ -411,7 +411,7 @@ export interface paths {
         };
         /**
          * Describe an index and a sample of it
-         * @description Return the description of the index, and the lengths and metadata of a sample of its documents.
+         * @description Return the description of the index, and lengths and metadata of sampled documents.
          *
          *     The sample of an index with large documents is smaller.
          */
@@ -775,7 +775,7 @@ export interface components {
         };
         /**
          * ExplainedPool
-         * @description All candidates, or the first 'explain_depth'; each list has an entry for each, in retrieval order.
+         * @description The first 'explain_depth' candidates: each list has an entry for each, by rank.
          */
         ExplainedPool: {
             /**
@@ -1444,7 +1444,7 @@ export interface components {
         };
         /**
          * RerankError
-         * @description An error in the format of each dialect: `message` is Cohere's, `detail` Jina's, `error` vLLM's and Infinity's.
+         * @description An error in every format: Cohere's `message`, Jina's `detail`, vLLM's `error`.
          */
         RerankError: {
             /**
@@ -2026,7 +2026,7 @@ export interface components {
         };
         /**
          * Usage
-         * @description The cost of a selection. Calls, cached scores and reused scores all count against the budget.
+         * @description The cost of a selection. Calls, cached, and reused scores count against the budget.
          */
         Usage: {
             /**
@@ -2313,7 +2313,7 @@ export interface components {
         };
         /**
          * BoostRule
-         * @description A weight, a function, or their product, for documents that match the filter if there is one.
+         * @description A weight, a function, or their product, for the documents that match the filter.
          */
         BoostRule: {
             /**
@@ -2502,7 +2502,7 @@ export interface components {
         };
         /**
          * CreateIndex
-         * @description The configuration of an index: vectors of the service's encoder, your own vectors, or none.
+         * @description The configuration of an index: the encoder's vectors, your own vectors, or none.
          */
         CreateIndex: {
             /**
@@ -2777,7 +2777,7 @@ export interface components {
         };
         /**
          * FactorFunction
-         * @description A boost that follows a number of the metadata: its product with 'factor', changed by a 'modifier'.
+         * @description A boost that follows a number of the metadata: 'factor' times it, with a 'modifier'.
          */
         FactorFunction: {
             /**
@@ -3682,7 +3682,7 @@ export interface components {
         };
         /**
          * VectorBlock
-         * @description Vectors as one base64 string of little-endian numbers in C order, which is shorter than JSON numbers.
+         * @description Vectors as one base64 string of little-endian numbers in C order.
          */
         VectorBlock: {
             /**

@@ -36,7 +36,7 @@ class DecayFunction(Message):
 
 
 class FactorFunction(Message):
-    """A boost that follows a number of the metadata: its product with 'factor', changed by a 'modifier'."""
+    """A boost that follows a number of the metadata: 'factor' times it, with a 'modifier'."""
 
     field: str = Field(description="a field of the metadata that holds a number")
     factor: Finite = Field(1, gt=0, description="the number is multiplied by this first")
@@ -45,7 +45,7 @@ class FactorFunction(Message):
 
 
 class BoostRule(Message):
-    """A weight, a function, or their product, for documents that match the filter if there is one."""
+    """A weight, a function, or their product, for the documents that match the filter."""
 
     filter: dict[str, Any] | None = Field(
         None, description="the documents that the rule is for, in the language of the request's 'filter'"

@@ -1,4 +1,4 @@
-"""Give routes their dependencies: the process and its parts, the caller, and the preferred media type.
+"""Give routes the process and its parts, the caller, and the preferred media type.
 
 Dependencies are coroutines because FastAPI calls plain functions in threads, which takes time and loses the order of
 arrival.
@@ -45,7 +45,7 @@ def _parsed_quality(part: str) -> tuple[str, float]:
 
 
 def _quality_of(kind: str, qualities: dict[str, float]) -> float:
-    """Return the quality of the most specific range that includes the media type; 0 if none does."""
+    """Return the quality of the most specific range that includes the media type, else 0."""
     ranges = (kind, f"{kind.partition('/')[0]}/*", "*/*")
     return next((qualities[one] for one in ranges if one in qualities), 0.0)
 
@@ -120,7 +120,7 @@ def identify(request: Request, access: Access) -> Caller:
 
 
 def _network(host: str) -> str:
-    """Return an address, or the first half of an IPv6 address, as one machine has the whole second half."""
+    """Return an address; of IPv6 the first half, as one machine has the whole second half."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Answer requests for selections in any wire format: read, admit, select, and write the answer."""
+"""Answer requests for selections in any wire format: read, admit, select, and write."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def make_answer(access: Access, prepared: Prepared, result: SelectionResul
 
 
 class _Events(bodies.Streamed):
-    """A response that sends events, and releases resources at its end or when the client disconnects."""
+    """A response that sends events, and releases resources when it ends for any reason."""
 
     def __init__(self, events: AsyncIterator[bytes], held: AsyncExitStack) -> None:
         super().__init__(events, media_type=EVENTS)

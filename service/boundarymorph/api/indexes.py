@@ -283,7 +283,7 @@ async def list_documents(
     responses=openapi.problems(404, 422, 503),
 )
 async def statistics(name: str, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexStatistics:
-    """Return the description of the index, and the lengths and metadata of a sample of its documents.
+    """Return the description of the index, and lengths and metadata of sampled documents.
 
     The sample of an index with large documents is smaller.
     """
@@ -359,7 +359,7 @@ def _field(values: Sequence[Any]) -> FieldStatistics:
 
 
 class _WhileUploading(StreamingResponse):
-    """A response that sends lines while the body is still read; the base class would read the body itself."""
+    """A response that sends lines while the route still reads the body."""
 
     async def __call__(self, scope: types.Scope, receive: types.Receive, send: types.Send) -> None:
         await self.stream_response(send)

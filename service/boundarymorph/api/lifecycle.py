@@ -1,4 +1,4 @@
-"""Build the parts of a process, probe them, and follow the process from its start to its end."""
+"""Build the parts of a process, probe them, and follow it from its start to its end."""
 
 from __future__ import annotations
 

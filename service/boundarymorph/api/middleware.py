@@ -1,4 +1,4 @@
-"""Wrap every route in middleware for paths, ids, logs, hosts, large answers and unexpected errors."""
+"""Wrap routes in middleware for paths, ids, logs, hosts, large answers, and errors."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class OriginCheck(Middleware):
 
 
 class LargeAnswers(Middleware):
-    """ASGI middleware that sends large answers in pieces, and closes `Visit.until_end` at the end.
+    """ASGI middleware that sends large answers in pieces, then closes `Visit.until_end`.
 
     It sends a large answer no faster than the client reads it. Until then the answer counts towards
     limits.bytes_in_flight.
@@ -195,7 +195,7 @@ class HeadAsGet(Middleware):
 
 
 class UnexpectedErrors(Middleware):
-    """The innermost ASGI middleware, which logs unexpected exceptions and answers with a problem.
+    """The innermost ASGI middleware, which turns unexpected exceptions into problems.
 
     It raises the exception again if a response has begun.
     """

@@ -87,7 +87,7 @@ SELECT: dict[str, Any] = {
 
 
 class CachedBytes:
-    """Bytes that a thread makes once for all waiting callers, and that are kept for some seconds."""
+    """Bytes that a thread makes once for all waiting callers, and keeps for some seconds."""
 
     def __init__(self, make: Callable[[], bytes], seconds: float = math.inf) -> None:
         self._make, self._seconds = make, seconds
@@ -151,7 +151,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 class DescribedApp(FastAPI):
-    """An application whose OpenAPI document has the models of bodies that routes parse themselves.
+    """An application whose OpenAPI document includes bodies that routes parse themselves.
 
     Attributes:
         public_url: The URL of the service. If it is None, paths are relative to the document, behind any prefix.
@@ -206,7 +206,7 @@ def install(app: FastAPI) -> None:
 
 
 def _complete(operation: dict[str, Any], with_keys: bool) -> None:
-    """Add the parts that operations have in common: names of indexes, and errors for keys and bodies."""
+    """Add what operations share: names of indexes, and errors for keys and bodies."""
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             described = "name of the index" if parameter["name"] == "name" else "id of the document"

@@ -112,7 +112,7 @@ def respond(
     where: list[dict[str, str]] | None = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """Return a problem response, in the wire format of the body or of the route if that has its own."""
+    """Return a problem response, in the wire format of the body or of the route."""
     problem = _problem(request, status, slug, detail, where)
     of_route: Refusal | None = getattr(request.scope.get("route"), "refusal", None)
     refusal = visit_of(request).refusal or of_route

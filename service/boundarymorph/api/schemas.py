@@ -74,7 +74,7 @@ class RelevantSpan(BaseModel):
 
 
 class CreateIndex(Message):
-    """The configuration of an index: vectors of the service's encoder, your own vectors, or none."""
+    """The configuration of an index: the encoder's vectors, your own vectors, or none."""
 
     encoder: str | None = Field(
         None,

@@ -37,7 +37,7 @@ FEW = 100  # documents or calls of an answer that is short enough for the event 
     },
 )
 async def select(request: Request, access: AccessOf, caller: CallerOf, service: ServiceOf, parts: BuiltOf) -> Response:
-    """Take candidates from an index or from the request, and return the set, most relevant first.
+    """Return the set for candidates of an index or of the request, most relevant first.
 
     Each document has its score, or the score that is expected from its scored neighbours. If the caller disconnects,
     the work ends. With `Accept: text/event-stream`, the answer has an event before each round, and finally the set.

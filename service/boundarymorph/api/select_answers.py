@@ -69,7 +69,7 @@ class SelectedDocument(BaseModel):
 
 
 class Usage(BaseModel):
-    """The cost of a selection. Calls, cached scores and reused scores all count against the budget."""
+    """The cost of a selection. Calls, cached, and reused scores count against the budget."""
 
     budget: int = Field(description="the budget B in force")
     cross_encoder_calls: int = Field(description="pairs that the cross-encoder scored for this request")
@@ -105,7 +105,7 @@ class ExplainedRound(BaseModel):
 
 
 class ExplainedPool(BaseModel):
-    """All candidates, or the first 'explain_depth'; each list has an entry for each, in retrieval order."""
+    """The first 'explain_depth' candidates: each list has an entry for each, by rank."""
 
     ids: list[str] = Field(description="the ids of the documents")
     retrieval_scores: list[float] = Field(description="the scores of the first stage")

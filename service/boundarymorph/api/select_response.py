@@ -34,7 +34,7 @@ DECIMALS = 5  # decimals of the numbers about a whole pool
 
 
 def response_of(result: SelectionResult, *, explain: bool = False, policy: str = DEFAULT_POLICY) -> SelectResponse:
-    """Convert the result of a selection to the response; `policy` is the name of the policy in force."""
+    """Convert the result of a selection to the response; `policy` names the policy in force."""
     task = result.task
     return SelectResponse(
         id=uuid4().hex,
@@ -176,7 +176,7 @@ def _rounds(result: SelectionResult) -> list[ExplainedRound]:
 
 
 def _calls(history: Sequence[Observation], pool: Pool, asked: Sequence[int] | None = None) -> list[ExplainedCall]:
-    """Convert the calls of a selection. `asked` has the position of each call's query, if there are several."""
+    """Convert the calls of a selection; `asked` has the query's position of each call."""
     queries: Sequence[int | None] = asked or [None] * len(history)
     return [
         ExplainedCall(

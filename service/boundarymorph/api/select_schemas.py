@@ -27,7 +27,7 @@ from boundarymorph.settings.sections import Calls, RelevanceKind
 
 
 class VectorBlock(Message):
-    """Vectors as one base64 string of little-endian numbers in C order, which is shorter than JSON numbers."""
+    """Vectors as one base64 string of little-endian numbers in C order."""
 
     data: str = Field(description="the bytes in base64")
     shape: Array[Annotated[int, Field(ge=1)]] = Field(min_length=1, max_length=2, description="[N, d], or [d]")
@@ -62,7 +62,7 @@ Rounds = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], _number_or_aut
 
 
 def _rounded(value: Any) -> Any:
-    """Return a value, clipped to [0, 1] if rounding moved it out, as it does with a cosine in float32."""
+    """Return a value, clipped to [0, 1] if rounding moved it out, as with a float32 cosine."""
     near = isinstance(value, float) and -TOLERANCE <= value <= 1.0 + TOLERANCE
     return min(max(value, 0.0), 1.0) if near else value
 
@@ -405,7 +405,7 @@ class SelectRequest(Message):
 
     @property
     def calibrated(self) -> bool:
-        """Whether a calibration may apply; an objective compares scores with 'min_relevance' directly."""
+        """Whether a calibration may apply; an objective compares scores directly."""
         return self.calibration is not False and self.objective is None
 
     @property

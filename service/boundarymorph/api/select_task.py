@@ -171,7 +171,7 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
 
 
 def rounds_of(given: Rounds | None, settings: Settings) -> Rounds:
-    """Return the most requests to the scorer, from a request or the settings. Raises LimitExceeded."""
+    """Return the most requests to the scorer, by request or settings. Raises LimitExceeded."""
     rounds = settings.rounds if given is None else given
     check_bound("rounds", 1 if rounds == "auto" else rounds, settings.limits.rounds, "rounds")
     return rounds

@@ -215,7 +215,7 @@ def flattened(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RerankError(BaseModel):
-    """An error in the format of each dialect: `message` is Cohere's, `detail` Jina's, `error` vLLM's and Infinity's."""
+    """An error in every format: Cohere's `message`, Jina's `detail`, vLLM's `error`."""
 
     message: str = Field(description="the problem, and what to do about it")
     detail: str = Field(description="the same sentence")

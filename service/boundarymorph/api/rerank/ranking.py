@@ -1,4 +1,4 @@
-"""Define rerank requests and rankings in common terms, which each dialect has under its own names."""
+"""Define rerank requests and rankings in terms that all dialects share."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def names_of(request: type[RerankRequest]) -> dict[str, list[str]]:
 
 
 def unknown_field_warnings(given: Mapping[str, Any], request: type[RerankRequest]) -> list[Notice]:
-    """Return a warning that names the fields of the body `given` without an effect, if there are any."""
+    """Return a warning that names the fields of `given` without an effect, if any."""
     known = {*HARMLESS, *(name for names in names_of(request).values() for name in names)}
     return no_effect_warnings(
         "fields", [name for name, value in given.items() if value is not None and name not in known]
@@ -174,7 +174,7 @@ def unknown_field_warnings(given: Mapping[str, Any], request: type[RerankRequest
 
 
 def no_effect_warnings(what: str, names: Sequence[str]) -> list[Notice]:
-    """Return a warning about these names, if there are any; `what` is their kind, such as 'fields'."""
+    """Return a warning about these names, if any; `what` is their kind, such as 'fields'."""
     if not names:
         return []
     shown = ", ".join(repr(name[:NAME_SHOWN]) for name in names[:NAMES_SHOWN])
@@ -189,7 +189,7 @@ def texts_of(documents: Sequence[str | Mapping[str, Any]], place: str, rank_fiel
 
 
 def text_of(document: str | Mapping[str, Any], place: str, fields: Sequence[str]) -> str:
-    """Return the text of a document, which for an object has a field per line. Raises InvalidInput."""
+    """Return the text of a document; an object has a field per line. Raises InvalidInput."""
     if isinstance(document, str):
         return document
     found = [document[field] for field in fields if document.get(field) is not None]
@@ -316,7 +316,7 @@ class Ranking:
 
     @property
     def in_order(self) -> list[Ranked]:
-        """All documents in the order of the request; documents that are not results have a score of 0."""
+        """All documents in the order of the request; those without a result have a score of 0."""
         scores = {ranked.index: ranked.score for ranked in self.results}
         return [Ranked(index, scores.get(index, 0.0), document=text) for index, text in enumerate(self.texts)]
 

@@ -91,7 +91,7 @@ class ParsedRequest:
 
     @property
     def objects(self) -> list[Mapping[str, Any]]:
-        """The documents as objects, whose fields may name their groups; empty for a document that is a text."""
+        """The documents as objects, whose fields may name groups; empty for a plain text."""
         return [each if isinstance(each, dict) else {} for each in self.request.documents]
 
 
@@ -130,7 +130,7 @@ class TeiInfo(BaseModel):
 
 
 class DialectRoute(APIRoute):
-    """A route that writes errors in a dialect: the first of its path, until the body shows another."""
+    """A route that writes errors in the first dialect of its path, or in the body's."""
 
     takes_any_parameter = True  # query parameters, such as Azure's api-version, have no effect
 
@@ -154,7 +154,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
 
 
 def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> Prepared:
-    """Read a request with the body `data`. Its errors are then in its dialect. Raises as `_read` does."""
+    """Read a request from the body `data`, and remember its dialect. Raises as `_read` does."""
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
     dialect = _dialect(data, path)
     visit_of(request).refusal = dialect.refusal
@@ -207,7 +207,7 @@ async def info(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> TeiInfo:
     responses={status: {"model": RerankError} for status in (401, 403, 429, 503)},
 )
 async def models(access: AccessOf, caller: CallerOf, parts: BuiltOf) -> Models:
-    """Return the cross-encoder, which answers for any `model`, and the policies that the key may use."""
+    """Return the cross-encoder, which answers for any `model`, and the key's policies."""
     names = [parts.scorer.name, *access.policies.names(caller)]
     return Models(data=[ModelCard(id=name) for name in names])
 
