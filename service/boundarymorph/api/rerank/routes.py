@@ -91,7 +91,7 @@ class ParsedRequest:
 
     @property
     def objects(self) -> list[Mapping[str, Any]]:
-        """The documents as objects, whose fields may name groups; empty for a plain text."""
+        """The documents as objects, whose fields may name groups; empty for texts."""
         return [each if isinstance(each, dict) else {} for each in self.request.documents]
 
 
