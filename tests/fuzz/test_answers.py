@@ -50,7 +50,7 @@ async def test_answer_over_body_bytes_is_refused(large: bool, tmp_path: Path) ->
     await access.close()
 
 
-@pytest.mark.parametrize("asked", [{}, {"distinct": "group"}, {"query": None, "queries": ["t", "u"]}])
+@pytest.mark.parametrize("asked", [{}, {"distinct": "group"}, {"query": None, "queries": ["t", "t u"]}])
 async def test_texts_over_body_bytes_are_refused_with_advice(asked: dict[str, object], tmp_path: Path) -> None:
     settings = Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_500))
     async with serving(settings) as client:
