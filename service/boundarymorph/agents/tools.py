@@ -60,8 +60,7 @@ class _Server(MCPServer[Service]):
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool. Raises ToolError.
 
-        The error names unknown arguments, which the SDK would ignore, and says in words of JSON what is wrong with
-        others.
+        The error names unknown arguments, which the SDK would ignore, and mistakes in others, in words of JSON.
         """
         known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}.get(name, arguments)
         if unknown := [argument[:100] for argument in arguments if argument not in known]:

@@ -150,7 +150,7 @@ class Dialect(ABC):
         return self.home is not None
 
     def most_answer(self, sent: bytes, count: int) -> int:
-        """Return the most bytes of the results of `count` texts; some servers repeat what is sent."""
+        """Return the most bytes of the results of `count` texts; some servers repeat the request."""
         return FRAME + ESCAPED * len(sent) + count * self.answer_bytes
 
     @abstractmethod
