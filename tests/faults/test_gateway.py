@@ -196,5 +196,5 @@ def test_wall_clock_jump_does_not_disturb_the_gateway(
             again = whole(ask(gateway, query))
             assert (spent(again), ids(again)) == ((0, BUDGET), expected)
             saw = f"{outcome(response)}; deadlines and caches hold"
-            table.add(f"wall clock jumps {direction} by 30 days", saw, None)
+            table.add(f"wall clock jumps by 30 days: {direction}", saw, None)
         assert gateway.stop() == 0

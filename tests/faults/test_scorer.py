@@ -12,7 +12,7 @@ from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, slow, w
 from tests.fakes.wires import Server
 from tests.faults.conftest import Deployment
 from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, mended, new_query, spent, whole
-from tests.faults.table import Table, documented
+from tests.faults.table import Table, is_documented
 from tests.patience import until
 from tests.system.load import outcome
 from tests.system.service import Service
@@ -141,7 +141,7 @@ def test_malformed_scorer_answers_degrade_the_selection(
         degraded, refused = ask(front, query), ask(front, query, on_failure="error")
         assert spent(whole(degraded, "retrieval_only")) == (0, 0)
         saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
-        return (fault, saw) in documented()
+        return is_documented(fault, saw)
 
     until(noticed)
     recovery = mended(front, rogue)
@@ -164,7 +164,7 @@ def test_one_missing_score_leaves_the_document_unscored(
         degraded = ask(front, query)
         saw = f"{outcome(degraded)}, with the other scores; with `on_failure: error` "
         saw += outcome(ask(front, new_query(), on_failure="error"))
-        return (fault, saw) in documented()
+        return is_documented(fault, saw)
 
     until(noticed)
     recovery = mended(front, rogue)
