@@ -134,7 +134,7 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
             connection.recv(chance.choice((1, 200, 4_000)))
     recovery = mended(front, rogue)
     until(lambda: descriptors(front) <= before + 2)  # what serves this test may be open
-    saw = "the work is cancelled, and no connection to the scorer is kept"
+    saw = "the work is cancelled, and the scorer is free again"
     table.add("100 clients leave their streams", saw, recovery)
 
 

@@ -72,7 +72,7 @@ def test_language_model_missing_answer_gives_the_other_grades(judged: Service, m
     body = whole(response, "partial")
     assert spent(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
     recovery = Stopwatch().until(lambda: completes(judged))
-    table.add("one answer of a language model never comes", f"{outcome(response)}, with the other grades", recovery)
+    table.add("one answer of a language model never comes", f"{outcome(response)} at the deadline", recovery)
 
 
 WRONG: dict[str, Behaviour] = {

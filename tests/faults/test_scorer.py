@@ -65,7 +65,7 @@ def test_one_of_two_scorers_hanging_costs_no_answer(deployment: Deployment, tabl
     recovery = Stopwatch().until(
         lambda: completes(deployment.gateway.service) and deployment.second.service.metric(SERVED) > before
     )
-    table.add("one of two scorers hangs", f"{outcome(response)}, after `scorer.attempt_seconds` once", recovery)
+    table.add("one of two scorers hangs", f"{outcome(response)}, after `attempt_seconds` once", recovery)
 
 
 def test_only_scorer_hanging_degrades_at_the_deadline(front: Service, rogue: Server, table: Table) -> None:
@@ -76,7 +76,7 @@ def test_only_scorer_hanging_degrades_at_the_deadline(front: Service, rogue: Ser
     given_up = ask(front)
     assert whole(given_up, "retrieval_only")["stop_reason"] == "scorer_unavailable"
     recovery = mended(front, rogue)
-    saw = f"{outcome(late)} at the deadline, or {outcome(given_up)} after `scorer.attempt_seconds`"
+    saw = f"{outcome(late)} at the deadline, or {outcome(given_up)} after `attempt_seconds`"
     table.add("the only scorer hangs", saw, recovery)
 
 
