@@ -96,11 +96,7 @@ def _requests(index: str | None, pools: Path | None, queries: Sequence[str], dep
 
 
 def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibration) -> str:
-    """Store a calibration with its index, or in a file, and return the place.
-
-    Raises:
-        UnknownIndex: If the index does not exist.
-    """
+    """Store a calibration with its index, or in a file, and return the place."""
     from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
 
     if index is None:
@@ -126,11 +122,7 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge to a file, or to standard output.
-
-    Raises:
-        InvalidInput: If the file may already contain grades by a person.
-    """
+    """Write pairs to judge. Raises InvalidInput if the file may contain grades by a person."""
     if out is not None:
         with storage_errors("the pairs cannot be written"):
             if out.is_file() and out.stat().st_size:

@@ -56,9 +56,7 @@ class Filter:
     def __init__(self, filter: object, place: str = "filter") -> None:
         """Parse a decoded JSON value at a place of the request.
 
-        Raises:
-            InvalidInput: With the place, if it is malformed.
-            LimitExceeded: With the place, if it is too large.
+        Raises InvalidInput and LimitExceeded with the place.
         """
         self.condition = _read(filter, place, 1, _Count())
 
@@ -105,10 +103,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Compare a field, or an element of its list, with a value of one `type_of`.
-
-    "in" has several values.
-    """
+    """Compare a field, or an element of its list, with a value, or several, of one `type_of`."""
 
     path: tuple[str, ...]
     type: str
@@ -356,11 +351,9 @@ class Language(Protocol[E]):
     def leaf(self, condition: Exists | Compare) -> Bounds[E]:
         """Translate the condition of the field at a path, whose names may have dots."""
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[E]) -> E:
-        """Join at least two expressions."""
+    def joined(self, by: Literal["and", "or"], parts: Sequence[E]) -> E: ...
 
-    def negated(self, part: E) -> E:
-        """Return the expression that matches all other documents."""
+    def negated(self, part: E) -> E: ...
 
 
 def bounds(condition: Condition, language: Language[E]) -> Bounds[E]:

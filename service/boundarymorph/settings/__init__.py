@@ -79,8 +79,7 @@ def _variables(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
 def config_file() -> Path | None:
     """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
 
-    Raises:
-        InvalidConfiguration: If the named file does not exist.
+    Raises InvalidConfiguration if the named file does not exist.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     if named is None:
@@ -285,8 +284,7 @@ class Settings(BaseSettings):
     def load(cls, **overrides: Any) -> Self:
         """Read the settings; overrides that are None are ignored.
 
-        Raises:
-            InvalidConfiguration: With each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
+        Raises InvalidConfiguration with each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
         """
         if unknown := unknown_variables(cls):
             raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
@@ -301,12 +299,7 @@ class Settings(BaseSettings):
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:
-    """Return plain data with MASKED in place of possible secrets.
-
-    Args:
-        value: The value of a setting or section.
-        name: The name of the setting.
-    """
+    """Return plain data with MASKED in place of possible secrets."""
     match value:
         case dict() if name == "body" and value:  # sent to a language model
             return MASKED
