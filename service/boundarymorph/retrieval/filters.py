@@ -277,7 +277,7 @@ def _shown(value: object) -> str:
 def values_at(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
     """Return a list of the value at a path; it is empty if there is no value. See `spellings`.
 
-    Filters and boosts look up so many values that this is the place to stop at. Raises Abandoned.
+    Raises Abandoned, as filters and boosts may look up millions of values.
     """
     check_awaited()
     for names in spellings(path):
