@@ -88,7 +88,7 @@ async def test_instruction_is_refused_or_warned_of_if_unsupported(folder: Folder
             for asked in (body, body | {"instruction": ""}, body | {"instruction": FIND})
         ]
         assert told["results"] == empty["results"] == plain["results"]
-        assert empty["meta"]["warnings"] == plain["meta"]["warnings"]
+        assert "warnings" not in empty["meta"]
         assert sum("instruction had no effect" in warning for warning in told["meta"]["warnings"]) == 1
         with pytest.raises(TakesNoInstruction):
             await BatchingScorer(load(folder("bert"))).score(QUERY, TEXTS, instruction=FIND)
