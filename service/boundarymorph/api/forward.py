@@ -17,7 +17,7 @@ from starlette import types
 
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, indexes, openapi
-from boundarymorph.api.dependencies import AccessOf, built, permitted
+from boundarymorph.api.dependencies import AccessOf, permitted_caller
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
@@ -65,7 +65,7 @@ async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> R
 
 async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
-    caller, answer = permitted(request), await _answer(request, access, retriever)
+    caller, answer = permitted_caller(request), await _answer(request, access, retriever)
     if caller.sees_all or not answer.is_success:
         return _ForwardedResponse(answer)
     try:
