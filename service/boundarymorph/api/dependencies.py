@@ -163,7 +163,7 @@ async def built_parts(request: Request) -> Parts:
     return (await service(request)).require(probed=False)
 
 
-async def scorer(parts: Annotated[Parts, Depends(ready)]) -> BatchingScorer:
+async def scorer(parts: Annotated[Parts, Depends(ready_parts)]) -> BatchingScorer:
     return cast("BatchingScorer", parts.scorer)
 
 

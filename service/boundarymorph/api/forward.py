@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MOST_LISTED = 2**26  # most bytes of a list of indexes
 
 
-async def _remote(parts: Annotated[Any, Depends(built)]) -> RemoteRetriever:
+async def _remote(parts: Annotated[Any, Depends(built_parts)]) -> RemoteRetriever:
     found: RemoteRetriever = parts.retriever
     return found
 
