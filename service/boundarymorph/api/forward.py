@@ -17,7 +17,7 @@ from starlette import types
 
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, indexes, openapi
-from boundarymorph.api.dependencies import AccessOf, permitted_caller
+from boundarymorph.api.dependencies import AccessOf, built_parts, permitted_caller
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
