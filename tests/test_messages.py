@@ -391,7 +391,7 @@ def kinds() -> set[str]:
 
 
 LOGGED = ("info", "warning", "error", "critical")
-MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "document_notices": 2}  # which argument it is
+MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "_counted": 2}  # which argument it is
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Small made-up tables and problems."""
+"""Small synthetic tables and problems."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def synthetic(
 
 
 def on_a_circle(degrees: Sequence[float], scores: Sequence[float], query: float = 0.0) -> Question:
-    """Return documents at angles in the plane, in retrieval order; nearer angles have higher cosines."""
+    """Return documents at angles in the plane, in retrieval order; near angles are similar."""
     angles = np.deg2rad(degrees)
     embeddings = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     direction = np.array([np.cos(np.deg2rad(query)), np.sin(np.deg2rad(query))])

@@ -1,4 +1,4 @@
-"""Each selector against hand-computed cases and its own degenerate ones."""
+"""Test each method of selection with hand-computed and degenerate cases."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -150,7 +150,7 @@ def test_morph_trusts_a_scorer_like_the_service(scorer: str, trust: Trust) -> No
 
 
 def test_extend_scores_the_head_and_lets_a_session_choose() -> None:
-    """It scores the first B documents, and returns others beside the best of these."""
+    """The method scores the first B documents, and returns the best of these and others."""
     for question in QUESTIONS:
         run, ranking = run_once(Extend(), question, 12, 10)
         assert run.calls == list(range(12))

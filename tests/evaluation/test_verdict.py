@@ -1,4 +1,4 @@
-"""Whether the scorer helps: verdicts by hand, and the default as the service has it."""
+"""Test the verdict on a scorer, with computed cases and with the service's default method."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MEANS = {RETRIEVER: 60.0, FUSION: 62.0, NO_CALLS: 61.0, FIRST: 60.0, HYBRID: 60.
 
 
 def verdict(means: Mapping[str, float], *, questions: int = 8, judged: float = 90.0) -> Verdict:
-    """Return the verdict on questions with equal differences between methods, up to small noise."""
+    """Return the verdict on questions with equal differences between methods, plus small noise."""
     rng = np.random.default_rng(0)
     levels = rng.normal(0.0, 20.0, questions)
     values = {

@@ -78,7 +78,7 @@ def test_start_on_a_full_or_read_only_disk_serves_reads(
         recovery = Stopwatch().until(lambda: write(gateway).is_success)
         assert completes(gateway)
         assert "Traceback" not in indexes.log + gateway.log
-    table.add(f"disk {fault} at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
+    table.add(f"disk {fault} at a start", f"{outcome(refused)} to an upload; {outcome(answer)} to selections", recovery)
 
 
 def test_read_only_disk_with_an_unread_log_is_reported(disk: Path, table: Table) -> None:
@@ -157,4 +157,4 @@ def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, r
         assert again.is_success, again.text
         assert _stored(gateway) == sent
         assert "Traceback" not in indexes.log + gateway.log
-    table.add("disk full on ingest", f"{outcome(refused)} to the upload; {outcome(meanwhile)} to selections", recovery)
+    table.add("disk full on ingest", f"{outcome(refused)} to an upload; {outcome(meanwhile)} to selections", recovery)

@@ -134,7 +134,7 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
             connection.recv(chance.choice((1, 200, 4_000)))
     recovery = mended(front, rogue)
     until(lambda: descriptors(front) <= before + 2)  # what serves this test may be open
-    saw = "the work is cancelled, and no connection to the scorer is kept"
+    saw = "the work is cancelled, and the scorer is free again"
     table.add("100 clients leave their streams", saw, recovery)
 
 
@@ -196,5 +196,5 @@ def test_wall_clock_jump_does_not_disturb_the_gateway(
             again = whole(ask(gateway, query))
             assert (spent(again), ids(again)) == ((0, BUDGET), expected)
             saw = f"{outcome(response)}; deadlines and caches hold"
-            table.add(f"wall clock jumps {direction} by 30 days", saw, None)
+            table.add(f"wall clock jumps by 30 days: {direction}", saw, None)
         assert gateway.stop() == 0

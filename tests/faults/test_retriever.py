@@ -35,7 +35,7 @@ def test_retriever_killed_fails_only_requests_for_indexes(front: Service, indexe
     table.add("retriever killed", saw, recovery)
 
 
-@pytest.mark.parametrize(("fault", "saw"), [("killed", ""), ("hangs", ", after `retriever.attempt_seconds` once")])
+@pytest.mark.parametrize(("fault", "saw"), [("killed", ""), ("hangs", ", after `attempt_seconds` once")])
 def test_one_of_two_retrievers_lost_fails_no_request(
     directory: Path, indexes: Role, rogue: Server, table: Table, fault: str, saw: str
 ) -> None:
