@@ -195,9 +195,7 @@ class Settings(BaseSettings):
     stores: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], StoreSettings] = Field(
         default_factory=dict, description="Stores whose tables are indexes, by name."
     )
-    index_store: str | None = Field(
-        None, description="The store that holds new indexes. If unset, it is this machine."
-    )
+    index_store: str | None = Field(None, description="The store that holds new indexes. If unset, it is this machine.")
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
     rerank: RerankSettings = Field(default_factory=RerankSettings)
     policies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], PolicySettings] = Field(
