@@ -26,7 +26,7 @@ router = APIRouter(tags=["agents"])
 @router.post("/mcp", include_in_schema=False)
 async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security(BEARER)]) -> Response:
     """Answer a request of the Model Context Protocol, with the credentials of the caller."""
-    caller, settings = identify(request, access).within(callers.Scope.SELECT), access.settings
+    caller, settings = identify(request, access).restrict(callers.Scope.SELECT), access.settings
     try:
         await count(request, access, caller)
         limited = None

@@ -276,7 +276,7 @@ def _assembled(
     """
     names = list(collection.documents)
     used, rows = np.unique(pools, return_inverse=True)
-    words = PoolWords.of(collection.documents.values())
+    words = PoolWords.from_texts(collection.documents.values())
     return {
         "doc_ids": np.array([names[document] for document in used]),
         "doc_emb": documents[used].astype(np.float16),

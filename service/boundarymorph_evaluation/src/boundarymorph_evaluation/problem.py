@@ -100,7 +100,7 @@ class Question:
     def lexical_vectors(self) -> LexicalVectors:
         """The vectors of the words of the texts, in pool order."""
         assert self.texts is not None
-        return lexical_vectors(PoolWords.of(self.texts.documents), self.texts.query)
+        return lexical_vectors(PoolWords.from_texts(self.texts.documents), self.texts.query)
 
 
 @dataclass(eq=False)

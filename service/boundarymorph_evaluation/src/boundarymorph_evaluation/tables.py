@@ -184,7 +184,7 @@ def with_texts(table: ScoreTable, collections: Sequence[Collection]) -> ScoreTab
 
 def packed_terms(documents: Sequence[str], queries: Sequence[str], pools: NDArray[np.integer]) -> NDArray[np.uint64]:
     """Return (Q, N) `terms` of a table, from D texts, Q texts and (Q, N) rows of the former."""
-    words = PoolWords.of(documents)
+    words = PoolWords.from_texts(documents)
     packed = np.zeros(pools.shape, dtype=TERMS)
     for row, query in enumerate(queries):
         for number, having in enumerate(words.terms(query)):
