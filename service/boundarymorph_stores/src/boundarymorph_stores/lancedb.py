@@ -166,7 +166,7 @@ class LanceTable(Table):
         there = [id for id in self._ids(self._by_id(ids, [self.attached.id])) if id is not None]
         if there:
             with errors():
-                self._table.delete(self._among(there))
+                self._table.delete(self._id_condition(there))
         return len(there)
 
     def digests(self, ids: Sequence[str]) -> Mapping[str, bytes]:
@@ -220,9 +220,9 @@ class LanceTable(Table):
 
     def _by_id(self, ids: Sequence[str], columns: list[str]) -> arrow.Table:
         with errors():  # without a limit, because rows may share an id
-            return self._read(self._table.search(), self._among(ids), columns)
+            return self._read(self._table.search(), self._id_condition(ids), columns)
 
-    def _among(self, ids: Sequence[str]) -> str:
+    def _id_condition(self, ids: Sequence[str]) -> str:
         """Return a condition for rows with these ids."""
         known = [id for id in ids if is_integer(id) and abs(int(id)) < 2**63] if self._numbers else map(literal, ids)
         listed = ", ".join(known)

@@ -22,7 +22,7 @@ from boundarymorph.retrieval.document import Document, canonical
 from boundarymorph.retrieval.filters import NEVER, UNKNOWN, Bounds, Compare, Exists, Scalar, whole
 from boundarymorph.retrieval.stores.table import FoundRows, Payload, Store, Table, check_columns, is_integer
 from boundarymorph.settings import Attached, StoreSettings, secret
-from boundarymorph_stores.milvus_connection import MilvusConnection, NotLoaded
+from boundarymorph_stores.milvus_connection import CollectionNotLoaded, MilvusConnection
 
 PROPERTY = "boundarymorph.index"
 SEARCH_LIMIT = 16_384  # documents per answer of Milvus; we do not use that milvus-lite allows more
@@ -261,7 +261,7 @@ class MilvusTable(Table):
 
     def delete(self, ids: Sequence[str]) -> int:
         present = [id for id, _ in self._rows(ids, [], consistency=_STRONG)]
-        for expression in self._among(present, IDS_AT_A_TIME):
+        for expression in self._id_conditions(present, IDS_AT_A_TIME):
             self._call("delete", filter=expression)
         return len(present)
 
@@ -270,7 +270,7 @@ class MilvusTable(Table):
         return {id: bytes.fromhex(row[field]) for id, row in self._rows(ids, [field], consistency=_STRONG)}
 
     def join(self, by: Literal["and", "or"], parts: Sequence[str]) -> str:
-        return joined(by, parts)
+        return join_expressions(by, parts)
 
     def negate(self, part: str) -> str:
         return f"(not {part})"
@@ -310,7 +310,7 @@ class MilvusTable(Table):
             return Bounds(exists, False)
         equal = [f"({place} == {literal})" for literal in literals]
         listed = f"(json_contains_any({place}, [{', '.join(map(str, literals))}]))"
-        met = f"({exists} and {joined('or', [*equal, listed])})"
+        met = f"({exists} and {join_expressions('or', [*equal, listed])})"
         return Bounds(met, met if condition.type == "text" or not self._lite else False)
 
     @property
@@ -368,11 +368,11 @@ class MilvusTable(Table):
         self, ids: Iterable[str], fields: Sequence[str], at_a_time: int = IDS_AT_A_TIME, *, consistency: str = ""
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield fields of the documents with these ids, unordered, without unknown ids."""
-        for expression in self._among(ids, at_a_time):
+        for expression in self._id_conditions(ids, at_a_time):
             for row in self._query(expression, [self.attached.id, *fields], consistency or self._consistency):
                 yield str(row[self.attached.id]), row
 
-    def _among(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
+    def _id_conditions(self, ids: Iterable[str], at_a_time: int) -> Iterator[str]:
         """Yield expressions that match the documents with these ids.
 
         The ids that no document can have are left out.
@@ -392,14 +392,14 @@ class MilvusTable(Table):
         """Call a method of this collection, after loading it if Milvus was restarted."""
         try:
             return self._call(method, **options)
-        except NotLoaded:
+        except CollectionNotLoaded:
             self._connection.call("load_collection", self.attached.table)
             return self._call(method, **options)
 
     def _call(self, method: str, **options: Any) -> Any:
         try:
             return self._connection.call(method, self.attached.table, **options)
-        except NotLoaded:
+        except CollectionNotLoaded:
             raise
         except BoundaryMorphError:
             self.stale = True
@@ -484,7 +484,7 @@ def quoted(text: str) -> str:
     return '"' + text.translate({ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n", ord("\r"): r"\r"}) + '"'
 
 
-def joined(by: str, parts: Sequence[str]) -> str:
+def join_expressions(by: str, parts: Sequence[str]) -> str:
     """Join expressions into a balanced tree, because parsers limit the depth."""
     pieces = sorted(set(parts))
     while len(pieces) > 1:
@@ -498,7 +498,7 @@ def _nullable(name: str, field: Field, bounds: Bounds[str]) -> Bounds[str]:
     if not field.nullable:
         return bounds
     there = f"({name} is not null)"
-    both = [joined("and", [there, each]) if isinstance(each, str) else each and there for each in bounds]
+    both = [join_expressions("and", [there, each]) if isinstance(each, str) else each and there for each in bounds]
     return Bounds(*both)
 
 
@@ -537,7 +537,7 @@ def _scalar(name: str, field: Field, condition: Exists | Compare) -> Bounds[str]
         met: str | bool = f"({name} {operator} {listed})"
         possible: str | bool = f"({name} {operator[0]}= {listed})"  # because Milvus also rounds the bound of a FLOAT
     elif type in ("FLOAT", "DOUBLE"):
-        possible = met = joined("or", [f"({name} == {literal})" for literal in literals])
+        possible = met = join_expressions("or", [f"({name} == {literal})" for literal in literals])
     else:
         possible = met = f"({name} in [{listed}])"
     return Bounds(possible, False) if type == "FLOAT" else Bounds.from_expression(met)

@@ -331,7 +331,7 @@ class PgvectorTable(Table):
         self._store.run(lambda cursor: cursor.executemany(statement, values))
 
     def delete(self, ids: Sequence[str]) -> int:
-        among, known = self._among(ids)
+        among, known = self._id_condition(ids)
         statement = f"DELETE FROM {self._table} WHERE {among}"
         return self._store.run(lambda cursor: cursor.execute(statement, (known,)).rowcount)
 
@@ -405,12 +405,12 @@ class PgvectorTable(Table):
 
     def _rows(self, ids: Sequence[str], columns: str) -> list[tuple[Any, ...]]:
         """Return these columns of the rows with these ids."""
-        among, known = self._among(ids)
+        among, known = self._id_condition(ids)
         return self._store.read(
             f"SELECT {columns} FROM {self._table} WHERE {among} AND {self._there.text}", (known, *self._there.values)
         )
 
-    def _among(self, ids: Sequence[str]) -> tuple[str, list[Any]]:
+    def _id_condition(self, ids: Sequence[str]) -> tuple[str, list[Any]]:
         """Return a condition for rows with these ids, and the value of its `%s`."""
         match self._id_type:
             case "int2" | "int4" | "int8":

@@ -16,7 +16,7 @@ from boundarymorph.selection import Belief, SelectionConfig, Session, UpperConfi
 from boundarymorph.selection.acquisition import Choice
 from boundarymorph.selection.pool import combined_signals
 from boundarymorph_evaluation.methods.method import Contestant, ScoringMethod
-from boundarymorph_evaluation.methods.morph import BETAS, drive
+from boundarymorph_evaluation.methods.morph import BETAS, run_session
 from boundarymorph_evaluation.problem import Ranking, SelectionProblem
 
 ABOUT = "Gaussian process without a prior, searching for the highest scores"  # describes BAGEL
@@ -48,8 +48,8 @@ class SingleStage(ScoringMethod):
     """The cross-encoder reads the first B of the retriever."""
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        problem.score(np.arange(problem.left))
-        return problem.banded()
+        problem.score(np.arange(problem.calls_left))
+        return problem.banded_ranking()
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,18 @@ class Rgs(ScoringMethod):
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         graph = problem.neighbourhood.graph(self.degree)
-        seeds = min(max(round(problem.budget / self.seed_div), 1), problem.left)
+        seeds = min(max(round(problem.budget / self.seed_div), 1), problem.calls_left)
         room = max(seeds, round(self.frac * problem.budget))
         queue = self._queued(problem, list(range(seeds)))
-        while problem.left and queue:
+        while problem.calls_left and queue:
             _, expanded = queue.pop(0)
             neighbours = graph[expanded]
-            fresh = [int(other) for other in neighbours if other >= 0 and not problem.scored[other]][: problem.left]
+            fresh = [int(other) for other in neighbours if other >= 0 and not problem.scored[other]][
+                : problem.calls_left
+            ]
             queue = sorted(queue + self._queued(problem, fresh))[:room]
-        problem.score(np.flatnonzero(~problem.scored)[: problem.left])
-        return problem.banded()
+        problem.score(np.flatnonzero(~problem.scored)[: problem.calls_left])
+        return problem.banded_ranking()
 
     @staticmethod
     def _queued(problem: SelectionProblem, documents: list[int]) -> list[tuple[float, int]]:
@@ -106,16 +108,16 @@ class Gar(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         scores = np.zeros(len(problem.pool))
         from_frontier = False
-        while problem.left:
+        while problem.calls_left:
             waiting = np.flatnonzero(~problem.scored)
             if from_frontier:
                 worth = self._worth(problem, scores)
                 waiting = waiting[worth[waiting] > -np.inf]
                 waiting = waiting[np.argsort(-worth[waiting], kind="stable")]
-            batch = waiting[: min(self.batch, problem.left)]
+            batch = waiting[: min(self.batch, problem.calls_left)]
             scores[batch] = problem.score(batch)
             from_frontier = not from_frontier
-        return problem.banded()
+        return problem.banded_ranking()
 
     def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the (N,) value of each document at the frontier; -inf for others."""
@@ -142,7 +144,7 @@ class Quam(Gar):
 
     def _worth(self, problem: SelectionProblem, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         near, affinity = problem.neighbourhood.nearest(self.neighbours)
-        leaders = problem.banded()[: min(self.leaders, len(problem.calls))]
+        leaders = problem.banded_ranking()[: min(self.leaders, len(problem.calls))]
         total = scores[leaders].sum()
         shares = scores[leaders] / total if total > 0 else np.full(len(leaders), 1 / len(leaders))
         worth, reached = np.zeros(len(scores)), np.zeros(len(scores), dtype=np.bool_)
@@ -199,7 +201,7 @@ class Rocchio(ScoringMethod):
     share: float = 0.75
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        head = np.arange(problem.left)
+        head = np.arange(problem.calls_left)
         scores, pool = problem.score(head), problem.pool
         weights = scores / scores.sum() if scores.sum() > 0 else scores
         moved = pool.query + self.share * (weights @ pool.embeddings[head])
@@ -220,7 +222,7 @@ class Feedback(ScoringMethod):
     pairs: int = 3
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        head, vectors = np.arange(problem.left), problem.pool.embeddings
+        head, vectors = np.arange(problem.calls_left), problem.pool.embeddings
         scores = problem.score(head)
         order = np.argsort(-scores, kind="stable")
         count = min(self.pairs, len(head) // 2)
@@ -268,7 +270,7 @@ class Bagel(ScoringMethod):
         acquisition = WarmStarted(problem.budget // 2, UpperConfidenceBound(self.beta0))
         config = SelectionConfig(prior="zero", kernel=self.kernel, acquisition=acquisition)
         session = Session.create(problem.pool, budget=problem.budget, k=1, method=config)  # BAGEL does not read it
-        drive(session, problem)
+        run_session(session, problem)
         return np.argsort(-session.belief.mean, kind="stable")
 
 

@@ -33,7 +33,7 @@ ROUND = 5  # documents per round of lexical methods
 ROUNDS = 3  # rounds of the default, as in the service
 
 
-def drive(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
+def run_session(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
     """Run a session to its end, in rounds of `batch` calls.
 
     Without a batch, there are `rounds` rounds, or growing ones.
@@ -61,7 +61,7 @@ class Morph(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         config = problem.question.configured(self.config)
         session = Session.create(problem.pool, budget=problem.budget, k=problem.k, method=config)
-        drive(session, problem, self.batch, self.rounds)
+        run_session(session, problem, self.batch, self.rounds)
         return _ranking(session)
 
 
@@ -80,7 +80,7 @@ class Extend(ScoringMethod):
     uses_k = True
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        head = np.arange(problem.left)
+        head = np.arange(problem.calls_left)
         known = dict(enumerate(problem.score(head).tolist()))
         config = problem.question.configured(self.config)
         return _ranking(Session.create(problem.pool, budget=0, k=problem.k, method=config, known=known))
@@ -124,7 +124,7 @@ class Independent(ScoringMethod):
         mean, acquisition = prior.copy(), BoundaryGap()
         seen: list[int] = []
         scores: list[float] = []
-        while problem.left and problem.k < len(prior):
+        while problem.calls_left and problem.k < len(prior):
             belief = Belief(mean, np.where(problem.scored, 0.0, 1.0), problem.scored.copy())
             document = acquisition.choose(belief, top_k(mean, problem.k), len(seen)).document
             seen.append(document)
