@@ -19,11 +19,11 @@ def test_problem_counts_calls_and_refuses_more_than_the_budget() -> None:
     one = problem(QUESTION, budget=3)
     assert one.score([1, 0]).tolist() == [0.9, 0.1]
     assert one.score([1]).tolist() == [0.9]
-    assert one.calls == [1, 0] and one.calls_left == 1
+    assert one.calls == [1, 0] and one.left == 1
     with pytest.raises(BudgetExceeded):
         one.score([2, 3])
     assert one.calls == [1, 0]
-    assert problem(QUESTION, budget=9).calls_left == 4
+    assert problem(QUESTION, budget=9).left == 4
 
 
 def test_banded_puts_scored_documents_first_and_breaks_ties_by_rank() -> None:

@@ -58,7 +58,7 @@ class Offset(ScoringMethod):
     start: int
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        problem.score(np.arange(self.start, min(self.start + problem.calls_left, len(problem.pool))))
+        problem.score(np.arange(self.start, min(self.start + problem.left, len(problem.pool))))
         return problem.banded_ranking()
 
 

@@ -44,7 +44,7 @@ async def _mcp(request: Request, access: AccessOf, _: Annotated[object, Security
         headers["authorization"] = authorization
     url, on_behalf_of = settings.public_url or str(request.base_url), visit_of(request).caller
     shown = request.app.state.shown_notes
-    service = tools.within(request.app, url, headers, settings.agents, on_behalf_of, shown)
+    service = tools.local_service(request.app, url, headers, settings.agents, on_behalf_of, shown)
     answer: Response = tools.Exchange(service, body)
     return answer
 

@@ -128,7 +128,7 @@ class SelectionProblem:
         return self.question.neighbourhood
 
     @property
-    def calls_left(self) -> int:
+    def left(self) -> int:
         """Remaining calls; no more than unscored documents."""
         return min(self.budget, len(self.pool)) - len(self.calls)
 

@@ -48,7 +48,7 @@ class SingleStage(ScoringMethod):
     """The cross-encoder reads the first B of the retriever."""
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        problem.score(np.arange(problem.calls_left))
+        problem.score(np.arange(problem.left))
         return problem.banded_ranking()
 
 
@@ -71,17 +71,15 @@ class Rgs(ScoringMethod):
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         graph = problem.neighbourhood.graph(self.degree)
-        seeds = min(max(round(problem.budget / self.seed_div), 1), problem.calls_left)
+        seeds = min(max(round(problem.budget / self.seed_div), 1), problem.left)
         room = max(seeds, round(self.frac * problem.budget))
         queue = self._queued(problem, list(range(seeds)))
-        while problem.calls_left and queue:
+        while problem.left and queue:
             _, expanded = queue.pop(0)
             neighbours = graph[expanded]
-            fresh = [int(other) for other in neighbours if other >= 0 and not problem.scored[other]][
-                : problem.calls_left
-            ]
+            fresh = [int(other) for other in neighbours if other >= 0 and not problem.scored[other]][: problem.left]
             queue = sorted(queue + self._queued(problem, fresh))[:room]
-        problem.score(np.flatnonzero(~problem.scored)[: problem.calls_left])
+        problem.score(np.flatnonzero(~problem.scored)[: problem.left])
         return problem.banded_ranking()
 
     @staticmethod
@@ -108,13 +106,13 @@ class Gar(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         scores = np.zeros(len(problem.pool))
         from_frontier = False
-        while problem.calls_left:
+        while problem.left:
             waiting = np.flatnonzero(~problem.scored)
             if from_frontier:
                 worth = self._worth(problem, scores)
                 waiting = waiting[worth[waiting] > -np.inf]
                 waiting = waiting[np.argsort(-worth[waiting], kind="stable")]
-            batch = waiting[: min(self.batch, problem.calls_left)]
+            batch = waiting[: min(self.batch, problem.left)]
             scores[batch] = problem.score(batch)
             from_frontier = not from_frontier
         return problem.banded_ranking()
@@ -201,7 +199,7 @@ class Rocchio(ScoringMethod):
     share: float = 0.75
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        head = np.arange(problem.calls_left)
+        head = np.arange(problem.left)
         scores, pool = problem.score(head), problem.pool
         weights = scores / scores.sum() if scores.sum() > 0 else scores
         moved = pool.query + self.share * (weights @ pool.embeddings[head])
@@ -222,7 +220,7 @@ class Feedback(ScoringMethod):
     pairs: int = 3
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        head, vectors = np.arange(problem.calls_left), problem.pool.embeddings
+        head, vectors = np.arange(problem.left), problem.pool.embeddings
         scores = problem.score(head)
         order = np.argsort(-scores, kind="stable")
         count = min(self.pairs, len(head) // 2)

@@ -80,7 +80,7 @@ class Extend(ScoringMethod):
     uses_k = True
 
     def rank(self, problem: SelectionProblem) -> Ranking:
-        head = np.arange(problem.calls_left)
+        head = np.arange(problem.left)
         known = dict(enumerate(problem.score(head).tolist()))
         config = problem.question.configured(self.config)
         return _ranking(Session.create(problem.pool, budget=0, k=problem.k, method=config, known=known))
@@ -124,7 +124,7 @@ class Independent(ScoringMethod):
         mean, acquisition = prior.copy(), BoundaryGap()
         seen: list[int] = []
         scores: list[float] = []
-        while problem.calls_left and problem.k < len(prior):
+        while problem.left and problem.k < len(prior):
             belief = Belief(mean, np.where(problem.scored, 0.0, 1.0), problem.scored.copy())
             document = acquisition.choose(belief, top_k(mean, problem.k), len(seen)).document
             seen.append(document)
