@@ -1,4 +1,4 @@
-"""What a language model that grades may do: be busy, slow or unintelligible, and refuse."""
+"""Test a language model as the scorer that is busy, slow, unreadable, or refuses."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,10 @@ def _judged(directory: Path, _indexes: Role, model: Server) -> Iterator[Role]:
 
 @pytest.fixture
 def judged(_judged: Role, model: Server) -> Iterator[Service]:
-    """Yield a gateway in front of `indexes` and a language model, which works before and after each test."""
+    """Yield a gateway with the retriever `indexes` and a language model as the scorer.
+
+    Both work before and after each test.
+    """
     until(lambda: completes(_judged.service))
     yield _judged.service
     model.behaviour, model.script = well, []

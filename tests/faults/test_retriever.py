@@ -1,4 +1,4 @@
-"""The retriever ends or hangs, before a selection and in the middle of one."""
+"""Test a retriever that ends or hangs before or during a selection."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

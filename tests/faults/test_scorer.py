@@ -1,4 +1,4 @@
-"""What a scorer may do: end, hang, be slow or busy, fail, and answer nonsense."""
+"""Test a scorer that ends, hangs, is slow or busy, fails, or sends wrong answers."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""What rules of boosts give documents."""
+"""Test the boosts that rules give documents."""
 
 import math
 from typing import Any
