@@ -1,4 +1,4 @@
-"""Settings: where they come from, what is refused, and how they are shown."""
+"""Test settings: their sources, their checks, and how they are shown."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rerankers with a short name: each opened from the hub's cache, with tiny random weights of its architecture."""
+"""Test the rerankers with a short name, with tiny models in place of the hub's files."""
 
 import re
 from collections.abc import Callable, Sequence

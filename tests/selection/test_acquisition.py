@@ -1,4 +1,4 @@
-"""Which document is asked for next, and how many at once."""
+"""Test which document is asked for next, and how many at once."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Capacities, known scores and the expected loss."""
+"""Test capacities, given scores, and the expected loss."""
 
 import numpy as np
 import pytest

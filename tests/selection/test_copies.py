@@ -1,4 +1,4 @@
-"""What every session keeps: copies share a score; and a session that scores everything."""
+"""Test that copies share a score, and a session that scores every document."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The posterior with a learned trend, on the log-odds scale."""
+"""Test the posterior with a learned trend, on the log-odds scale."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,14 +39,14 @@ def with_bm25(pool: Pool, seed: int = 0) -> Pool:
 
 
 def with_terms(pool: Pool, seed: int = 0) -> Pool:
-    """Add BM25 and three query words; every document has the last one."""
+    """Return the pool with BM25 and three query words; every document has the last one."""
     rng = np.random.default_rng(seed)
     terms = rng.uniform(size=(3, len(pool))) < np.array([[0.1], [0.5], [1.0]])
     return replace(with_bm25(pool, seed), terms=terms)
 
 
 def with_signals(pool: Pool, seed: int = 0) -> Pool:
-    """Add BM25 and three signals of the caller."""
+    """Return the pool with BM25 and three signals of the caller."""
     rng = np.random.default_rng(seed)
     features = {
         "bm25": np.maximum(rng.normal(size=len(pool)), 0),
@@ -56,9 +56,9 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
 
 
 def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
-    """Return of each member the (N, N) covariances of its field and its trend, and (N,) its mean.
+    """Return each member's (N, N) covariances of its field and its trend, and its (N,) mean.
 
-    The mean is in units of the amplitude. Members are without and with BM25, with the caller's signals too, each
+    The mean is in units of the amplitude. Members are without BM25, with it, and with the caller's signals too, each
     without and with the reweighted query.
     """
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
@@ -82,7 +82,7 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
 
 
 def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the inverse covariance of observations, covariances with them, and conditional variances."""
+    """Return the inverse covariance of observations, covariances with them, and variances."""
     noisy = covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed))
     inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = covariance[:, observed]
@@ -94,8 +94,8 @@ def member(
 ) -> tuple[Matrix, Matrix, float]:
     """Return mean and variance of a score's log-odds, and the log marginal likelihood.
 
-    They are under the most probable amplitude, as if more scores had been seen, by default one of an amplitude of 1.
-    Differences in variance count by t^2 / (t^2 + 6.25).
+    They are under the most probable amplitude, as if more scores had been observed, by default one of an amplitude of
+    1. Differences in variance count by t^2 / (t^2 + 6.25).
     """
     t = len(observed)
     inverse, cross, variance = conditioned(field + trend, observed)
@@ -217,7 +217,7 @@ def test_scale_holds_exact_zeros_and_ones_half_a_step_away() -> None:
 @settings(max_examples=40)
 @given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.sampled_from([(), (0.0,), (1.0,), (0.0, 0.5, 1.0)]))
 def test_scale_round_trips_scores_and_is_monotone(scores: Scores, also: tuple[float, ...]) -> None:
-    """Seen scores come back unchanged, including 0 and 1; values between them keep their order."""
+    """Observed scores come back unchanged, including 0 and 1; others keep their order."""
     seen = np.append(scores, also)
     scale = Scale.of(seen.tolist())
     np.testing.assert_allclose(scale.scores(scale.log_odds(seen)), seen, rtol=0, atol=3e-7)

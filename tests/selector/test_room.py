@@ -1,4 +1,4 @@
-"""The memory that a selection takes is counted, and texts that are only compared are not kept."""
+"""Test that a selection counts its memory, and drops texts that it only compares."""
 
 import pytest
 

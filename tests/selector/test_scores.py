@@ -1,4 +1,4 @@
-"""What a calibration makes of scores, and how long they take."""
+"""Test calibrated scores, and the time limit for a round of scores."""
 
 from dataclasses import replace
 from typing import Any

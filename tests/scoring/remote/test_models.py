@@ -1,4 +1,4 @@
-"""Current models over sockets: their documented answers, and what a service makes of relevant spans."""
+"""Test the documented answers of current models, and relevant spans in the service."""
 
 import math
 import re
@@ -188,7 +188,7 @@ def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> No
 
 
 class Focused(Cohere):
-    """Cohere's Rerank 5; it finds the first ten characters of each text relevant, and then the next ten."""
+    """Cohere's Rerank 5, whose relevant spans are the first and the next ten characters."""
 
     models = (PRO,)
 
