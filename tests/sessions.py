@@ -55,7 +55,7 @@ def session_of(
     k: int | Limit,
     config: Config | None = None,
     known: Mapping[int, float] | None = None,
-    settle: float | None = None,
+    tolerance: float | None = None,
     order: bool = False,
     min_relevance: float | None = None,
     distinct: Groups | None = None,
@@ -74,7 +74,7 @@ def session_of(
         limit = distinct.restrict(limit)
     best = BestBoundary(limit, method, negligible, DiverseFinish(diversity) if diversity else keep_chosen)
     boundary: Boundary = OrderBoundary(best) if order else best
-    stop = Budget(budget) if settle is None else Tolerance(budget, settle)
+    stop = Budget(budget) if tolerance is None else Tolerance(budget, tolerance)
     if min_relevance is not None:
         boundary = ThresholdBoundary(best, min_relevance)
         if target is not None:

@@ -33,7 +33,7 @@ from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Found
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.documents import Room
+from boundarymorph.selector.documents import MemoryLimits
 from boundarymorph.selector.remarks import low_score_notices, script_notices
 from boundarymorph.selector.scores import HARMFUL, SPARED
 from boundarymorph.selector.selector import Selector
@@ -192,7 +192,7 @@ POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the value that i
     "scoring-truncated": ("1 document was", "/select", {"pool": ["x" * 150, "a"], "spend": "order"}),
     "unreadable-artifacts": ("'distinct'", "/select", {"index": "damaged"}),
 }
-FAILED, AWAY, ROOM = errors.ScorerFailed("it says no"), errors.ScorerUnavailable("away"), Room(answer=1)
+FAILED, AWAY, ONE_BYTE = errors.ScorerFailed("it says no"), errors.ScorerUnavailable("away"), MemoryLimits(answer=1)
 CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence[Notice]]]] = {
     "all-scores-low": ("10 scores", lambda: low_score_notices([0.01] * 10)),
     "approximate-search": ("pgvector", lambda: searched(Rows(["a", "b"], exact=False))),
@@ -214,7 +214,7 @@ CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence
     "shared-ids": ("'a'", lambda: searched(Rows(["a", "a"]))),
     "texts-left-out": (
         "limits.body_bytes",
-        lambda: selected(task(return_documents=True, optional_texts=True, room=ROOM)),
+        lambda: selected(task(return_documents=True, optional_texts=True, memory=ONE_BYTE)),
     ),
     "texts-not-read": ("retriever", lambda: selected(task(budget=0, return_documents=True), Failing())),
     "unfamiliar-script": ("Cyrillic", lambda: script_notices("что это", "BAAI/bge-small-en-v1.5")),

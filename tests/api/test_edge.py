@@ -20,7 +20,7 @@ from fastapi.responses import StreamingResponse
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api import bodies
-from boundarymorph.api.dependencies import prefers
+from boundarymorph.api.dependencies import prefers_media_type
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
@@ -107,7 +107,7 @@ STREAM = "text/event-stream"
 )
 def test_event_stream_is_preferred_by_accept_qualities(accept: str, streams: bool) -> None:
     request = Request({"type": "http", "headers": [(b"accept", accept.encode())]})
-    assert prefers(request, STREAM) == streams
+    assert prefers_media_type(request, STREAM) == streams
 
 
 @pytest.fixture

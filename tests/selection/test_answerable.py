@@ -73,7 +73,9 @@ def test_answerable_before_scores_equals_a_hand_computed_value() -> None:
     """The mean of the ten best similarities exceeds that of all by at most 0.3."""
     cosines = np.linspace(0.9, 0.1, 20)
     vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
-    pool = Pool.of([str(place) for place in range(20)], vectors, np.array([1.0, 0.0]), scores=np.arange(20.0, 0.0, -1))
+    pool = Pool.from_embeddings(
+        [str(place) for place in range(20)], vectors, np.array([1.0, 0.0]), scores=np.arange(20.0, 0.0, -1)
+    )
     above = cosines[:10].mean() - cosines.mean()
     usual = np.full(20, 0.2)
     assert answerable_before(pool, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * above))
@@ -81,7 +83,7 @@ def test_answerable_before_scores_equals_a_hand_computed_value() -> None:
     assert answerable_before(pool, rarer, usual) == pytest.approx(expit(-0.2 + 4.5 * above + logit(0.1) - logit(0.2)))
     wide = replace(pool, embeddings=np.repeat([[1.0, 0.0], [-1.0, 0.0]], 10, axis=0))
     assert answerable_before(wide, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * 0.3))
-    listed = Pool.listed(["a", "b"])
+    listed = Pool.from_ids(["a", "b"])
     assert answerable_before(listed, usual[:2], usual[:2]) == pytest.approx(expit(-0.2))
     assert answerable_before(pool, usual[:0], usual[:0]) == 0.0
 

@@ -56,7 +56,7 @@ def test_exhaustive_session_asks_once_per_text() -> None:
 
 
 def session(count: int, known: dict[int, float] | None = None) -> ExhaustiveSession:
-    return ExhaustiveSession(Pool.listed([f"d{number}" for number in range(count)]), known)
+    return ExhaustiveSession(Pool.from_ids([f"d{number}" for number in range(count)]), known)
 
 
 def test_exhaustive_session_asks_for_everything_once_and_ranks_it() -> None:

@@ -25,7 +25,9 @@ def topics(seed: int, count: int = 300, relevant: int = 30) -> tuple[Pool, np.nd
     about[count - relevant :] = 0
     about = rng.permutation(about)
     vectors = centres[about] + 0.15 * rng.normal(size=(count, 20))
-    pool = Pool.of([str(number) for number in range(count)], vectors, rng.normal(size=20), np.arange(count, 0.0, -1.0))
+    pool = Pool.from_embeddings(
+        [str(number) for number in range(count)], vectors, rng.normal(size=20), np.arange(count, 0.0, -1.0)
+    )
     return pool, (about == 0).astype(float)
 
 

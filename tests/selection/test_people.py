@@ -24,7 +24,7 @@ def of(seed: int = 3, size: int = 60, *, words: bool = True) -> Pool:
     if not words:
         return pool
     bm25 = np.maximum(np.random.default_rng(seed).normal(size=size), 0)
-    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
+    return Pool.from_embeddings(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
 
 
 def posterior(

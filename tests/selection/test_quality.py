@@ -23,7 +23,7 @@ def question(seed: int) -> tuple[Pool, Scores]:
     vectors = centres[rng.integers(10, size=N)] + 0.6 * rng.normal(size=(N, D))
     query = centres[0] + 0.7 * rng.normal(size=D)
     words = rng.gamma(1.0, 2.0, size=N)
-    pool = Pool.of([str(i) for i in range(N)], vectors, query, features={"bm25": words})
+    pool = Pool.from_embeddings([str(i) for i in range(N)], vectors, query, features={"bm25": words})
     distances = 1.0 - pool.embeddings @ pool.embeddings.T
     field = np.linalg.cholesky(np.exp(-3.0 * distances) + 0.1 * np.eye(N)) @ rng.normal(size=N)
     similarity = (pool.scores - pool.scores.mean()) / pool.scores.std()

@@ -43,7 +43,7 @@ def test_unscored_documents_outside_the_set_have_no_higher_belief(family: str, c
 
 def test_tied_retrieval_scores_keep_the_given_order() -> None:
     embeddings = np.random.default_rng(0).normal(size=(6, 4))
-    pool = Pool.of(list("abcdef"), embeddings, np.ones(4), scores=[1, 2, 2, 1, 2, 1])
+    pool = Pool.from_embeddings(list("abcdef"), embeddings, np.ones(4), scores=[1, 2, 2, 1, 2, 1])
     assert list(pool.ids) == ["b", "c", "e", "a", "d", "f"]
 
 
@@ -116,11 +116,11 @@ def test_session_spends_calls_on_the_order_if_everything_fits(config: Config) ->
     assert scores[histories[0]].sum() > scores[:15].sum()  # than in the order of the retrieval
 
 
-@pytest.mark.parametrize(("k", "settle"), [(60, None), (60, 0.9), (5, None)])
-def test_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | None) -> None:
+@pytest.mark.parametrize(("k", "tolerance"), [(60, None), (60, 0.9), (5, None)])
+def test_budget_that_covers_the_pool_is_spent_at_once(k: int, tolerance: float | None) -> None:
     pool, scores = clustered(60, 8, 3)
     known = {7: float(scores[7])}
-    session = session_of(pool, budget=60, k=k, known=known, settle=settle, order=True)
+    session = session_of(pool, budget=60, k=k, known=known, tolerance=tolerance, order=True)
     asked = session.ask(100)
     assert sorted(asked) == [document for document in range(60) if document != 7]
     session.tell(asked[:20], scores[asked[:20]])  # as far as there was time

@@ -35,7 +35,7 @@ OTHER = TrendPrior(Normal(-1.0, 0.8), Normal(-0.2, 0.2), Normal(0.9, 0.2), Norma
 
 def with_bm25(pool: Pool, seed: int = 0) -> Pool:
     bm25 = np.maximum(np.random.default_rng(seed).normal(size=len(pool)), 0)
-    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
+    return Pool.from_embeddings(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
 
 
 def with_terms(pool: Pool, seed: int = 0) -> Pool:
@@ -52,7 +52,7 @@ def with_signals(pool: Pool, seed: int = 0) -> Pool:
         "bm25": np.maximum(rng.normal(size=len(pool)), 0),
         **{name: rng.normal(size=len(pool)) for name in "abc"},
     }
-    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, features)
+    return Pool.from_embeddings(pool.ids, pool.embeddings, pool.query, pool.scores, features)
 
 
 def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
@@ -177,7 +177,7 @@ def test_level_cuts_reproduce_the_observed_counts() -> None:
     means, deviations = rng.normal(-0.5, 0.8, (2, 30)), rng.uniform(0.3, 1.0, (2, 30))
     weights = np.array([0.3, 0.7])
     scores = np.repeat([0.0, 0.5, 1.0], [18, 7, 5])
-    scale = Scale.of(scores.tolist()).cut(scores, weights, means, deviations)
+    scale = Scale.from_scores(scores.tolist()).cut(scores, weights, means, deviations)
     shares, levels = scale.outcomes(weights, means, deviations**2)
     assert levels.ravel().tolist() == [0.0, 0.5, 1.0]
     low, high = scale.cuts
@@ -195,7 +195,7 @@ def test_level_cuts_reproduce_the_observed_counts() -> None:
     ],
 )
 def test_scale_detects_a_scorer_with_levels(scores: tuple[float, ...], levels: tuple[float, ...]) -> None:
-    assert Scale.of(scores).levels == levels
+    assert Scale.from_scores(scores).levels == levels
 
 
 def test_scale_holds_exact_zeros_and_ones_half_a_step_away() -> None:
@@ -219,7 +219,7 @@ def test_scale_holds_exact_zeros_and_ones_half_a_step_away() -> None:
 def test_scale_round_trips_scores_and_is_monotone(scores: Scores, also: tuple[float, ...]) -> None:
     """Observed scores come back unchanged, including 0 and 1; others keep their order."""
     seen = np.append(scores, also)
-    scale = Scale.of(seen.tolist())
+    scale = Scale.from_scores(seen.tolist())
     np.testing.assert_allclose(scale.scores(scale.log_odds(seen)), seen, rtol=0, atol=3e-7)
     between = scale.scores(np.linspace(-20, 20, 1_000))
     assert (np.diff(between) >= 0).all() and between[0] >= 0 and between[-1] <= 1
@@ -276,7 +276,7 @@ def test_equal_embeddings_leave_ranking_and_words_in_effect(d: int) -> None:
     """Rounding noise must not reweight the query, which once made variances negative."""
     rng = np.random.default_rng(0)
     embeddings, query = np.tile(rng.normal(size=d), (200, 1)), rng.normal(size=d)
-    pool = Pool.of(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
+    pool = Pool.from_embeddings(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
     assert not SharedRows(pool, VonMisesFisher(1.0)).reweighted_diagonal.any()
     with np.errstate(all="raise", under="ignore"):
         session = run(pool, rng.uniform(size=200), 60, 10, 5)
@@ -317,7 +317,7 @@ SMOOTH, COARSE = (0.1, 0.9), (0.0, 0.5, 1.0)  # what a scorer was seen to say
 def test_scale_moments_match_a_fine_quadrature(
     scores: tuple[float, ...], deviations: tuple[float, ...], bound: float
 ) -> None:
-    scale, means = Scale.of(scores), np.linspace(-16, 16, 161)
+    scale, means = Scale.from_scores(scores), np.linspace(-16, 16, 161)
     shares = norm.pdf(NODES) * SPACING
     for deviation in deviations:
         mean, variance = scale.moments(np.ones(1), means[None], np.full((1, 161), deviation**2))
@@ -348,7 +348,7 @@ def test_scale_keeps_the_order_of_nearly_equal_scores() -> None:
 def test_heavy_tails_keep_an_unlikely_level_possible() -> None:
     """The tails are those of a logistic distribution with the same mean and variance."""
     np.testing.assert_allclose(logistic_share(NODES), logistic(scale=np.sqrt(3) / np.pi).cdf(NODES), atol=1e-12)
-    scale = replace(Scale.of([0.0] * 5 + [0.5, 1.0] * 3), cuts=(0.0, 2.0))
+    scale = replace(Scale.from_scores([0.0] * 5 + [0.5, 1.0] * 3), cuts=(0.0, 2.0))
     means, variances = np.full((1, 1), -8.0), np.full((1, 1), 4.0)
     shares, _ = scale.outcomes(np.ones(1), means, variances, heavy=True)
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)

@@ -35,7 +35,7 @@ class FakeRetriever:
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         self.clock.now += 3
         ids = IDS[: search.depth]
-        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
+        return Retrieved(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""

@@ -36,7 +36,7 @@ class Copying(FakeRetriever):
 
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         vectors = [vector_of(id if self.strange else self.texts[id]) for id in IDS]
-        return Retrieved(Pool.of(IDS, np.array(vectors), vector_of(search.query)))
+        return Retrieved(Pool.from_embeddings(IDS, np.array(vectors), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""

@@ -95,7 +95,7 @@ class ScriptedRetriever(FakeRetriever):
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         await self._act()
         ids = sorted(self.texts)
-        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
+        return Retrieved(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""

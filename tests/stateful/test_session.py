@@ -34,7 +34,7 @@ def pools(draw: st.DrawFn) -> tuple[Pool, NDArray[np.float64]]:
     rng = np.random.default_rng(seed)
     embeddings = rng.normal(size=(count, dimension))[rng.integers(draw(st.integers(2, count)), size=count)]
     scores = np.array(draw(st.lists(SCORES, min_size=count, max_size=count)))
-    return Pool.of([f"d{n}" for n in range(count)], embeddings, rng.normal(size=dimension)), scores
+    return Pool.from_embeddings([f"d{n}" for n in range(count)], embeddings, rng.normal(size=dimension)), scores
 
 
 @st.composite
@@ -73,7 +73,7 @@ class SessionMachine(RuleBasedStateMachine):
             "k": self.capacity,
             "config": config,
             "known": {document: float(self.scores[document]) for document in known},
-            "settle": data.draw(st.sampled_from([None, 0.3])),
+            "tolerance": data.draw(st.sampled_from([None, 0.3])),
             "order": data.draw(st.booleans()),
             "distinct": data.draw(distincts(count)),
         }
@@ -126,7 +126,7 @@ class SessionMachine(RuleBasedStateMachine):
         elif self.left <= self.known | self.unanswered:
             assert reason is StopReason.POOL_EXHAUSTED
         else:
-            assert reason in ({None} if orders or self.options["settle"] is None else {None, StopReason.SETTLED})
+            assert reason in ({None} if orders or self.options["tolerance"] is None else {None, StopReason.SETTLED})
         if reason is None:
             open = len({int(self.texts[document]) for document in self.left - self.known - self.unanswered})
             most = min(n, budget - self.paid, open)

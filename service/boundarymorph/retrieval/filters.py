@@ -27,6 +27,7 @@ from reprlib import Repr
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.inference.concurrency import check_awaited
 
 MAX_DEPTH = 8  # nesting of and, or and not
 MAX_VALUES = 1_000  # values in all comparisons and lists together
@@ -274,7 +275,11 @@ def _shown(value: object) -> str:
 
 
 def values_at(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
-    """Return a list of the value at a path; it is empty if there is no value. See `spellings`."""
+    """Return a list of the value at a path; it is empty if there is no value. See `spellings`.
+
+    Raises Abandoned, as filters and boosts may look up millions of values.
+    """
+    check_awaited()
     for names in spellings(path):
         value: Any = metadata
         for name in names:

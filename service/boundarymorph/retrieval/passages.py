@@ -86,7 +86,7 @@ class Passages:
         """Return the selection with only the first passage of each document."""
         if not self.by_id:
             return selection
-        return selection.at(np.sort(np.unique(self._parents(ids)[selection.documents], return_index=True)[1]))
+        return selection.subset(np.sort(np.unique(self._parents(ids)[selection.documents], return_index=True)[1]))
 
     def _parents(self, ids: Sequence[str]) -> NDArray[np.intp]:
         """Return (N,) numbers from 0 to N - 1, equal for the passages of a document."""
