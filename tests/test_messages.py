@@ -50,7 +50,7 @@ from tests.test_language import BANNED
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "api.md").read_text()
 LONGEST = 300  # characters
-SENTENCE = re.compile(r";\s|(?<=[\w)\]'\"])[.!?]\s+(?=[A-Za-z])")  # what ends one; a colon does not
+SENTENCE = re.compile(r";\s|(?<=[\w)\]'\"])[.!?]\s+(?=[A-Za-z])")  # the end of a sentence, unlike a colon
 
 
 def flaws(message: str) -> list[str]:
@@ -176,7 +176,7 @@ def searched_on_gpu() -> Sequence[Notice]:
     return warnings
 
 
-POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the value that is named, a path, and its body
+POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the named value, a path, and the body
     "budget-by-settings": ("1 of the 2", "/v1/rerank", {"documents": ["a", "b"]}),
     "documents-without-text": ("1 document has", "/select", {"pool": ["a", " "]}),
     "embedding-truncated": ("1 document was", "/select", {"pool": ["x" * 150, "a"], "vectors": "encoder"}),
@@ -259,7 +259,7 @@ async def test_warning_names_the_value_in_two_sentences(slug: str, client: httpx
 
 KEY = make_key("rag", [Scope.SELECT], ["photos"])[1]
 POOL = [{"id": "a", "text": "a"}, {"id": "a", "text": "b"}]
-REFUSED: dict[str, tuple[str, str, Any]] = {  # slug: the value that is named, a request, and its body
+REFUSED: dict[str, tuple[str, str, Any]] = {  # slug: the named value, a request, and its body
     "body-too-large": ("50,000 bytes", "POST /select", {"query": "q" * 50_000}),
     "corrupt-index": ("log", "GET /indexes/broken/documents", None),
     "duplicate-ids": ("'a'", "POST /select", {"query": "q", "pool": POOL}),
@@ -394,7 +394,7 @@ def kinds() -> set[str]:
 
 
 LOGGED = ("info", "warning", "error", "critical")
-MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "_counted": 2}  # which argument it is
+MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "_counted": 2}  # the argument that is the message
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:

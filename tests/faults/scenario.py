@@ -21,7 +21,7 @@ from tests.system.service import Service, service
 
 SUBJECTS = ("violin", "tram", "bread", "harbour", "planet", "glacier", "letter", "engine")
 DOCUMENTS = [
-    {"id": f"{subject}-{n}", "text": f"Of the {subject} there are {n} tales, and number {n * n % 17} is told."}
+    {"id": f"{subject}-{n}", "text": f"The {subject} has {n} tales, and number {n * n % 17} is the best."}
     for subject in SUBJECTS
     for n in range(15)
 ]

@@ -45,7 +45,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def write(gateway: Service) -> httpx.Response:
-    line = orjson.dumps({"id": "new", "text": "Of the moon there is one tale more."})
+    line = orjson.dumps({"id": "new", "text": "The moon has one more tale."})
     return gateway.client.post("/indexes/tales/documents?strict=true", content=line, headers=NDJSON)
 
 

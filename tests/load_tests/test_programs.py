@@ -26,7 +26,7 @@ OVERLOAD = "--seconds 2 --spans 1 --clients 20 --documents 60 --budget 5"
 def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run a program in this process, and return its report."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # of processes of its own
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # for processes that it starts
     monkeypatch.setattr(sys, "argv", [name, *options.split()])
     import_module(f"load_tests.{name}").main()
     (written,) = report.RESULTS.glob("*.json")

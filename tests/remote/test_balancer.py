@@ -319,7 +319,7 @@ async def test_balancer_bounds_requests_and_texts_per_server() -> None:
         assert len(bench.open) == begun, "those that waited"
     alone = Bench(1)
     alone.balancer.serves(alone.peers[0], "m", texts=10)
-    assert await alone.begin(11) == 0, "what is too much for any moment is at least tried alone"
+    assert await alone.begin(11) == 0, "a request over the limit is tried alone"
 
 
 async def test_closed_balancer_refuses_calls() -> None:

@@ -118,6 +118,6 @@ async def test_scorer_probe_tests_a_failed_scorer_again(monkeypatch: pytest.Monk
 
 async def until_tested(probe: ScorerProbe) -> None:
     deadline = time.monotonic() + PATIENCE
-    for _ in range(2):  # the first may find that the model has changed
+    for _ in range(2):  # the first round may detect another model
         await probe(deadline)
         await asyncio.sleep(0)

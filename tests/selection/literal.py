@@ -19,8 +19,8 @@ from boundarymorph.selection import Pool
 Array = NDArray[np.float64]
 
 JITTER, ESCALATED_JITTER = 1e-4, 1e-2
-DEGENERATE = 1e-6  # a median distance of no more is the rounding of equal vectors
-EQUAL = 1e-12  # a standard deviation of no more is that of one observation, or of equal ones
+DEGENERATE = 1e-6  # a smaller median distance is rounding of equal vectors
+EQUAL = 1e-12  # a smaller deviation means one observation, or equal ones
 
 
 @dataclass

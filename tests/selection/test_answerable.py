@@ -96,7 +96,7 @@ def test_answerable_is_1_while_a_scored_answer_remains() -> None:
     session.give_up([40])
     assert answerable(session) < 1.0
     session.give_up([place for place in range(len(pool)) if place not in (40, 41)])
-    assert answerable(session) == 0.0  # what is left is scored
+    assert answerable(session) == 0.0  # all remaining documents are scored
     session.give_up([41])
     assert answerable(session) == 0.0
 

@@ -120,10 +120,10 @@ def member(
 def test_trend_posterior_matches_the_textbook_mixture(
     featured: Callable[[Pool], Pool] | None, size: int, observations: int, prior: TrendPrior
 ) -> None:
-    """This is the default configuration: correlation 1/2 at half the median distance of the pool."""
+    """In the default configuration, the correlation is 1/2 at half the pool's median distance."""
     for seed in range(3):
         pool, scores = clustered(70, 10, seed)
-        scores = 0.1 + 0.8 * scores  # far enough from 0 and 1 that nothing is clipped
+        scores = 0.1 + 0.8 * scores  # far from 0 and 1, so that no score is clipped
         pool = pool if featured is None else featured(pool)
         kappa = 2 * np.log(2) / median_distance(pool.embeddings, None)
         observed = np.random.default_rng(seed).permutation(70)[:observations].tolist()
@@ -188,8 +188,8 @@ def test_level_cuts_reproduce_the_observed_counts() -> None:
 @pytest.mark.parametrize(
     ("scores", "levels"),
     [
-        ((0.0, 0.0, 0.0), ()),  # one level says nothing of the others
-        ((0.0, 0.0, 0.0, 1.0), ()),  # as many as half of the scores differ
+        ((0.0, 0.0, 0.0), ()),  # one value says nothing of the others
+        ((0.0, 0.0, 0.0, 1.0), ()),  # two values among four scores are too many
         ((0.0, 0.0, 0.0, 0.0, 1.0), (0.0, 1.0)),
         ((0.11, 0.12, 0.13, 0.14, 0.15), ()),
     ],
@@ -256,7 +256,7 @@ def test_trend_fantasies_have_no_side_effects() -> None:
 
 
 def test_trend_fantasies_keep_amplitudes_and_weights() -> None:
-    prior = TrendPrior(scores=1e12)  # so that real scores leave the amplitudes as they are, too
+    prior = TrendPrior(scores=1e12)  # so that scores do not change the amplitudes
     pool, scores = clustered(60, 8, 0)
     scores = 0.1 + 0.8 * scores
     posterior = TrendPosterior(with_terms(pool), VonMisesFisher(3.0), 20, prior=prior)
@@ -302,7 +302,7 @@ def run(pool: Pool, scores: Scores, budget: int, k: int, round_size: int) -> Ses
 NODES, SPACING = np.linspace(-8, 8, 4_001, retstep=True)
 
 
-SMOOTH, COARSE = (0.1, 0.9), (0.0, 0.5, 1.0)  # what a scorer was seen to say
+SMOOTH, COARSE = (0.1, 0.9), (0.0, 0.5, 1.0)  # observed scores
 
 
 @pytest.mark.parametrize(

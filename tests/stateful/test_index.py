@@ -35,11 +35,11 @@ from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.test_vector_indexes import mirror
 from tests.stateful.profile import draws
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where fsync costs nothing
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # fsync costs nothing there
 DIMENSION = 4
 IDS = [f"d{number}" for number in range(12)]
 GIVEN = unit(6, DIMENSION)
-VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # as they come back
+VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # the vectors as the index returns them
 QUERIES = unit(3, DIMENSION, seed=1)
 WORDS = ["tram", "trams", "violin", "rain", "the"]
 POLICIES = [TrainingPolicy(least=4, share=0.2, pause=0), TrainingPolicy(least=10**9)]
@@ -149,7 +149,7 @@ class InterruptedIndex(LocalIndex):
 
     def _before(self, statement: str) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # a training
+            return  # the thread that makes blocks
         self.after -= 1
         if self.interrupt is not None and self.after < 0:
             interrupt, self.interrupt = self.interrupt, None
@@ -241,7 +241,7 @@ class IndexMachine(RuleBasedStateMachine):
                     other.compact()
                 if self.model and not index._catching_up.locked():
                     index.refresh()
-            except BaseException as failure:  # which SQLite would not pass on
+            except BaseException as failure:  # SQLite would swallow it
                 failures.append(failure)
 
         index.after, index.interrupt = after, interrupt

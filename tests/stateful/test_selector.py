@@ -153,7 +153,7 @@ class SelectorMachine(RuleBasedStateMachine):
             try:
                 return await work
             finally:
-                await asyncio.sleep(0.01)  # scores are written to the cache behind the request's back
+                await asyncio.sleep(0.01)  # scores are written to the cache after the request
                 assert asyncio.all_tasks() == {asyncio.current_task()}
                 assert self.retriever.running == self.scorer.running == 0
 

@@ -47,7 +47,7 @@ class Cluster(Upstream):
         self.behind, self.opensearch = behind, opensearch
         self.bodies: list[Any] = []
         self.scrolls: dict[str, list[Any]] = {}
-        self.about: dict[str, Any] = {}  # the `_meta` of mappings, which osmem does not keep
+        self.about: dict[str, Any] = {}  # the `_meta` of mappings, which osmem drops
         self._kept: dict[str, Mapping[str, Mapping[str, Any]]] = {}
 
     @property
@@ -100,7 +100,7 @@ class Cluster(Upstream):
         assert size <= MOST
         field, vector, inner = self.vector_search(body)
         fields = body.get("fields", [])
-        assert not (fields and self.opensearch)  # which cannot do that
+        assert not (fields and self.opensearch)  # OpenSearch cannot do that
         kept = self.kept(place)
         hits = asked(self.behind, "POST", place, {"query": inner, "size": MOST, "_source": body["_source"]})["hits"][
             "hits"
@@ -167,7 +167,7 @@ def cluster(*, opensearch: bool) -> Iterator[Cluster]:
     command = [resolve_binary(), "--no-ja"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as behind:
         assert behind.stdout is not None
-        url = json.loads(behind.stdout.readline())["url"]  # it ends when its input does
+        url = json.loads(behind.stdout.readline())["url"]  # osmem ends when its input ends
         with in_a_thread(Cluster(url, opensearch=opensearch)) as server:
             yield server
 

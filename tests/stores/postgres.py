@@ -84,7 +84,7 @@ def running(path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
                     time.sleep(0.05)
             yield server
         finally:
-            server.send_signal(signal.SIGINT)  # which does not wait for its clients
+            server.send_signal(signal.SIGINT)  # the server does not wait for its clients
             try:
                 server.wait(timeout=PATIENCE)
             finally:

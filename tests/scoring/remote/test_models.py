@@ -214,7 +214,7 @@ async def test_relevant_spans_stay_with_their_texts_across_requests() -> None:
 
 
 async def test_relevant_spans_of_fresh_scores_reach_the_answers(tmp_path: Path) -> None:
-    texts = [f"text {number} " + "of what is asked " * 3 for number in range(8)]
+    texts = [f"text {number} " + "of the same music " * 3 for number in range(8)]
     pool = [{"id": f"d{number}", "text": text, "score": -number} for number, text in enumerate(texts)]
     pool[0]["title"] = "Title"  # the scorer reads it before the text
     async with running(Focused()) as [server], scoring(server) as scorer:
