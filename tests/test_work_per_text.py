@@ -1,4 +1,4 @@
-"""The work for a text grows at most linearly with its length, whatever it consists of."""
+"""Test that the work for a text grows at most linearly with its length."""
 
 import json
 import time
@@ -28,11 +28,11 @@ from tests.texts import KINDS
 
 pytestmark = pytest.mark.strangers
 
-SMALL = 25_000  # characters of the first of three sizes, of which each is twice the one before it
-TOO_SMALL = 0.002  # seconds: less cannot be told from noise
+SMALL = 25_000  # characters of the first of three sizes, each of which is twice the one before
+TOO_SMALL = 0.002  # seconds; less is noise
 RUNS = 2
-SLACK = 2  # times as much CPU time as is linear
-# One kind for each way in which a text was slow once; the others are among the slow tests.
+SLACK = 2  # the allowed multiple of linear CPU time
+# One kind for each defect that once made a text slow; the slow tests have the others.
 OFTEN = {
     "plain prose",
     "combining marks",

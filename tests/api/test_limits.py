@@ -21,7 +21,7 @@ from tests.fakes.scorer import SeededScorer
 from tests.fakes.service import NDJSON, answer, application, client_of, faked, problem, ready, texts
 from tests.patience import PATIENCE
 
-FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # of two calls among three vectors of two dimensions
+FOOTPRINT = 20 * 2 * 3 + 25 * 2**2 + 1_500 * 3 + 4 * 3 * 2  # two calls among three vectors of two dimensions
 Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
@@ -98,7 +98,7 @@ class Case:
     status: int = 422
     slug: str = "limit-exceeded"
     others: tuple[tuple[str, float], ...] = ()
-    total: int = 0  # the size that is just within it, where that is not the value
+    total: int = 0  # the largest size within the limit, if not `value`
 
 
 CASES = {

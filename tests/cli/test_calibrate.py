@@ -65,7 +65,7 @@ def judged(pairs: Sequence[dict[str, Any]]) -> bytes:
 def test_calibrate_learns_an_index_calibration_from_suggested_pairs(
     calibrate: Calibrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BOUNDARYMORPH_DEADLINE_SECONDS", "0.001")  # which is for requests
+    monkeypatch.setenv("BOUNDARYMORPH_DEADLINE_SECONDS", "0.001")  # a limit for requests only
     said = calibrate("texts", "--queries", "queries.txt", "--suggest", "160", "--budget", "20", "--out", "pairs.ndjson")
     assert "160 pairs in pairs.ndjson" in said
     pairs = [orjson.loads(line) for line in (tmp_path / "pairs.ndjson").read_bytes().splitlines()]

@@ -82,11 +82,11 @@ def test_rgs_visits_neighbours_of_the_best_scored() -> None:
 
 
 def test_rgs_queue_drops_documents_over_its_size() -> None:
-    # The seed 0 leads to 1 and 2. With room for both, 1 leads nowhere and then 2 leads to 5.
+    # The seed 0 leads to 1 and 2. If both fit, 1 leads nowhere, and then 2 leads to 5.
     for frac, calls in ((1.0, [0, 1, 2, 5]), (0.5, [0, 1, 2, 5]), (0.25, [0, 1, 2, 3])):
         question = on_a_circle([0, 1, 2, 3, 4, 5], [0.5, 0.9, 0.1, 0.8, 0.2, 0.7])
         run = problem(linked(question, [[1, 2], [-1, -1], [5, -1], [-1, -1], [-1, -1], [-1, -1]]), budget=4)
-        # With room for one, 2 is forgotten, and the retrieval order takes the last call.
+        # If only one fits, 2 is dropped, and the retrieval order takes the last call.
         Rgs(degree=2, seed_div=4.0, frac=frac).rank(run)
         assert run.calls == calls
 

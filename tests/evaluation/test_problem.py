@@ -87,7 +87,7 @@ def test_ideal_gain_counts_only_existing_documents() -> None:
     assert everything.ce_ncg == everything.ncg == everything.ncg_graded == 1.0
     assert everything.ncg_collection == pytest.approx(3 / 4)
     assert quality(GRADED, np.arange(5), 50).ncg == 1.0
-    fewer = quality(replace(GRADED, relevant=1), np.arange(5), 3)  # a count of something else
+    fewer = quality(replace(GRADED, relevant=1), np.arange(5), 3)  # another count
     assert math.isnan(fewer.ncg_collection) and not math.isnan(fewer.ncg)
 
 

@@ -1,4 +1,4 @@
-"""Which server is called, which model is in use, and which error callers get, without any I/O."""
+"""Test the balancer without I/O: which server it calls, which model it uses, and its errors."""
 
 import asyncio
 from collections import Counter
@@ -22,8 +22,10 @@ ROLE = Role("scorer", ScorerUnavailable, ScorerFailed)
 class Bench:
     """A balancer over servers that are never called.
 
-    works: as the balancer reports it; asked: how many requests there were; open: the requests that wait for their
-    outcome, with the server of each.
+    Attributes:
+        works: Whether each server works, as the balancer reports it.
+        asked: The number of requests.
+        open: The requests in flight: the server of each, and its outcome.
     """
 
     def __init__(self, count: int, *, requests: int = 4, seed: int = 0) -> None:
@@ -317,7 +319,7 @@ async def test_balancer_bounds_requests_and_texts_per_server() -> None:
         assert len(bench.open) == begun, "those that waited"
     alone = Bench(1)
     alone.balancer.serves(alone.peers[0], "m", texts=10)
-    assert await alone.begin(11) == 0, "what is too much for any moment is at least tried alone"
+    assert await alone.begin(11) == 0, "a request over the limit is tried alone"
 
 
 async def test_closed_balancer_refuses_calls() -> None:

@@ -1,4 +1,4 @@
-"""What rules of boosts give documents."""
+"""Test the boosts that rules give documents."""
 
 import math
 from typing import Any
@@ -114,7 +114,7 @@ def test_field_value_factor_applies_its_modifier(modifier: str, expected: float)
         ({"x": 10**400}, factor(), 1.0),
         ({"x": math.nan}, factor(), 1.0),
         ({}, decay("gauss"), 1.0),
-        ({"x": "2026-01-01"}, decay("gauss"), 1.0),  # whose origin is a number
+        ({"x": "2026-01-01"}, decay("gauss"), 1.0),  # the origin is a number
         ({"x": 10}, {"weight": 3, **decay("gauss")}, 3.0),
         ({"x": 14}, {"weight": 3, **decay("gauss")}, 1.5),
         ({"x": 1}, {"weight": 3, "filter": {"x": {"gte": 1}}}, 3.0),

@@ -1,4 +1,7 @@
-"""The main directions of an index's vectors: learned by the store, shared by its processes, used by searches."""
+"""Test the main directions of an index's vectors.
+
+The store learns them, its processes share them, and searches use them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +85,7 @@ def test_directions_change_only_the_vectors_of_a_pool(tmp_path: Path, kind: str,
         (FEWEST - 1, DIMENSION, True, False),
         (FEWEST, 2 * COUNT, True, True),
         (FEWEST, 2 * COUNT - 1, True, False),
-        (FEWEST, DIMENSION, False, False),  # how a scorer weighs the dimensions of a query needs all of them
+        (FEWEST, DIMENSION, False, False),  # weighing the dimensions of a query needs all of them
     ],
 )
 def test_directions_require_many_documents_dimensions_and_words(

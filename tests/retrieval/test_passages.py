@@ -1,4 +1,4 @@
-"""Long documents in passages: where they are cut, which passages are candidates, and how many."""
+"""Test long documents in passages: where they are cut, and which are candidates."""
 
 import random
 from itertools import pairwise
@@ -86,7 +86,7 @@ def test_bound_on_all_candidates_is_shared_among_documents() -> None:
 
 
 def test_documents_within_the_window_are_not_split() -> None:
-    room = 4 * (WINDOW - 4)  # bytes, as the query has less than a token's
+    room = 4 * (WINDOW - 4)  # bytes; the query has less than a token
     whole = [Document("a", "x" * room), Document("b", "é" * (room // 2)), Document("c", " " * 9 * room)]
     long = [Document("d", "x" * (room + 1)), Document("e", "漢" * (room // 3 + 1))]
     assert Cut.plan(whole, "sea", WINDOW, per_document=32, in_all=99) is None

@@ -1,4 +1,4 @@
-"""The test of a scorer: it passes what works, and names what is set up wrongly, behind a server on a real socket."""
+"""Test the self-test of a scorer, which reports wrong configurations."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ Score = Callable[[str, list[str]], list[Any]]
 
 
 def overlap(query: str, text: str) -> float:
-    """Score by common words; this scorer works."""
+    """Score by common words, which works."""
     words = set(re.findall(r"\w{4,}", query.lower()))
     shared = sum(any(word[:5] in other for other in text.lower().split()) for word in words)
     return 1 / (1 + math.exp(4 - 8 * shared / max(1, len(words))))
@@ -118,6 +118,6 @@ async def test_scorer_probe_tests_a_failed_scorer_again(monkeypatch: pytest.Monk
 
 async def until_tested(probe: ScorerProbe) -> None:
     deadline = time.monotonic() + PATIENCE
-    for _ in range(2):  # the first may find that the model has changed
+    for _ in range(2):  # the first round may detect another model
         await probe(deadline)
         await asyncio.sleep(0)

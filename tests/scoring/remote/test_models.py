@@ -1,4 +1,4 @@
-"""Current models over sockets: their documented answers, and what a service makes of relevant spans."""
+"""Test the documented answers of current models, and relevant spans in the service."""
 
 import math
 import re
@@ -188,7 +188,7 @@ def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> No
 
 
 class Focused(Cohere):
-    """Cohere's Rerank 5; it finds the first ten characters of each text relevant, and then the next ten."""
+    """Cohere's Rerank 5, whose relevant spans are the first and the next ten characters."""
 
     models = (PRO,)
 
@@ -214,7 +214,7 @@ async def test_relevant_spans_stay_with_their_texts_across_requests() -> None:
 
 
 async def test_relevant_spans_of_fresh_scores_reach_the_answers(tmp_path: Path) -> None:
-    texts = [f"text {number} " + "of what is asked " * 3 for number in range(8)]
+    texts = [f"text {number} " + "of the same music " * 3 for number in range(8)]
     pool = [{"id": f"d{number}", "text": text, "score": -number} for number, text in enumerate(texts)]
     pool[0]["title"] = "Title"  # the scorer reads it before the text
     async with running(Focused()) as [server], scoring(server) as scorer:
