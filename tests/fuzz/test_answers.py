@@ -1,4 +1,4 @@
-"""Answers about large documents: bounded memory, and a loop that goes on meanwhile."""
+"""Test that answers with large documents bound the memory and the event loop's pauses."""
 
 import json
 import subprocess

@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 
 from boundarymorph.selection import Pool
 
-if TYPE_CHECKING:  # versions beside this one, of which benchmarks make pools too, may lack it
+if TYPE_CHECKING:  # benchmarks use this with other versions, which may lack the module
     from boundarymorph.selection import Session
 
 Scores = NDArray[np.float64]
 
 
 def clustered(n: int, d: int, seed: int, dtype: type = np.float64, clusters: int = 12) -> tuple[Pool, Scores]:
-    """Documents around `clusters` directions; the cross-encoder likes some clusters, which the query only half sees."""
+    """Return a pool around `clusters` directions, and its scores.
+
+    The cross-encoder prefers some clusters, which the query finds only in part.
+    """
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(clusters, d))
     embeddings = centres[rng.integers(clusters, size=n)] + 0.8 * rng.normal(size=(n, d)) + rng.normal(size=d)

@@ -1,4 +1,4 @@
-"""The fast session does what the paper's pseudocode does: same picks, same order, same set, same means."""
+"""Test that a session equals the paper's pseudocode in picks, order, set, and means."""
 
 from typing import Any
 

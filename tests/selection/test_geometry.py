@@ -1,4 +1,4 @@
-"""Distances, their median, and kernels of them."""
+"""Test distances, their median, and kernels."""
 
 import numpy as np
 import pytest

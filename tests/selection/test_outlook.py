@@ -1,4 +1,4 @@
-"""What more calls are expected to bring, and how much of what is relevant a set holds."""
+"""Test the expected gain of further calls, and the expected share of relevant documents."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from tests.sessions import session_of
 def test_gains_of_a_set_equal_hand_computed_values() -> None:
     """Two of four documents fit.
 
-    The second is inside and worth nothing in one of two cases, the third is outside and better than the cut in one of
-    two; the first is scored, and the fourth never comes in.
+    The second is inside, and worthless with probability 1/2. The third is outside, and better than the cut with
+    probability 1/2. The first is scored, and the fourth never enters.
     """
     shares = np.full((2, 4), 0.5)
     scores = np.array([[0.9, 0.8, 0.1, 0.0], [0.9, 0.0, 0.5, 0.2]])

@@ -1,4 +1,4 @@
-"""Pools: what is checked, their features, their memory, and their map."""
+"""Test pools: checks, features, memory, and maps."""
 
 import tracemalloc
 from dataclasses import replace
@@ -149,7 +149,7 @@ def test_term_features_are_centred_with_unit_mean_square() -> None:
 
 
 def test_signals_of_callers_become_ranks_of_their_own() -> None:
-    """Each signal has ranks of its own, whatever its scale; a missing value has no effect."""
+    """Each signal has its own ranks, whatever its scale; a missing value has no effect."""
     rng = np.random.default_rng(0)
     clicks, age = np.array([1e9, np.nan, 3.0, 3.0, -7.0]), np.array([np.nan] * 5)
     features = {"clicks": clicks, "bm25": np.ones(5), "age": age, "similarity": np.ones(5), "flat": np.full(5, 2.0)}

@@ -1,4 +1,4 @@
-"""Documents of one text within a task: one call, one score."""
+"""Test that documents with one text cost one call and share its score."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,10 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, change
 
 
 class Copying(FakeRetriever):
-    """A retriever of 30 documents with these texts; the vectors of `strange` ones do not fit their texts."""
+    """A retriever of 30 documents with these texts.
+
+    The vectors of `strange` documents do not fit their texts.
+    """
 
     def __init__(self, texts: Sequence[str], strange: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A selection session against the documents that were asked for, scored and given up."""
+"""Test a session against the documents that were asked for, scored and given up."""
 
 from collections import Counter
 from typing import Any
@@ -29,7 +29,7 @@ SCORES = st.sampled_from([0.0, 1.0, 1e-9, 0.5]) | st.floats(0, 1)
 
 @st.composite
 def pools(draw: st.DrawFn) -> tuple[Pool, NDArray[np.float64]]:
-    """5 to 30 documents, some of them the same, and their scores."""
+    """Draw 5 to 30 documents, some of them equal, and their scores."""
     count, dimension, seed = draw(st.integers(5, 30)), draw(st.integers(2, 4)), draw(st.integers(0, 99))
     rng = np.random.default_rng(seed)
     embeddings = rng.normal(size=(count, dimension))[rng.integers(draw(st.integers(2, count)), size=count)]
@@ -48,7 +48,7 @@ def distincts(draw: st.DrawFn, count: int) -> Groups | None:
 class SessionMachine(RuleBasedStateMachine):
     """Ask, tell in any order, give up, and learn which texts are the same.
 
-    The model has the scores, the calls that were made, the remaining ones, and the equal texts.
+    The model has the scores, the calls that were made, the remaining documents, and the equal texts.
     """
 
     @initialize(case=pools(), config=st.sampled_from(CONFIGS), by_tokens=st.booleans(), data=st.data())
@@ -156,7 +156,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
-        """Of what was asked, of what is known, or of anything; the whole pool only rarely."""
+        """Give up documents in flight or, if there are none, any documents."""
         of = st.sampled_from(self.asked) if self.asked else st.integers(0, len(self.pool) - 1)
         gone = data.draw(st.lists(of, max_size=4))
         self.session.give_up(gone)
@@ -235,7 +235,7 @@ class SessionMachine(RuleBasedStateMachine):
         np.testing.assert_array_equal(again.selection().documents, self.session.selection().documents)
 
     def what_is_believed_depends_on_the_scores_alone(self) -> None:
-        """The belief is independent of the order of scores, unanswered documents, and those given up."""
+        """The belief is independent of the order of scores, and of documents without a score."""
         belief, known = self.session.belief, sorted(self.told, reverse=True)
         at_once_told = session_of(
             self.pool, **self.options | {"budget": 0, "known": {d: float(self.scores[d]) for d in known}}

@@ -95,7 +95,7 @@ def rules_of(given: Sequence[BoostRule], now: float) -> list[Rule]:
         function: Decay | FieldValueFactor | None = None
         for shape in SHAPES:
             if (decay := getattr(one, shape)) is not None:
-                function = Decay.of(f"{place}.{shape}", shape, now=now, **dict(decay))
+                function = Decay.from_fields(f"{place}.{shape}", shape, now=now, **dict(decay))
         if (factor := one.field_value_factor) is not None:
             path = read_path(factor.field, f"{place}.field_value_factor.field")
             function = FieldValueFactor(path, factor.factor, factor.modifier, factor.missing)

@@ -73,7 +73,7 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[str]]:
     async def caller(request: Request, _: Annotated[object, Security(BEARER)]) -> str:
         found = await access(request)
         identified = identify(request, found)
-        visit_of(request).permitted = permitted = identified.within(scope)
+        visit_of(request).permitted = permitted = identified.restrict(scope)
         await count(request, found, permitted)
         _refuse_unknown_parameters(request)
         if (index := request.path_params.get("name")) is not None:

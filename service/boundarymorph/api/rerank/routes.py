@@ -50,7 +50,7 @@ from boundarymorph.api.select_task import (
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
-from boundarymorph.reading import check_bound, counted
+from boundarymorph.reading import check_bound, quantity
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Selection
@@ -246,7 +246,7 @@ def _read(
         LimitExceeded: If a value is beyond a limit.
     """
     caller = permitted_caller(request)
-    policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
+    policy = access.policies.resolve(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
     ignored = unknown_field_warnings(data, dialect.request)
@@ -343,7 +343,7 @@ def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask,
     wanted, texts = asked.request, asked.texts
     if result.truncated and not wanted.cut:
         raise TextTooLong(
-            f"{counted(result.truncated, 'text is', 'texts are')} longer than the model reads; "
+            f"{quantity(result.truncated, 'text is', 'texts are')} longer than the model reads; "
             "let them be truncated, or split them"
         )
     selection, count = result.selection, len(texts)
