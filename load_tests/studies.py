@@ -23,14 +23,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.trust import pairs_in_order
-from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, TrendConfig
+from boundarymorph.selection import Config, Exploration, Pool, SelectionConfig, TrendConfig
 from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS, PAPER
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import standardised
 from boundarymorph_evaluation import datasets, tables
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
-from boundarymorph_evaluation.problem import Question, fused_order, reordered
+from boundarymorph_evaluation.problem import Question, fused_order, reorder
 from boundarymorph_evaluation.tables import ScoreTable
 from load_tests import boosts, lists, passages, probability, registered, report, reviews
 from load_tests.sessions import chosen, first_by_score, only, played
@@ -229,8 +229,8 @@ VARIANTS: Mapping[str, Config] = {
     "default, without BM25 and words": TrendConfig(),
     "default, without the query's words": TrendConfig(),
     "default, without a trend": TrendConfig(weight=0.0),
-    "default, boundary gap throughout": TrendConfig(acquisition=Explore(gap_calls=1_000_000)),
-    "default, value at the cutoff throughout": TrendConfig(acquisition=Explore(gap_calls=0)),
+    "default, boundary gap throughout": TrendConfig(acquisition=Exploration(gap_calls=1_000_000)),
+    "default, value at the cutoff throughout": TrendConfig(acquisition=Exploration(gap_calls=0)),
     "default, without the retrieval bonus": TrendConfig(bonus=0.0),
     "the paper's": SelectionConfig(),
     "the paper's, told log-odds": SelectionConfig(),
@@ -363,7 +363,7 @@ def hybrid(question: Question, number: int) -> Iterator[Row]:
     It is the same pool, so documents that only BM25 would find do not show.
     """
     order, fused = fused_order(question.pool)
-    pools = {"similarity": question.pool, "fused": reordered(question.pool, order, fused)}
+    pools = {"similarity": question.pool, "fused": reorder(question.pool, order, fused)}
     for (how, pool), signal, k in product(pools.items(), ("yes", "no"), KS):
         told = question.scores if how == "similarity" else question.scores[order]
         seen = pool if signal == "yes" else without_words(pool)

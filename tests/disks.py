@@ -4,7 +4,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-IN_A_NAMESPACE = ("unshare", "--map-root-user", "--mount")  # begins the command of a process that may mount
+IN_A_NAMESPACE = ("unshare", "--map-root-user", "--mount")  # the start of a command that may mount
 MEGABYTES, FILES = 4, 60
 
 

@@ -1,4 +1,4 @@
-"""Check the grammar of the pages, and of the code's docstrings and messages, with Harper (`make check`).
+"""Check the grammar of pages, docstrings and messages with Harper: `make check`.
 
 Code, names, formulas and quantities are not prose, so the checker sees them as code. Every rule of Harper applies to
 every file. The dictionary has the vocabulary of the field and proper names.
@@ -15,19 +15,23 @@ from harper import Dialect, Linter
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
 CODE = ["service", "clients/python", "load_tests"]
-VOCABULARY = """
-api asyncio awaitable batcher batchers boundarymorph buildah cpu cuda dataclass determinantal dtype elementwise gpu http
-https httptools httpx jsonb jsonl kriging libpq listwise malloc mcp nginx openapi orthonormal pgvector podman pointwise
-postprocessor pydantic pyplot qrels readyz reorthogonalization reweighted safetensors sigmoid softmax sqrt ss str
-subclasses tokenised traceparent tridiagonal ulimit unscored unwritable url uvicorn
-"""
-NAMES = """
-Angelopoulos Anand Aiohttp Benjamini Büttcher Caplan Cholesky Choudhury Cohere Dasgupta Dashscope Deerwester Dify
-Dinkelbach Fisch Gangadharaiah Golub Hahne Halko Hochberg Jina Jarvelin Kalyanakrishnan Kekalainen Lanczos Langchain
-Lightrag Litellm Macdonald Martinsson Milvus Mixedbread Nemotron Qdrant Quam Qwen Rathee Rocchio Schuster Starlette
-Tonellotto Tropp Vamana Voyageai Weaviate Wilcoxon Xinference Xu Zaragoza Zhang Zhou Zilliz
-"""
-# Spans of code, addresses, paths, options, quantities with a unit, and words that are no English: with a digit, an
+VOCABULARY = [
+    "api", "asyncio", "awaitable", "batcher", "batchers", "boundarymorph", "buildah", "cpu", "cuda", "dataclass",
+    "determinantal", "dtype", "elementwise", "gpu", "http", "https", "httptools", "httpx", "jsonb", "jsonl",
+    "kriging", "libpq", "listwise", "malloc", "mcp", "nginx", "openapi", "orthonormal", "pgvector", "podman",
+    "pointwise", "postprocessor", "pydantic", "pyplot", "qrels", "readyz", "reorthogonalization", "reweighted",
+    "safetensors", "sigmoid", "softmax", "sqrt", "ss", "str", "subclasses", "tokenised", "traceparent",
+    "tridiagonal", "ulimit", "unscored", "unwritable", "url", "uvicorn",
+]  # fmt: skip
+NAMES = [
+    "Angelopoulos", "Anand", "Aiohttp", "Benjamini", "Büttcher", "Caplan", "Cholesky", "Choudhury", "Cohere",
+    "Dasgupta", "Dashscope", "Deerwester", "Dify", "Dinkelbach", "Fisch", "Gangadharaiah", "Golub", "Hahne",
+    "Halko", "Hochberg", "Jina", "Jarvelin", "Kalyanakrishnan", "Kekalainen", "Lanczos", "Langchain", "Lightrag",
+    "Litellm", "Macdonald", "Martinsson", "Milvus", "Mixedbread", "Nemotron", "Qdrant", "Quam", "Qwen", "Rathee",
+    "Rocchio", "Schuster", "Starlette", "Tonellotto", "Tropp", "Vamana", "Voyageai", "Weaviate", "Wilcoxon",
+    "Xinference", "Xu", "Zaragoza", "Zhang", "Zhou", "Zilliz",
+]  # fmt: skip
+# Spans of code, addresses, paths, options, quantities with a unit, and words that are not English: with a digit, an
 # underscore, a capital letter after the first, or a single letter.
 NO_PROSE = re.compile(
     r"""(?P<code>``?[^`]+``?)(?:'s)?
@@ -88,7 +92,7 @@ def parts_of_docstring(text: str) -> Iterator[str]:
 
 
 def parts_of_code(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each docstring, and of each message: a literal with four words or more."""
+    """Yield the line and the text of each docstring and of each literal with four words or more."""
     tree = ast.parse(source)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     others: set[ast.AST | None] = set()  # literals that are docstrings or data
@@ -120,7 +124,7 @@ def parts_of_code(source: str) -> Iterator[tuple[int, str]]:
 
 def main() -> None:
     linter = Linter(Dialect.BRITISH)
-    words = (VOCABULARY + NAMES).split()
+    words = VOCABULARY + NAMES
     linter.import_words([*words, *(f"{word}'s" for word in words)])
     texts = [
         (path, *part)

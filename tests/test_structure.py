@@ -1,4 +1,4 @@
-"""The order of the code: small files, short functions, no circles of imports."""
+"""Test the structure of the code: small files, short functions, no circular imports."""
 
 import ast
 import re
@@ -72,14 +72,14 @@ def test_selection_dataclasses_have_few_fields() -> None:
 
 
 def options_in_methods(source: str) -> Iterator[str]:
-    """Yield the optional parameters of classes that a method tests, unless it is a constructor."""
+    """Yield the optional parameters of classes that a method tests, except in constructors."""
     for found in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
         methods = [node for node in found.body if isinstance(node, ast.FunctionDef)]
         made = [each for method in methods if method.name == "__init__" for each in ast.walk(method.args)]
         declared = {ast.unparse(node.target): node.annotation for node in found.body if isinstance(node, ast.AnnAssign)}
         declared |= {node.arg: node.annotation for node in made if isinstance(node, ast.arg) and node.annotation}
         options = {name for name, kind in declared.items() if re.search(r"\bbool\b|None|Literal", ast.unparse(kind))}
-        options -= {method.name for method in methods}  # a property has the name of a parameter
+        options -= {method.name for method in methods}  # a property may have the name of a parameter
         for method in (method for method in methods if not method.name.startswith("__")):
             tests = [node.test for node in ast.walk(method) if isinstance(node, ast.If | ast.IfExp | ast.While)]
             tests += [node for node in ast.walk(method) if isinstance(node, ast.BoolOp)]

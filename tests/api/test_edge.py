@@ -20,7 +20,7 @@ from fastapi.responses import StreamingResponse
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api import bodies
-from boundarymorph.api.dependencies import prefers
+from boundarymorph.api.dependencies import prefers_media_type
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
@@ -49,7 +49,7 @@ class TestMethods:
     async def test_head_request_is_answered_like_get_without_a_body(
         self, client: httpx.AsyncClient, path: str, status: int
     ) -> None:
-        client.headers["Accept-Encoding"] = "identity"  # an answer that is compressed as it is sent has no length
+        client.headers["Accept-Encoding"] = "identity"  # a compressed stream has no length
         get, head = await client.get(path), await client.head(path)
         assert (head.status_code, head.content) == (status, b"")
         assert (get.status_code, bool(get.content)) == (status, True)
@@ -107,7 +107,7 @@ STREAM = "text/event-stream"
 )
 def test_event_stream_is_preferred_by_accept_qualities(accept: str, streams: bool) -> None:
     request = Request({"type": "http", "headers": [(b"accept", accept.encode())]})
-    assert prefers(request, STREAM) == streams
+    assert prefers_media_type(request, STREAM) == streams
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def log() -> Iterator[io.StringIO]:
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    """Return an application with a route that raises, and one that raises after its answer has begun."""
+    """Return an application with a route that raises, and one that raises during its answer."""
     app = create_app(Settings(data_directory=tmp_path), build=fake_service)
 
     async def raising() -> None:

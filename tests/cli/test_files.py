@@ -212,7 +212,7 @@ def test_symbolic_link_out_of_the_folder_is_skipped(build: Build, folder: Path, 
         assert f"skipped: {name} is a link to a file outside of this folder" in outcome.out
     assert "again.md" in stored()
     assert not any("hunter2" in document.text for document in stored().values())
-    assert build(str(folder / "leak.md")).code == 0  # which somebody chose by name
+    assert build(str(folder / "leak.md")).code == 0  # the user names the file
 
 
 @pytest.mark.strangers

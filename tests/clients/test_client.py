@@ -18,7 +18,7 @@ from tests.fakes.scorer import SeededScorer, failing
 from tests.fakes.service import texts
 from tests.patience import until_async
 
-QUERY = "what is asked"
+QUERY = "music of the sea"
 HALF = "\ud83d"  # of a surrogate pair
 
 

@@ -56,7 +56,7 @@ def main() -> None:
         found = arguments.python or list(pythons())
         for installer, python in itertools.product(arguments.installer or INSTALLERS, found):
             newcomer(Path(folder) / "new", python, None if installer == "pip" else f"{folder}/uv/bin/uv", wheels)
-            print(f"{python}, by {installer}: all is well", flush=True)
+            print(f"{python}, by {installer}: every step succeeded", flush=True)
 
 
 def pythons() -> Iterator[str]:
@@ -64,14 +64,14 @@ def pythons() -> Iterator[str]:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in VERSIONS:
         candidates = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
-        # A shim of pyenv may be none that runs.
+        # A shim of pyenv may not run.
         runs = [
             each for each in candidates if each and not subprocess.run([each, "-V"], capture_output=True).returncode
         ]
         if runs:
             yield runs[0]
         else:
-            print(f"left out, as there is none: Python {version}")
+            print(f"not tested, since it is not installed: Python {version}")
 
 
 def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> None:

@@ -49,7 +49,9 @@ def on_a_circle(degrees: Sequence[float], scores: Sequence[float], query: float 
     angles = np.deg2rad(degrees)
     embeddings = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     direction = np.array([np.cos(np.deg2rad(query)), np.sin(np.deg2rad(query))])
-    pool = Pool.of([f"d{i}" for i in range(len(angles))], embeddings, direction, -np.arange(len(angles), dtype=float))
+    pool = Pool.from_embeddings(
+        [f"d{i}" for i in range(len(angles))], embeddings, direction, -np.arange(len(angles), dtype=float)
+    )
     return Question("circle", pool, np.array(scores, dtype=np.float64))
 
 

@@ -97,7 +97,7 @@ def test_evaluated_human_method_makes_the_calls_of_the_service() -> None:
     assert morph.ROUNDS == composition.ROUNDS
     assert CONTESTANTS["human"].settings == (morph.SERVED,)
     (question,) = synthetic(queries=1, n=80).questions()
-    session = Session.of(question.pool, budget=12, k=5, method=question.configured(HUMAN_CONFIG))
+    session = Session.create(question.pool, budget=12, k=5, method=question.configured(HUMAN_CONFIG))
     calls: list[int] = []
     while (asked := session.ask_round(composition.ROUNDS)).size:
         calls += asked.tolist()

@@ -1,4 +1,4 @@
-"""The disk fills up while documents are uploaded, or is full or read-only when a process starts over its indexes."""
+"""Test a disk that fills up during uploads, or is full or read-only when a process starts."""
 
 import subprocess
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def write(gateway: Service) -> httpx.Response:
-    line = orjson.dumps({"id": "new", "text": "Of the moon there is one tale more."})
+    line = orjson.dumps({"id": "new", "text": "The moon has one more tale."})
     return gateway.client.post("/indexes/tales/documents?strict=true", content=line, headers=NDJSON)
 
 
@@ -82,7 +82,7 @@ def test_start_on_a_full_or_read_only_disk_serves_reads(
 
 
 def test_read_only_disk_with_an_unread_log_is_reported(disk: Path, table: Table) -> None:
-    """This happens after a power failure: SQLite's log exists, and its shared memory does not."""
+    """After a power failure SQLite's log exists, and its shared memory does not."""
     with retriever(disk) as indexes:
         assert write(indexes).is_success
         indexes.process.kill()

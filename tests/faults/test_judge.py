@@ -1,4 +1,4 @@
-"""What a language model that grades may do: be busy, slow or unintelligible, and refuse."""
+"""Test a language model as the scorer that is busy, slow, unreadable, or refuses."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,10 @@ def _judged(directory: Path, _indexes: Role, model: Server) -> Iterator[Role]:
 
 @pytest.fixture
 def judged(_judged: Role, model: Server) -> Iterator[Service]:
-    """Yield a gateway in front of `indexes` and a language model, which works before and after each test."""
+    """Yield a gateway with the retriever `indexes` and a language model as the scorer.
+
+    Both work before and after each test.
+    """
     until(lambda: completes(_judged.service))
     yield _judged.service
     model.behaviour, model.script = well, []
@@ -94,7 +97,7 @@ def test_language_model_malformed_answers_are_not_cached(
     whole(degraded, "retrieval_only")
     refused = ask(judged, query, on_failure="error")
     recovery = mended(judged, model)
-    assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing of it was remembered
+    assert spent(whole(ask(judged, query))) == (BUDGET, 0)  # nothing was cached
     saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
     table.add(f"a language model answers wrongly: {wrong}", saw, recovery)
 

@@ -1,4 +1,4 @@
-"""Redis ends, hangs, is full, fails over: nobody but the bill notices."""
+"""Test a Redis that ends, hangs, is full or fails over: requests only cost more calls."""
 
 import time
 
@@ -29,7 +29,7 @@ def test_redis_killed_or_hanging_leaves_answers_unchanged(deployment: Deployment
 
 
 def test_redis_killed_under_load_fails_no_request(deployment: Deployment, table: Table) -> None:
-    """Known queries cost nothing before the kill, and again once Redis is back."""
+    """Repeated queries cost nothing before the kill, and again once Redis is back."""
     gateway, queries = deployment.gateway.service, [new_query() for _ in range(4)]
     for query in queries:
         asked(gateway, query)

@@ -1,4 +1,4 @@
-"""Threads that callers share."""
+"""Test threads that callers share."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from tests.patience import PATIENCE, until_async
 
 
 class Busy:
-    """Calls of several callers that end on demand."""
+    """Calls of several callers, which end when the test says so."""
 
     def __init__(self, executor: FairExecutor) -> None:
         self.executor = executor
@@ -101,6 +101,6 @@ class TestComputing:
             for _ in range(3):
                 with compute_slot():
                     pass
-            assert not concurrency._cores.acquire(blocking=False)  # and nothing is given back that nobody had
+            assert not concurrency._cores.acquire(blocking=False)  # no core is released twice
         for _ in range(2):
             assert concurrency._cores.acquire(blocking=False)

@@ -1,4 +1,4 @@
-"""Selections in this process have the answers of HTTP."""
+"""Test that selections in this process equal the answers over HTTP."""
 
 import asyncio
 import sys
@@ -100,7 +100,7 @@ async def _coroutine(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class CrossEncoder:
-    """As that of sentence-transformers, which can be called, but not so."""
+    """A class like that of sentence-transformers, which is callable for another purpose."""
 
     def __call__(self, *_: Any) -> None:
         raise AssertionError
@@ -110,7 +110,7 @@ class CrossEncoder:
 
 
 class Ranker:
-    """As that of FlashRank 0.2, which writes the scores into the passages that it is given, and sorts them."""
+    """A class like that of FlashRank 0.2, which adds the scores to the passages and sorts them."""
 
     def rerank(self, request: Any) -> list[dict[str, Any]]:
         for passage in request.passages:
@@ -152,7 +152,7 @@ def test_selector_loads_a_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch)
 
 def test_selector_loads_the_embedded_cross_encoder_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["The capital of France is Paris.", "A recipe for soup with lentils."]
-    found = Selector("embedded").select("what is the capital of France?", texts, budget=2, k=2).documents
+    found = Selector("embedded").select("which city is the capital of France?", texts, budget=2, k=2).documents
     assert [document.id for document in found] == ["0", "1"]
     assert found[0].cross_encoder_score is not None and found[0].cross_encoder_score > 0.9
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

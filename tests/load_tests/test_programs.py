@@ -1,4 +1,4 @@
-"""Every benchmark, soak and study runs, small, and its figures are possible."""
+"""Test that every benchmark, soak and study runs on small inputs with plausible figures."""
 
 import sys
 from dataclasses import replace
@@ -26,7 +26,7 @@ OVERLOAD = "--seconds 2 --spans 1 --clients 20 --documents 60 --budget 5"
 def run(name: str, options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run a program in this process, and return its report."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # of processes of its own
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # for processes that it starts
     monkeypatch.setattr(sys, "argv", [name, *options.split()])
     import_module(f"load_tests.{name}").main()
     (written,) = report.RESULTS.glob("*.json")
@@ -127,7 +127,10 @@ def test_study_means_and_changes_equal_hand_computed_values() -> None:
 
 
 def test_probability_study_recovers_the_map_behind_relevance() -> None:
-    """In two of three tables, documents are relevant with the probability of a known map; in the third none is."""
+    """In two of three tables, relevance has the probability of a known map.
+
+    In the third, no document is relevant.
+    """
     random, rows = np.random.default_rng(0), list[dict[str, Any]]()
     for table, query, part in product(("one", "two", "none"), range(40), ("ranking", "set")):
         relevance = random.uniform(0.01, 0.99, 30)

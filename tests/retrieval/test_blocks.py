@@ -1,7 +1,7 @@
-"""Test that the vectors of an index keep step with its store, and blocks.
+"""Test that an index's vectors and blocks agree with its store.
 
-Blocks are with clusters and without: when they are made and by which process, what a start reads, and that all find the
-same.
+Blocks have clusters or not. The tests cover when and by which process they are made, what a start reads, and that all
+ways of searching agree.
 """
 
 import json
@@ -43,7 +43,10 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def open_index(path: Path) -> Iterator[Open]:
-    """Return a function that opens the index as another process would; `plain` uses no block."""
+    """Return a function that opens the index as another process would.
+
+    A `plain` index uses no block.
+    """
     opened = []
 
     def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: Any) -> LocalIndex:
@@ -104,7 +107,7 @@ def test_index_start_reads_the_block_and_later_changes(open_index: Open, path: P
         assert (told.count, told.sequence) == (1000, 1000)
         assert min(told.recall.values()) >= 0.99
     else:
-        assert told is None  # which describes what was trained
+        assert told is None  # a flat index is not trained
     before = file_of(path).read_bytes()
     put(index, names(30, 990), seed=1)
     index.delete(names(20))
@@ -118,7 +121,7 @@ def test_index_start_reads_the_block_and_later_changes(open_index: Open, path: P
     assert rows(index) == 1000 and file_of(path).read_bytes() != before
     assert_same(started, index)
     assert_same(open_index(), plain)
-    assert index.compact()  # of nothing new
+    assert index.compact()  # without new documents
 
 
 @pytest.mark.parametrize("count", [99, 100])
@@ -155,7 +158,7 @@ def test_block_is_made_during_searches_and_writes(open_index: Open) -> None:
         done.set()
         for each in searches:
             each.result()
-    until(lambda: not any(EAGER.due(searched.refresh()) for searched in (index, other)))
+    until(lambda: not any(EAGER.is_due(searched.refresh()) for searched in (index, other)))
     for searched in (index, other):
         assert rows(searched)
         assert_same(searched, plain)
@@ -177,7 +180,7 @@ def test_damaged_block_is_reported_and_rebuilt(
     elif damage == "a missing file":
         (file.parent / "rows.npy").unlink()
     else:
-        file.unlink()  # others keep what they have mapped
+        file.unlink()  # processes keep their mapped files
         file.write_bytes(content if damage == "a bit" else content[:-4])
     other = LocalIndex("index", path, policy=NEVER)
     assert rows(other) == 0
@@ -224,7 +227,7 @@ def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, cap
 
 
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:
-    """The rows are read in pages, between which others write."""
+    """The rows are read in pages, between which other processes write."""
     index, plain = open_index(), open_index(plain=True)
     index.page_rows = 50
     put(index, names(300))

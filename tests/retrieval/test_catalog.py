@@ -1,4 +1,4 @@
-"""Test named indexes: configuration, names, deletion, totals, bounds, and two processes."""
+"""Test named indexes: configuration, names, deletion, totals, limits, and two processes."""
 
 import os
 import random
@@ -91,14 +91,14 @@ def test_damaged_index_is_reported_and_hides_no_other(
     if damage == "garbage":
         path.write_bytes(b"this is no database" * 1000)
     elif damage == "unreadable":
-        path.mkdir()  # which SQLite cannot open
+        path.mkdir()  # SQLite cannot open a folder
     kind = StorageUnavailable if damage == "unreadable" else CorruptIndex
     with pytest.raises(kind, match="bad" if damage == "missing" else path.name):
         catalog.get("bad")
     bad, good = catalog.list()
     assert isinstance(bad, UnreadableIndex) and type(bad.error) is kind and good.name == "good"
     assert "bad" in caplog.text
-    catalog.check()  # the other can be read
+    catalog.check()  # the other index can be read
     catalog.delete("good")
     if damage == "unreadable":
         with pytest.raises(StorageUnavailable, match=path.name):

@@ -1,4 +1,4 @@
-"""Sets by value, which is relevance times a boost."""
+"""Test sets by value, which is relevance times a boost."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_boosted_set_with_all_scores_sorts_by_relevance_times_boost(
     for selection, expected in ((session.selection(), best[:k]), (session.ranking(), best)):
         assert selection.documents.tolist() == expected.tolist()
         assert selection.value == pytest.approx((relevance * boosts)[expected])
-        unread = scores if shown else relevance  # the answer's map is applied to the answer
+        unread = scores if shown else relevance  # the answer's map applies only to the answer
         assert selection.relevance == pytest.approx(unread[expected])
     assert session.expected_loss() == 0.0
 
@@ -154,7 +154,7 @@ def test_session_depends_only_on_ratios_of_boosts(config: Config) -> None:
 
 
 def test_session_never_asks_for_documents_with_hopeless_boosts() -> None:
-    """The first round still takes the head of the list."""
+    """The first round still takes the top of the ranking."""
     pool, scores = clustered(200, 8, 5)
     boosts = np.where(np.arange(200) % 2, 1.0, 1e-3)
     history = in_three_rounds(session_of(pool, boosts, budget=30), scores).history

@@ -1,4 +1,4 @@
-"""What every session keeps: copies share a score; and a session that scores everything."""
+"""Test that copies share a score, and a session that scores every document."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_exhaustive_session_asks_once_per_text() -> None:
 
 
 def session(count: int, known: dict[int, float] | None = None) -> ExhaustiveSession:
-    return ExhaustiveSession(Pool.listed([f"d{number}" for number in range(count)]), known)
+    return ExhaustiveSession(Pool.from_ids([f"d{number}" for number in range(count)]), known)
 
 
 def test_exhaustive_session_asks_for_everything_once_and_ranks_it() -> None:
@@ -103,7 +103,7 @@ def test_copies_found_after_an_ask_are_withdrawn_from_it() -> None:
     first = session.ask(3)
     session.tell(first[:1], scores[first[:1]])
     texts = np.arange(50)
-    texts[first[1]] = first[0]  # of the two that wait, one has the text of what was told
+    texts[first[1]] = first[0]  # one of the two in flight has the text of the scored document
     session.same_texts(texts)
     assert session.asked.tolist() == first[2:].tolist()
     assert session.spent == 1 and session.belief.mean[first[1]] == scores[first[0]]

@@ -1,4 +1,4 @@
-"""What a run refuses in its state, and what its answers say of low scores and of another script."""
+"""Test the checks of a run's steps, and the warnings about low scores and scripts."""
 
 import time
 from collections.abc import AsyncIterator, Sequence

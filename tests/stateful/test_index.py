@@ -1,4 +1,4 @@
-"""An index with two readers, as in two processes, against a dictionary of its documents.
+"""Test an index with two readers, as in two processes, against a dictionary.
 
 Limits are tiny: changes are read three at a time, two deletions are recorded, matches of few filters are kept, and an
 index of kind ivf is trained with a few documents, which are one cluster. Some reads are interrupted: another process
@@ -35,11 +35,11 @@ from tests.retrieval.bm25 import literal_bm25
 from tests.retrieval.test_vector_indexes import mirror
 from tests.stateful.profile import draws
 
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where fsync costs nothing
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # fsync costs nothing there
 DIMENSION = 4
 IDS = [f"d{number}" for number in range(12)]
 GIVEN = unit(6, DIMENSION)
-VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # as they come back
+VECTORS = unit_rows_of(unit_rows(GIVEN, IDS[:6]).astype("<f2"))[0]  # the vectors as the index returns them
 QUERIES = unit(3, DIMENSION, seed=1)
 WORDS = ["tram", "trams", "violin", "rain", "the"]
 POLICIES = [TrainingPolicy(least=4, share=0.2, pause=0), TrainingPolicy(least=10**9)]
@@ -114,7 +114,7 @@ def expected(model: Model, question: Question, lexical: bool) -> Answer:
         features["similarity"] = [similar[id] for id in found]
     if lexical:
         features["bm25"] = [by_words[id] for id in found]
-        features["terms"] = PoolWords.of(model[id][0].text for id in found).terms(question.words).tolist()
+        features["terms"] = PoolWords.from_texts(model[id][0].text for id in found).terms(question.words).tolist()
     return (found, VECTORS[[model[id][1] for id in found]].tolist(), features) if found else NOTHING
 
 
@@ -125,7 +125,10 @@ def same(one: Answer, other: Answer) -> bool:
 
 
 class InterruptedIndex(LocalIndex):
-    """An index that runs `interrupt` before the SQL statement with number `after`, and bounds their number."""
+    """An index that runs `interrupt` before one of its SQL statements.
+
+    `after` is the number of statements before that. The index also limits their number.
+    """
 
     interrupt: Callable[[], None] | None = None
     after = 0
@@ -138,12 +141,15 @@ class InterruptedIndex(LocalIndex):
         return connection
 
     def _connect(self, patience: float) -> Any:
-        """With little patience for reads to leave the log, since the read that was interrupted is one of them."""
+        """Connect with little patience for readers of the log.
+
+        The interrupted read is one of them, and does not end before the write.
+        """
         return super()._connect(0.001 if patience == _LOG_PATIENCE else patience)
 
     def _before(self, statement: str) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # a training
+            return  # the thread that makes blocks
         self.after -= 1
         if self.interrupt is not None and self.after < 0:
             interrupt, self.interrupt = self.interrupt, None
@@ -158,7 +164,7 @@ class InterruptedIndex(LocalIndex):
 class IndexMachine(RuleBasedStateMachine):
     @initialize(lexical=st.booleans(), device=st.booleans(), kind=st.sampled_from(["flat", "ivf"]))
     def make(self, lexical: bool, device: bool, kind: str) -> None:
-        """device: the second reader has a mirror of its vectors."""
+        """Make an index with two readers; with `device`, the second one has a mirror of the vectors."""
         self.folder = Path(tempfile.mkdtemp(prefix="index-", dir=MEMORY))
         self.path = self.folder / "index.sqlite3"
         DocumentStore.create(self.path, encoder=None, dimension=DIMENSION, kind=kind, lexical=lexical).close()
@@ -219,7 +225,7 @@ class IndexMachine(RuleBasedStateMachine):
         compacting: bool,
         after: int,
     ) -> None:
-        """The writer is another process; threads of the reader search as soon as it has written."""
+        """Retrieve while the other reader, as another process, writes and refreshes the first."""
         index, other = self.indexes[reader], self.indexes[1 - reader]
         before, failures = dict(self.model), []
 
@@ -235,7 +241,7 @@ class IndexMachine(RuleBasedStateMachine):
                     other.compact()
                 if self.model and not index._catching_up.locked():
                     index.refresh()
-            except BaseException as failure:  # which SQLite would not pass on
+            except BaseException as failure:  # SQLite would swallow it
                 failures.append(failure)
 
         index.after, index.interrupt = after, interrupt
@@ -298,7 +304,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @invariant()
     def values_are_those_of_what_is_held(self) -> None:
-        """Check that nothing remains of deleted documents."""
+        """Check that no metadata of deleted documents remain."""
         for index in getattr(self, "indexes", [])[:1]:
             with index.transaction() as connection:
                 (stale,) = connection.execute(

@@ -1,4 +1,4 @@
-"""Tables of LanceDB as indexes, in folders."""
+"""Test tables of LanceDB as indexes."""
 
 import shutil
 from dataclasses import replace
@@ -36,7 +36,7 @@ COLUMNS = [replace(each, metadata={k: v for k, v in each.metadata.items() if "."
 
 
 def fill(folder: Path, name: str, rows: list[Document], *, text: bool = False, type: Any = None) -> Any:
-    """text: whether metadata are JSON in text."""
+    """Make a table of documents; with `text`, metadata are JSON in a text column."""
     vectors = arrow.array(
         list(VECTORS[: len(rows)].astype((type or arrow.float32()).to_pandas_dtype())),
         arrow.list_(type or arrow.float32(), DIMENSION),
@@ -158,7 +158,7 @@ def test_mistakes_in_a_table_description_are_named(tmp_path: Path) -> None:
     catalog = StoreCatalog(LanceStore(str(tmp_path)), {"mine": Attached(table="tales")}, schema_seconds=0)
     index = catalog.get("mine")
     assert len(index.retrieve(Search("", 50, QUERIES[0])).pool) == 10
-    table.delete("id = 'plain'")  # what others write is seen
+    table.delete("id = 'plain'")  # changes by other programs are visible
     assert "plain" not in index.retrieve(Search("", 50, QUERIES[0])).pool.ids
     assert index.documents(["plain"]) == {}
     for wrong, said in (({"text": "body"}, "no column 'body'"), ({"vector": "text"}, "holds no vectors")):

@@ -1,7 +1,7 @@
-"""Processes that skip the imports: forked from one that has loaded the service and has no threads yet.
+"""Start processes without their imports, by forking a process that has loaded the service.
 
 Starting Python and importing the service takes more CPU than most tests do. `start` avoids that and still gives real
-processes, with their own memory, files, signals and exit codes.
+processes, with their own memory, files, signals and exit codes. The process that forks has no threads.
 """
 
 import atexit
@@ -53,7 +53,7 @@ class Forked:
         return self._await(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired, with timeout in seconds."""
+        """Wait for the exit code, or raise subprocess.TimeoutExpired after seconds."""
         code = self._await(timeout)
         if code is None:
             assert timeout is not None
@@ -62,7 +62,7 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and its parent has not reported that yet
+            with contextlib.suppress(ProcessLookupError):  # it has ended without a report yet
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -82,7 +82,7 @@ class Forked:
 
     def _await(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
-            with self._reading:  # of several threads that wait, one reads it
+            with self._reading:  # one of several waiting threads reads the exit code
                 if self.returncode is None:
                     self.returncode = _number(self._connection)
         return self.returncode
@@ -97,7 +97,10 @@ def start(
     directory: Path,
     program: str = COMMANDS,
 ) -> Forked:
-    """`main()` of a module, with stdout and stderr to file descriptors; both to `output` without another one."""
+    """Run `main()` of a module in a new process.
+
+    Its stdout and stderr go to file descriptors, or both to `output`.
+    """
     client, theirs = socket.socketpair()
     request = orjson.dumps(
         {
@@ -115,7 +118,10 @@ def start(
 
 @cache
 def _forking() -> socket.socket:
-    """Where the process that forks takes requests; it ends with this one."""
+    """Start the process that forks, and return the socket for requests to it.
+
+    It ends with this process.
+    """
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -144,12 +150,15 @@ def _bytes(connection: socket.socket, count: int) -> bytes:
 
 
 def _serve(requests: socket.socket) -> None:
-    """Fork a watcher for each request, which forks the process, tells its id, and in the end its exit code."""
+    """Fork a watcher for each request.
+
+    The watcher forks the process, and sends its id and at last its exit code.
+    """
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # collections in the children pass over all this, and do not copy its pages
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
+    gc.freeze()  # collections in the children do not copy these pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, 1, 3)

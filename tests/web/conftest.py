@@ -1,4 +1,4 @@
-"""A real browser, on a real service over documents of the demo."""
+"""Run a real browser on a real service over documents of the demo."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from boundarymorph.cli import demo
 from tests.system.service import Service, service
 
 NODE_MODULES = Path(__file__).parent / "node_modules"
-UNPACKED = NODE_MODULES / ".chromium"  # by `make setup`
-CHROMIUM = os.environ.get("CHROMIUM") or UNPACKED / "chromium"  # another one, where that does not run
-# Of all that the demo indexes.
+UNPACKED = NODE_MODULES / ".chromium"  # `make setup` unpacks it
+CHROMIUM = os.environ.get("CHROMIUM") or UNPACKED / "chromium"  # another browser, if that one does not run
+# Some of the modules that the demo indexes.
 MODULES = ("calendar", "datetime", "decimal", "pathlib", "tarfile", "textwrap", "zipfile")
-REFUSED = "Failed to load resource"  # what Chromium says of every answer that is an error
+REFUSED = "Failed to load resource"  # Chromium's message for an answer with an error status
 expect.set_options(timeout=20_000)
 Open = Callable[..., AbstractContextManager[Page]]
 
@@ -29,7 +29,7 @@ Open = Callable[..., AbstractContextManager[Page]]
 @contextmanager
 def launched() -> Iterator[Browser]:
     environment: dict[str, str | float | bool] = {**os.environ, "LD_LIBRARY_PATH": str(UNPACKED / "al2023" / "lib")}
-    arguments = ["--no-sandbox"]  # which root cannot have
+    arguments = ["--no-sandbox"]  # root cannot use the sandbox
     with (
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=CHROMIUM, args=arguments, env=environment) as browser,
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Yield a service with an index like the demo's, of a few modules."""
+    """Yield the URL of a service with an index like the demo's, of a few modules."""
     library = Path(sysconfig.get_path("stdlib"))
     documents = [
         {"id": name, "title": name, "text": text, "metadata": {"kind": kind}}
@@ -59,16 +59,16 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def opened(browser: Browser, demonstrated: Service) -> Open:
-    """Opens a path of a service in a fresh profile.
+    """Yield a function that opens a path of a service in a fresh profile.
 
-    Whatever the browser has to say of the page, or anything that it asks of other hosts, fails the test.
+    The test fails if the browser logs a message, or the page requests anything from other hosts.
     """
 
     @contextmanager
     def open_page(
         path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, **options: Any
     ) -> Iterator[Page]:
-        """refusals: whether answers may be errors."""
+        """Open a page; with `refusals`, answers may be errors."""
         said: list[str] = []
 
         def on_message(message: ConsoleMessage) -> None:

@@ -17,12 +17,11 @@ from starlette import types
 
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, indexes, openapi
-from boundarymorph.api.dependencies import AccessOf, built, permitted
+from boundarymorph.api.dependencies import AccessOf, built_parts, permitted_caller
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
-from boundarymorph.remote.peer import Response as PeerResponse
-from boundarymorph.remote.peer import Unreadable
+from boundarymorph.remote.peer import PeerResponse, UnreadableBody
 from boundarymorph.remote.urls import segment
 from boundarymorph.retrieval.remote import RemoteRetriever
 
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 MOST_LISTED = 2**26  # most bytes of a list of indexes
 
 
-async def _remote(parts: Annotated[Any, Depends(built)]) -> RemoteRetriever:
+async def _remote(parts: Annotated[Any, Depends(built_parts)]) -> RemoteRetriever:
     found: RemoteRetriever = parts.retriever
     return found
 
@@ -65,14 +64,14 @@ async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> R
 
 async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
-    caller, answer = permitted(request), await _answer(request, access, retriever)
+    caller, answer = permitted_caller(request), await _answer(request, access, retriever)
     if caller.sees_all or not answer.is_success:
         return _ForwardedResponse(answer)
     try:
         found = IndexList.model_validate_json(await answer.read(MOST_LISTED))
     except aiohttp.ClientError as error:
         raise RetrieverUnavailable("the retriever broke off in the middle of its list of indexes") from error
-    except (Unreadable, ValidationError) as error:
+    except (UnreadableBody, ValidationError) as error:
         raise RetrieverFailed("the retriever's list of indexes cannot be read") from error
     finally:
         answer.close()

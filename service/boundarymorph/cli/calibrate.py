@@ -144,12 +144,12 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
-    from boundarymorph.selector.judging import Judging
+    from boundarymorph.selector.judging import Judge
 
     found: list[dict[str, str | None]] = []
     doing = f"finding pairs to judge, at most {budget:,} calls for each query; queries"
     async with parts(settings) as built:
-        judging = Judging(built.selector, built.retriever, built.scorer)
+        judging = Judge(built.selector, built.retriever, built.scorer)
         with terminal.steps(new_console(stderr=True), doing, len(requests)) as advance:
             for number, (query, request) in enumerate(requests.items()):
                 wanted = SelectRequest.model_validate({**request, "budget": budget})
@@ -164,12 +164,12 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.select_task import task_of
     from boundarymorph.calibration.learning import learn
-    from boundarymorph.selector.judging import Judging
+    from boundarymorph.selector.judging import Judge
     from boundarymorph.selector.scores import WORDS
 
     judged: dict[str, JudgedPool] = {}
     async with parts(settings) as built:
-        judging = Judging(built.selector, built.retriever, built.scorer)
+        judging = Judge(built.selector, built.retriever, built.scorer)
         for query, request in requests.items():
             if query in given:
                 wanted, window = SelectRequest.model_validate(request), built.scorer.max_length

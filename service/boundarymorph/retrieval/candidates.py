@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from boundarymorph.errors import InvalidEmbeddings
 from boundarymorph.inference.concurrency import Run
 from boundarymorph.notices import Notice
-from boundarymorph.reading import counted, has_content
+from boundarymorph.reading import has_content, quantity
 from boundarymorph.retrieval.document import Document, Retrieved, Retriever, Search, VectorSource
 from boundarymorph.retrieval.lexical_vectors import lexical_vectors
 from boundarymorph.retrieval.passages import Cut, Passages, divide
@@ -30,7 +30,7 @@ def scores_by_rank(count: int) -> NDArray[np.float64]:
     return np.asarray(1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64)))
 
 
-class Ordered(NamedTuple):
+class KnownOrder(NamedTuple):
     """Candidates in an order, and the reason for it, in words."""
 
     pool: Pool
@@ -149,7 +149,7 @@ class IndexedCandidates:
         characters = await self.retriever.characters(self.source.index, ids, caller=self.caller)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
-    def ordered(self) -> Ordered | None:
+    def ordered(self) -> KnownOrder | None:
         """Return the candidates in the known order, without vectors, or None without an order."""
         return None
 
@@ -172,7 +172,7 @@ class GivenCandidates:
         warnings = [] if self.source.cut is None else await run(self._divide, self.source.cut)
         ids = [document.id for document in self.source.given]
         if self.source.listed:
-            return Retrieved(Pool.listed(ids), vectors="none")
+            return Retrieved(Pool.from_ids(ids), vectors="none")
         made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
         lexical = (
             self.source.vectors == "lexical" and self.source.embeddings is None and self.source.query_embedding is None
@@ -180,7 +180,7 @@ class GivenCandidates:
         by_words = lexical and self.source.scores is None and not self.source.ranked
         features, words, terms = self._features, None, None
         if lexical or self.source.words:
-            words = await run(PoolWords.of, [document.content for document in self.source.given])
+            words = await run(PoolWords.from_texts, [document.content for document in self.source.given])
             if (by_words or self.source.words) and "bm25" not in features:
                 features["bm25"] = await run(
                     words.bm25, self.source.query
@@ -193,7 +193,7 @@ class GivenCandidates:
             made = await self._embedded(run)
         documents, query, source, of_vectors = made
         scores = features["bm25"] if by_words else self._order
-        pool = await run(Pool.of, ids, documents, query, scores, features, terms)
+        pool = await run(Pool.from_embeddings, ids, documents, query, scores, features, terms)
         if by_words:  # the scores are BM25, so the inner products become the feature
             similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
             pool = replace(pool, features={**pool.features, "similarity": similarity})
@@ -218,7 +218,7 @@ class GivenCandidates:
         if not found.left_out:
             return []
         said = (
-            f"{counted(found.left_out, 'passage was', 'passages were')} left out of long documents, as "
+            f"{quantity(found.left_out, 'passage was', 'passages were')} left out of long documents, as "
             "others have more words of the query (limits.document_passages, limits.passages)"
         )
         return [Notice("passages-left-out", said)]
@@ -237,12 +237,12 @@ class GivenCandidates:
         lengths = dict(zip(self._by_id, tokens, strict=True))
         return np.array([lengths[id] for id in ids], dtype=np.float64)
 
-    def ordered(self) -> Ordered | None:
+    def ordered(self) -> KnownOrder | None:
         ids = [document.id for document in self.source.given]
         if self._order is not None:
-            return Ordered(Pool.listed(ids, self._order), "the one given")
+            return KnownOrder(Pool.from_ids(ids, self._order), "the one given")
         bm25 = self._features.get("bm25")
-        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "BM25's")
+        return None if bm25 is None else KnownOrder(Pool.from_ids(ids, bm25), "BM25's")
 
     @cached_property
     def _order(self) -> ArrayLike | None:
@@ -273,7 +273,7 @@ class GivenCandidates:
                 encoded = await self.retriever.embed_documents(texts, caller=self.caller)
                 rows.update(zip(missing, encoded.vectors, strict=True))
                 if encoded.truncated:
-                    cut = counted(encoded.truncated, "document was", "documents were")
+                    cut = quantity(encoded.truncated, "document was", "documents were")
                     said = f"{cut} cut to the encoder's maximum length to be embedded"
                     warnings.append(Notice("embedding-truncated", said))
             if len({row.shape for row in rows.values()}) > 1:

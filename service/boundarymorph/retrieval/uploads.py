@@ -278,7 +278,7 @@ class IngestReport:
             self.problems.append(bad)
 
 
-async def ingesting(
+async def ingest_batches(
     index: Index,
     encoder: Encoder | None,
     entries: AsyncIterable[ParsedDocument | BadLine],

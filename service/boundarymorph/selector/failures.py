@@ -47,7 +47,7 @@ class Failures:
         if self._context.accepts == "complete":
             raise error
         self.refuse_overload(error, scored=scored)
-        self.interruption = self.interruption or Interruption.of(error)
+        self.interruption = self.interruption or Interruption.from_error(error)
         self.warn(slug, shortfall, error)
 
     def refuse_overload(self, error: BoundaryMorphError, *, scored: bool) -> None:

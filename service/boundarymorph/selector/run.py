@@ -79,7 +79,7 @@ class SelectionRun:
         self._shared, self._observer, self._encoder = shared, observer, encoder
         self._failures = Failures(task.context, shared, observer)
         self._warnings = self._failures.warnings  # all warnings for the caller
-        self._in_thread: Run = shared.executor.of(task.context.caller)
+        self._in_thread: Run = shared.executor.bind(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
         self.state: State = "new"
         self.pool: Pool
@@ -129,14 +129,14 @@ class SelectionRun:
             self._warnings += retrieved.warnings
             self._task = add_artifacts(self._task, retrieved.artifacts)
         if self._task.spending.goal != "scores":
-            self._task.context.room.charge(
+            self._task.context.memory.charge(
                 footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
             )
         run = (
             self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else run_on_loop
         )
         self.documents = await run(
-            Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.room
+            Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.memory
         )
         if self._task.wanted.excluded:
             ids = map(self._candidates.passages.document_id, self.pool.ids)
@@ -210,7 +210,7 @@ class SelectionRun:
             settled = {texts[position] for position, id in enumerate(self.pool.ids) if id in brought}
             first = {texts[position]: position for position in reversed(positions.tolist())}
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
-            there = zip(unsettled.tolist(), self.documents.at(unsettled), strict=True)
+            there = zip(unsettled.tolist(), self.documents.get(unsettled), strict=True)
             found = {position: document for position, document in there if document is not None}
             self.scores.reused = await self._in_thread(self.scores.reusable, found)
         return self.documents.deleted(positions)
@@ -336,7 +336,7 @@ class SelectionRun:
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
-        texts = texts_of(self.documents.at(positions))
+        texts = texts_of(self.documents.get(positions))
         positions = positions[: pace.count_fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]

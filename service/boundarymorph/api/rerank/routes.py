@@ -21,8 +21,8 @@ from boundarymorph import __version__
 from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, handler, openapi, operations
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ReadyOf, permitted
-from boundarymorph.api.handler import Prepared
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ReadyOf, permitted_caller
+from boundarymorph.api.handler import PreparedRequest
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import DIALECTS, PATHS, TEI, Dialect, RerankError, TeiError
 from boundarymorph.api.rerank.ranking import (
@@ -50,7 +50,7 @@ from boundarymorph.api.select_task import (
 from boundarymorph.api.visit import Refusal, visit_of
 from boundarymorph.errors import InvalidInput, TextTooLong
 from boundarymorph.notices import Notice
-from boundarymorph.reading import check_bound, counted
+from boundarymorph.reading import check_bound, quantity
 from boundarymorph.retrieval.candidates import PoolSource
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection import Selection
@@ -98,35 +98,35 @@ class ParsedRequest:
 class ModelCard(BaseModel):
     """A name that a request may give as its `model`."""
 
-    id: str = Field(description="the name")
-    object: Literal["model"] = Field("model", description="always model")
-    created: int = Field(0, description="always 0, as the time is unknown")
-    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="always boundarymorph")
-    capabilities: list[str] = Field(["rerank"], description="always rerank")
+    id: str = Field(description="The name.")
+    object: Literal["model"] = Field("model", description="Always model.")
+    created: int = Field(0, description="Always 0, as the time is unknown.")
+    owned_by: Literal["boundarymorph"] = Field("boundarymorph", description="Always boundarymorph.")
+    capabilities: list[str] = Field(["rerank"], description="Always rerank.")
 
 
 class Models(BaseModel):
     """The cross-encoder and the policies, in the format of OpenAI's API."""
 
-    object: Literal["list"] = Field("list", description="always list")
-    data: list[ModelCard] = Field(description="the cross-encoder, and then the policies")
+    object: Literal["list"] = Field("list", description="Always list.")
+    data: list[ModelCard] = Field(description="The cross-encoder, and then the policies.")
 
 
 class TeiInfo(BaseModel):
     """The model and its limits, which clients of TEI read before their first request."""
 
-    model_id: str = Field(description="the cross-encoder, with everything that its scores depend on")
-    model_sha: str | None = Field(None, description="part of model_id, if known")
-    model_dtype: str = Field("unknown", description="part of model_id, if known")
-    model_type: dict[str, dict[str, Any]] = Field(description="reranker, with its only label")
-    max_concurrent_requests: int = Field(description="most requests that may run or wait")
-    max_input_length: int = Field(description="most tokens of a query and a text together")
-    max_batch_tokens: int = Field(description="tokens of a full batch of pairs")
-    max_batch_requests: int | None = Field(None, description="always null, as there is no such limit")
-    max_client_batch_size: int = Field(description="most texts in one request")
-    auto_truncate: bool = Field(True, description="whether texts that are too long are cut")
-    tokenization_workers: int = Field(1, description="always 1")
-    version: str = Field(__version__, description="the version of this service")
+    model_id: str = Field(description="The cross-encoder, with everything that its scores depend on.")
+    model_sha: str | None = Field(None, description="Part of model_id, if known.")
+    model_dtype: str = Field("unknown", description="Part of model_id, if known.")
+    model_type: dict[str, dict[str, Any]] = Field(description="Reranker, with its only label.")
+    max_concurrent_requests: int = Field(description="The most requests that may run or wait.")
+    max_input_length: int = Field(description="The most tokens of a query and a text together.")
+    max_batch_tokens: int = Field(description="Tokens of a full batch of pairs.")
+    max_batch_requests: int | None = Field(None, description="Always null, as there is no such limit.")
+    max_client_batch_size: int = Field(description="The most texts in one request.")
+    auto_truncate: bool = Field(True, description="Whether texts that are too long are cut.")
+    tokenization_workers: int = Field(1, description="Always 1.")
+    version: str = Field(__version__, description="The version of this service.")
 
 
 class DialectRoute(APIRoute):
@@ -153,7 +153,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     return await handler.answer_request(request, access, parts.selector, partial(_prepared, request, access, parts))
 
 
-def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> Prepared:
+def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> PreparedRequest:
     """Read a request from the body `data`, and remember its dialect. Raises as `_read` does."""
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
     dialect = _dialect(data, path)
@@ -163,7 +163,7 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
     def answer(result: SelectionResult) -> tuple[bytes, dict[str, str]]:
         ranking = _ranking(result, asked, task, parts.scorer.name)
         if asked.request.returns:
-            task.context.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
+            task.context.memory.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
         content = dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True)
         count, warnings = int(result.selection.scored.sum()), ranking.diagnostics.warnings
         metrics.rerank_documents.labels(path, "scored").inc(count)
@@ -173,7 +173,7 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
         return content.encode(), {WARNINGS_HEADER: json.dumps([each.model_dump() for each in warnings])}
 
     large = sum(map(len, asked.texts)) >= bodies.LARGE
-    return Prepared(task, answer, lambda result: large)
+    return PreparedRequest(task, answer, lambda result: large)
 
 
 @router.get(f"{BY_POLICY}{WEAVIATE}/meta", include_in_schema=False)
@@ -245,8 +245,8 @@ def _read(
         InvalidInput: If a value is malformed.
         LimitExceeded: If a value is beyond a limit.
     """
-    caller = permitted(request)
-    policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
+    caller = permitted_caller(request)
+    policy = access.policies.resolve(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
     ignored = unknown_field_warnings(data, dialect.request)
@@ -259,9 +259,9 @@ def _read(
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = ParsedRequest(wanted, wanted.texts(), policy.name, ignored, whole)
     visit = visit_of(request)
-    room, tenant = visit.room(access), caller.tenant
+    memory, tenant = visit.memory_limits(access), caller.tenant
     given = wanted.deadline_ms, wanted.on_failure
-    context = context_of(*given, access.settings, arrival, visit.caller, tenant, room)
+    context = context_of(*given, access.settings, arrival, visit.caller, tenant, memory)
     return asked, _task(asked, access, context, instruction, dialect.documents, parts.scorer.max_length)
 
 
@@ -320,7 +320,7 @@ def _task(
             budget,
             goal="scores" if exhaustive else "ranking",
             rounds=rounds_of(wanted.rounds, settings),
-            settle=settings.auto_settle if wanted.budget == "auto" else None,
+            tolerance=settings.auto_settle if wanted.budget == "auto" else None,
         ),
         Relevance(
             settings.method,
@@ -343,7 +343,7 @@ def _ranking(result: SelectionResult, asked: ParsedRequest, task: SelectionTask,
     wanted, texts = asked.request, asked.texts
     if result.truncated and not wanted.cut:
         raise TextTooLong(
-            f"{counted(result.truncated, 'text is', 'texts are')} longer than the model reads; "
+            f"{quantity(result.truncated, 'text is', 'texts are')} longer than the model reads; "
             "let them be truncated, or split them"
         )
     selection, count = result.selection, len(texts)

@@ -33,7 +33,7 @@ ROUND = 5  # documents per round of lexical methods
 ROUNDS = 3  # rounds of the default, as in the service
 
 
-def drive(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
+def run_session(session: Session, problem: SelectionProblem, batch: int | None = 1, rounds: int | None = None) -> None:
     """Run a session to its end, in rounds of `batch` calls.
 
     Without a batch, there are `rounds` rounds, or growing ones.
@@ -60,8 +60,8 @@ class Morph(ScoringMethod):
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         config = problem.question.configured(self.config)
-        session = Session.of(problem.pool, budget=problem.budget, k=problem.k, method=config)
-        drive(session, problem, self.batch, self.rounds)
+        session = Session.create(problem.pool, budget=problem.budget, k=problem.k, method=config)
+        run_session(session, problem, self.batch, self.rounds)
         return _ranking(session)
 
 
@@ -83,7 +83,7 @@ class Extend(ScoringMethod):
         head = np.arange(problem.left)
         known = dict(enumerate(problem.score(head).tolist()))
         config = problem.question.configured(self.config)
-        return _ranking(Session.of(problem.pool, budget=0, k=problem.k, method=config, known=known))
+        return _ranking(Session.create(problem.pool, budget=0, k=problem.k, method=config, known=known))
 
 
 def _ranking(session: Session) -> Ranking:
@@ -225,7 +225,7 @@ class Lexical(ScoringMethod):
         elif self.order == "bm25":
             scores = features["bm25"]
             features["similarity"] = (vectors.documents @ vectors.query).astype(np.float64)
-        return Pool.of(given.ids, vectors.documents, vectors.query, scores, features, given.terms)
+        return Pool.from_embeddings(given.ids, vectors.documents, vectors.query, scores, features, given.terms)
 
 
 def _contestant(order: Order, title: str, about: str) -> Contestant:
