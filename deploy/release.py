@@ -1,7 +1,7 @@
 """Check the packages in dist/, try them on each Python, and write notes: `make release`.
 
-With `--tag v1.2.3` the packages must have that version, and CHANGELOG.md a section of it. Nothing is published here:
-.github/workflows/release.yml does that.
+With `--tag v1.2.3` the packages must have that version, and CHANGELOG.md a section of it. The program publishes
+nothing: .github/workflows/release.yml does that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class NotReady(Exception):
 def version() -> str:
     """Return the version of the service, which all packages but the models have.
 
-    Raises NotReady.
+    Raises:
+        NotReady: The versions of the packages differ.
     """
     found: dict[str, str] = {
         folder: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]["version"]
@@ -39,9 +40,12 @@ def version() -> str:
 
 
 def notes(changelog: str, version: str, *, tagged: bool) -> str:
-    """Return the section of a version. Raises NotReady.
+    """Return the section of a version in CHANGELOG.md.
 
-    Without a tag it may still be called "Unreleased".
+    Without a tag the section may still be called "Unreleased".
+
+    Raises:
+        NotReady: There is no such section.
     """
     sections: dict[str, str] = dict(re.findall(r"(?ms)^## (\S+)[^\n]*\n(.*?)(?=^## |\Z)", changelog))
     found = sections.get(version) if tagged else sections.get("Unreleased", sections.get(version))
@@ -53,7 +57,8 @@ def notes(changelog: str, version: str, *, tagged: bool) -> str:
 def packages(dist: Path, version: str) -> list[Path]:
     """Return the wheels and the npm package.
 
-    Raises NotReady if one is missing, or there are others.
+    Raises:
+        NotReady: A package is missing, or there are others.
     """
     models = tomllib.loads((ROOT / "models" / "pyproject.toml").read_text())["project"]["version"]
     names = ("", "_client", "_evaluation", "_stores")

@@ -1,4 +1,4 @@
-"""The front page of the site is README.md, with links as the site has them."""
+"""Make README.md the front page of the site, with links as the site has them."""
 
 import re
 from pathlib import Path

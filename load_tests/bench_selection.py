@@ -41,7 +41,8 @@ def session(pool: Pool, budget: int, k: int, method: str) -> Any:
     """Return a session, also in a version before sessions were composed."""
     selection = import_module("boundarymorph.selection")
     if hasattr(selection, "Session"):
-        return selection.Session.of(pool, budget=budget, k=k, method=METHODS[method])
+        create = getattr(selection.Session, "create", None) or selection.Session.of  # its name in earlier versions
+        return create(pool, budget=budget, k=k, method=METHODS[method])
     return selection.SelectionSession(pool, budget=budget, k=k, config=METHODS[method])
 
 

@@ -114,14 +114,14 @@ def ours(review: Review, pool: Pool) -> Iterator[Row]:
     session = Session(pool, TO_FIND.posterior(pool, count), SearchBoundary(best, LEAST, 1.0), stop, known=known)
     stopped: dict[Target, Row] = {target: {"read": 1.0, "found": 1.0, "true": 1.0} for target in TARGETS}
     going_on = list(TARGETS)
-    while (asked := session.ask(1 + session.known // 20)).size:
+    while (asked := session.ask(1 + session.observation_count // 20)).size:
         session.tell(asked, labels[asked])
         for target in list(going_on):
             if SearchBoundary(best, LEAST, target.share).division(session.state).found >= target.probability:
                 going_on.remove(target)
                 share = float(labels[session.belief.scored].sum() / labels.sum())
                 said = {"found": share, "true": float(share >= target.share)}
-                stopped[target] = {"read": session.known / len(pool), **said}
+                stopped[target] = {"read": session.observation_count / len(pool), **said}
     yield measured(review, "find", places[[seen.document for seen in session.history]].tolist())
     for target, said in stopped.items():
         yield {"how": f"find {target.share:g} in {target.probability:g}", **said}

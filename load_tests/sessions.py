@@ -36,7 +36,7 @@ def played(
     on the budget, so each budget has its own session.
     """
     for budgets in [at] if size else [(budget,) for budget in at]:
-        session = Session.of(pool, budget=max(budgets), k=k, method=config or METHODS[DEFAULT])
+        session = Session.create(pool, budget=max(budgets), k=k, method=config or METHODS[DEFAULT])
         for budget in budgets:
             while (left := budget - session.spent) > 0:
                 asked = session.ask(min(size, left)) if size else session.ask_round(rounds, left)

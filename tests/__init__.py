@@ -1,4 +1,7 @@
-"""Tests compute in one thread a process: many processes run side by side, and threads that spin would slow all."""
+"""Tests compute in one thread per process.
+
+Many processes run side by side, and spinning threads would slow them all.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Clocks and event loops that tests move on."""
+"""Clocks and event loops whose time the tests set."""
 
 import asyncio
 import selectors
@@ -25,7 +25,10 @@ class StoppedLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualLoop(StoppedLoop):
-    """Where there is nothing to do, the time of the next thing comes at once; without one, what a thread does."""
+    """An event loop whose time jumps to the next timer when no task can run.
+
+    Without a timer it waits for the threads.
+    """
 
     def __init__(self) -> None:
         loop = self

@@ -1,4 +1,4 @@
-"""Which tests a worker of pytest-xdist takes, and in which order."""
+"""Distribute the tests among the workers of pytest-xdist, and order them."""
 
 import gc
 import os
@@ -86,7 +86,7 @@ def _forked(arguments: Sequence[str], environment: Mapping[str, str]) -> forked.
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """A file is one worker's, and so is a package in TOGETHER; a worker gets only what it has collected."""
+    """Give each file, and each package in TOGETHER, to one worker that has collected it."""
 
     def __init__(self, config: Any, log: Any) -> None:
         super().__init__(config, log)
@@ -101,7 +101,10 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         self._collected[node] = set(map(self._split_scope, collection))
 
     def _check_nodes_have_same_collection(self) -> bool:
-        """They have not. What is to be done is taken from the first, which thus has that of the others at its end."""
+        """Return True, although the workers have collected different tests.
+
+        The scheduler reads the tests of the first worker, so the tests of the others are added to these.
+        """
         first, *others = self.registered_collections.values()
         had = set(first)
         first.extend(dict.fromkeys(nodeid for nodeid in chain(*others) if nodeid not in had))
@@ -109,7 +112,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         return True
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Give a worker what it alone has, and then the next of the rest."""
+        """Give a worker the tests that few others have first."""
         takers = {scope: [taker for taker, own in self._collected.items() if scope in own] for scope in self.workqueue}
         mine = [scope for scope in takers if node in takers[scope]]
         if not mine:
@@ -136,7 +139,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _from(worker: int, workers: int) -> list[str]:
-    """All tests, from another place on for each worker, which finds what the others have rewritten of assertions."""
+    """Return all tests, starting at another place for each worker.
+
+    Thus a worker finds files whose assertions another worker has rewritten already.
+    """
     parts = sorted(map(str, (*TESTS.glob("[a-z]*/"), *TESTS.glob("test_*.py"))))
     first = len(parts) * worker // workers
     return parts[first:] + parts[:first]
@@ -148,7 +154,7 @@ def _is_among(path: Path, parts: Sequence[str]) -> bool:
 
 
 def _is_ignored(path: Path, config: pytest.Config) -> bool:
-    """Whether it is not to be imported: what is not wanted, or another worker's."""
+    """Return whether a path is not imported, since it is slow or belongs to another worker."""
     slow = config.option.markexpr == NOT_SLOW and _is_among(path, SLOW)
     return slow or _is_among(path, config.stash.get(OF_OTHERS, ()))
 
@@ -159,7 +165,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins, so that no worker ends late."""
+    """Start with the longest tests, so that no worker ends late."""
     for item in items:
         if _is_among(item.path, SLOW):
             item.add_marker("slow")

@@ -1,4 +1,4 @@
-"""A small disk that a test fills, empties, and makes read-only."""
+"""A small disk for tests, which can be full or read-only."""
 
 import subprocess
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What the documentation shows as printed, beside what is."""
+"""Compare the output of programs with the output in the documentation."""
 
 import re
 

@@ -1,10 +1,13 @@
-"""What this process has counted."""
+"""Read the metrics of this process."""
 
 from prometheus_client import REGISTRY
 
 
 def sample(name: str, **labels: str) -> float | None:
-    """The value of a sample; None if there is none. Of its metric alone: reading all takes ten milliseconds."""
+    """Return the value of a sample, or None.
+
+    Only the sample's own metric is read, since reading all takes ten milliseconds.
+    """
     for metric in REGISTRY.restricted_registry([name]).collect():
         for one in metric.samples:
             if (one.name, one.labels) == (name, labels):

@@ -1,4 +1,4 @@
-"""How long tests wait for what should take a moment."""
+"""Wait for conditions that should soon hold."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Ports for servers of tests."""
+"""Free ports for the servers that tests start."""
 
 import os
 import socket

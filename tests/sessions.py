@@ -1,4 +1,4 @@
-"""A session by its options, for tests that vary many of them."""
+"""Compose a session from options, for tests that vary many of them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -29,14 +29,14 @@ from boundarymorph.selection.state import Reading
 
 
 class Target(NamedTuple):
-    """Find this share of all that is relevant with this probability."""
+    """Find this share of the relevant documents with this probability."""
 
     share: float
     probability: float
 
 
 class Groups(NamedTuple):
-    """At most so many documents of a group. counts_groups: whether k counts groups."""
+    """At most `at_most` documents of each group; with `counts_groups`, k counts groups."""
 
     groups: NDArray[np.intp] | None = None
     at_most: int = 1
@@ -55,7 +55,7 @@ def session_of(
     k: int | Limit,
     config: Config | None = None,
     known: Mapping[int, float] | None = None,
-    settle: float | None = None,
+    tolerance: float | None = None,
     order: bool = False,
     min_relevance: float | None = None,
     distinct: Groups | None = None,
@@ -64,14 +64,17 @@ def session_of(
     reading: Reading | None = None,
     target: Target | None = None,
 ) -> Session:
-    """Compose a session; with a target, `min_relevance` defines what to find, otherwise it is a threshold."""
+    """Compose a session.
+
+    With a target, `min_relevance` defines what to find, otherwise it is a threshold.
+    """
     method = config or SelectionConfig()
     limit = capacity_of(k=k) if isinstance(k, int) else k
     if distinct is not None:
         limit = distinct.restrict(limit)
     best = BestBoundary(limit, method, negligible, DiverseFinish(diversity) if diversity else keep_chosen)
     boundary: Boundary = OrderBoundary(best) if order else best
-    stop = Budget(budget) if settle is None else Tolerance(budget, settle)
+    stop = Budget(budget) if tolerance is None else Tolerance(budget, tolerance)
     if min_relevance is not None:
         boundary = ThresholdBoundary(best, min_relevance)
         if target is not None:

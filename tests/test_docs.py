@@ -1,4 +1,4 @@
-"""The pages of the documentation name what exists: pages, headings, make targets, commands and their options."""
+"""Test that the pages name existing pages, headings, make targets, commands and options."""
 
 import re
 import tomllib
@@ -23,7 +23,7 @@ def text_of(page: Path) -> str:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Return anchors as forges and the site make them: lower-case letters, digits, and hyphens for spaces."""
+    """Return the anchors of headings: lowercase letters, digits, and hyphens for spaces."""
     titles = re.findall(r"(?m)^#+ (.+)$", text_of(page))
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 

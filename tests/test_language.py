@@ -1,4 +1,4 @@
-"""The code's English: docstrings, comments and messages avoid a table of phrases."""
+"""Test that docstrings, comments and messages avoid unidiomatic phrases and long sentences."""
 
 import ast
 import io

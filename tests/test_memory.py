@@ -1,4 +1,4 @@
-"""What bounds the memory of a serving process that no single part of it bounds."""
+"""Test the memory allocator's settings, which bound the memory of a serving process."""
 
 import os
 import re

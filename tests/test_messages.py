@@ -1,4 +1,4 @@
-"""Warnings and refusals: each says what is wrong, with the value, and what to do, in at most two sentences."""
+"""Test that warnings and refusals say the mistake, its value and the remedy, in short."""
 
 import ast
 import asyncio
@@ -33,7 +33,7 @@ from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.stores.index import StoreIndex
 from boundarymorph.retrieval.stores.table import Found
 from boundarymorph.scoring.scorer import Scores
-from boundarymorph.selector.documents import Room
+from boundarymorph.selector.documents import MemoryLimits
 from boundarymorph.selector.remarks import low_score_notices, script_notices
 from boundarymorph.selector.scores import HARMFUL, SPARED
 from boundarymorph.selector.selector import Selector
@@ -54,7 +54,7 @@ SENTENCE = re.compile(r";\s|(?<=[\w)\]'\"])[.!?]\s+(?=[A-Za-z])")  # what ends o
 
 
 def flaws(message: str) -> list[str]:
-    """Say what is wrong with the form of a message."""
+    """Return the faults in the form of a message."""
     banned = [match[0] for pattern in BANNED for match in re.finditer(pattern, message, re.IGNORECASE)]
     sentences = len(SENTENCE.split(message))
     return [
@@ -73,7 +73,7 @@ NAMES = ("Elasticsearch", "FAISS", "LanceDB", "Milvus", "PostgreSQL", "PyTorch",
 
 
 class Failing(FakeRetriever):
-    """A retriever that fails once `working` documents were read, and has no encoder."""
+    """A retriever without an encoder that fails after `working` documents were read."""
 
     def __init__(self, working: float = 0) -> None:
         super().__init__()
@@ -117,7 +117,10 @@ async def selected_again() -> Sequence[Notice]:
 
 
 def by_order(**fields: Any) -> SelectionTask:
-    """A task whose pool has an order and no vectors, so that a failing retriever leaves only the order."""
+    """Return a task with a pool in order, but without vectors.
+
+    If the retriever fails, only the order remains.
+    """
     return changed(
         task(k=2),
         source=PoolSource("query", [Document("a", "a"), Document("b", "b")], vectors="encoder", ranked=True),
@@ -132,7 +135,7 @@ def gone() -> FakeRetriever:
 
 
 class Rows:
-    """A table whose searches find these ids. It understands no filter."""
+    """A table whose searches find these ids, and which supports no filter."""
 
     words, at_a_time = False, 1_000
 
@@ -163,7 +166,7 @@ def searched(table: Rows, *, depth: int = 2, **options: Any) -> Sequence[Notice]
 
 
 def searched_on_gpu() -> Sequence[Notice]:
-    """Search on a GPU that there is not."""
+    """Search on a GPU that does not exist."""
     with TemporaryDirectory() as folder:
         catalog = build_indexes(Settings(data_directory=Path(folder), search_device="faiss:99"))
         index = catalog.create("docs", encoder=None, dimension=2)
@@ -189,7 +192,7 @@ POSTED: dict[str, tuple[str, str, dict[str, Any]]] = {  # slug: the value that i
     "scoring-truncated": ("1 document was", "/select", {"pool": ["x" * 150, "a"], "spend": "order"}),
     "unreadable-artifacts": ("'distinct'", "/select", {"index": "damaged"}),
 }
-FAILED, AWAY, ROOM = errors.ScorerFailed("it says no"), errors.ScorerUnavailable("away"), Room(answer=1)
+FAILED, AWAY, ONE_BYTE = errors.ScorerFailed("it says no"), errors.ScorerUnavailable("away"), MemoryLimits(answer=1)
 CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence[Notice]]]] = {
     "all-scores-low": ("10 scores", lambda: low_score_notices([0.01] * 10)),
     "approximate-search": ("pgvector", lambda: searched(Rows(["a", "b"], exact=False))),
@@ -211,7 +214,7 @@ CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence
     "shared-ids": ("'a'", lambda: searched(Rows(["a", "a"]))),
     "texts-left-out": (
         "limits.body_bytes",
-        lambda: selected(task(return_documents=True, optional_texts=True, room=ROOM)),
+        lambda: selected(task(return_documents=True, optional_texts=True, memory=ONE_BYTE)),
     ),
     "texts-not-read": ("retriever", lambda: selected(task(budget=0, return_documents=True), Failing())),
     "unfamiliar-script": ("Cyrillic", lambda: script_notices("что это", "BAAI/bge-small-en-v1.5")),
@@ -221,7 +224,7 @@ CALLED: dict[str, tuple[str, Callable[[], Awaitable[Sequence[Notice]] | Sequence
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service with small limits, an empty index, one of words, and damaged ones."""
+    """Yield a client of a service with small limits, and empty, lexical and damaged indexes."""
     folder = tmp_path_factory.mktemp("messages")
     limits = Limits(query_characters=20, document_passages=1, body_bytes=50_000)
     settings = Settings(data_directory=folder, limits=limits, rerank=RerankSettings(budget=1), body_seconds=0.2)
@@ -391,11 +394,14 @@ def kinds() -> set[str]:
 
 
 LOGGED = ("info", "warning", "error", "critical")
-MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "document_notices": 2}  # which argument it is
+MESSAGE = dict.fromkeys((*kinds(), *LOGGED), 0) | {"Notice": 1, "_counted": 2}  # which argument it is
 
 
 def messages(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each message of an error, a warning or the log, with x for its values."""
+    """Yield the line and the text of each message of an error, a warning or the log.
+
+    Values are shown as x.
+    """
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[*given]) if name in MESSAGE:

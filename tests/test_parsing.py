@@ -1,4 +1,4 @@
-"""JSON from callers: what is refused, and models whose lists are checked to their first mistake."""
+"""Test the parsing of JSON from callers: refusals, and models that stop at a mistake."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files that people hand us: marks, line ends, compression, arrays, other encodings."""
+"""Test the reading of files: byte order marks, line ends, compression, arrays, encodings."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Keys and passwords of the settings: white space around them is removed, and no message or traceback contains them."""
+"""Test that keys and passwords are stripped, and absent from messages and tracebacks."""
 
 import traceback
 from collections.abc import Callable

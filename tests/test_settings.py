@@ -1,6 +1,8 @@
-"""Settings: where they come from, what is refused, and how they are shown."""
+"""Test settings: their sources, their checks, and how they are shown."""
 
 import json
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from boundarymorph.errors import InvalidConfiguration
 from boundarymorph.settings import MASKED, Settings
+from boundarymorph.settings.template import template
 
 NAMED = ('precision = "fp32"', 'device = "cpu"', 'instruction = "x"', "batch_tokens = 9", "trust_remote_code = true")
 CHOSEN = ('query_prompt = "q: "', 'document_prompt = "d: "', "dimension = 9")
@@ -230,3 +233,18 @@ def test_url_settings_accept_one_url_or_a_list(tmp_path: Path, monkeypatch: pyte
     for text in ('url = "tei://a:1"', 'url = ["tei://a:1"]'):
         write(tmp_path / "a.toml", f"[scorer]\n{text}\n", monkeypatch)
         assert Settings.load().scorer.url == ("tei://a:1",)
+
+
+def test_template_describes_every_setting() -> None:
+    lines = template().splitlines()
+    described = {name: text for text, name in pairwise(lines) if re.match(r"#?\[|#\w+ =", name)}
+    assert len(described) > 100
+    assert [text for text in described.values() if not re.fullmatch(r"# [A-Z].*\.", text)] == []
+    assert {"[scorer.judge]", "#[stores.NAME.indexes.NAME]", "#port = 8080", "#threads ="} <= described.keys()
+
+
+def test_template_without_comment_signs_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = [each for each in template().split("\n\n") if ".NAME" not in each]
+    assert len(sections) > 10
+    write(Path("all.toml"), re.sub(r"(?m)^#(?=\w+ = )", "", "\n\n".join(sections)), monkeypatch)
+    assert Settings.load() == Settings()

@@ -1,4 +1,4 @@
-"""The order of the code: small files, short functions, no circles of imports."""
+"""Test the structure of the code: small files, short functions, no circular imports."""
 
 import ast
 import re
@@ -72,7 +72,7 @@ def test_selection_dataclasses_have_few_fields() -> None:
 
 
 def options_in_methods(source: str) -> Iterator[str]:
-    """Yield the optional parameters of classes that a method tests, unless it is a constructor."""
+    """Yield the optional parameters of classes that a method tests, except in constructors."""
     for found in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
         methods = [node for node in found.body if isinstance(node, ast.FunctionDef)]
         made = [each for method in methods if method.name == "__init__" for each in ast.walk(method.args)]

@@ -1,4 +1,4 @@
-"""The work for a text grows at most linearly with its length, whatever it consists of."""
+"""Test that the work for a text grows at most linearly with its length."""
 
 import json
 import time

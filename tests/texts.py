@@ -1,4 +1,4 @@
-"""Nasty texts: what strangers send, and what is found in files, of any length."""
+"""Texts of any length that are hard to process."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,7 @@ PROSE = "The timetable of the tram: one leaves each quarter of an hour, from fiv
 
 
 def repeated(unit: str) -> Callable[[int], str]:
-    """Return what makes a text of n characters by repeating a unit."""
+    """Return a function that repeats a unit up to n characters."""
     return lambda count: (unit * (count // len(unit) + 1))[:count]
 
 

@@ -1,9 +1,9 @@
-"""Weights that take the place of the embedded ones where a test is about something else.
+"""Weights that replace the embedded ones in tests of other things.
 
-As a program, `python -m tests.weights ARGUMENTS`, it is `boundarymorph ARGUMENTS` with them.
+As a program, `python -m tests.weights ARGUMENTS` is `boundarymorph ARGUMENTS` with them.
 
 The embedded models cost a second of CPU at each start of a service. These are ONNX models too and run through the same
-code, in no time: the encoder's vector is the mean of random vectors of the tokens, and the cross-encoder's logit is the
+code, in no time. The encoder's vector is the mean of random vectors of the tokens, and the cross-encoder's logit is the
 product of such means of the query and of the document. So texts that share words are alike.
 """
 
@@ -32,7 +32,7 @@ _embedded = models._embedded
 
 @cache
 def written() -> Path:
-    """Where they are, for as long as this process lives."""
+    """Return the folder of the weights, which exists as long as this process."""
     made = Path(mkdtemp(prefix="tiny-weights-"))
     atexit.register(rmtree, made)
     for original, model in (
@@ -50,18 +50,18 @@ def written() -> Path:
 
 
 def tiny(model: str, sha256: str) -> Weights:
-    """In the place of `models._embedded`."""
+    """Return tiny weights in place of those that `models._embedded` returns."""
     directory = Path(os.environ.get(VARIABLE) or written()) / model.partition("/")[2]
     return Weights(model, "int8", directory, hashlib.sha256((directory / "model.onnx").read_bytes()).hexdigest())
 
 
 def adopt() -> None:
-    """From now on this process opens these, if its environment says where they are, and otherwise the embedded ones."""
+    """Use the tiny weights in this process, if its environment says where they are."""
     models._embedded = tiny if VARIABLE in os.environ else _embedded
 
 
 def _encoder() -> bytes:
-    """(1, n) tokens to (1, 1, 384)."""
+    """Return a model from (1, n) tokens to (1, 1, 384)."""
     nodes = [
         _node("Gather", ["table", "input_ids"], "vectors"),
         _node("ReduceMean", ["vectors", "tokens"], "last_hidden_state"),
@@ -70,7 +70,7 @@ def _encoder() -> bytes:
 
 
 def _cross_encoder() -> bytes:
-    """(1, n) tokens and segments to (1, 1)."""
+    """Return a model from (1, n) tokens and segments to (1, 1)."""
     nodes = [
         _node("Gather", ["table", "input_ids"], "vectors"),
         _node("Cast", ["token_type_ids"], "segments", _field(1, b"to") + _field(3, _FLOAT) + _field(20, 2)),
@@ -93,7 +93,7 @@ def _table(width: int) -> NDArray[np.float32]:
 
 
 def _model(nodes: list[bytes], constants: Mapping[str, NDArray[np.generic]], inputs: list[str], output: str) -> bytes:
-    """An ONNX model as its protocol buffer; the numbers are those of onnx.proto."""
+    """Return an ONNX model as its protocol buffer; the numbers are those of onnx.proto."""
     graph = [_field(1, node) for node in nodes] + [_field(2, b"tiny")]
     for name, values in constants.items():
         dimensions = b"".join(_field(1, size) for size in values.shape)

@@ -1,1 +1,4 @@
-"""The default models of BoundaryMORPH: a folder each, with model.onnx and tokenizer.json. README.md is their card."""
+"""The default models of BoundaryMORPH: a folder each, with model.onnx and tokenizer.json.
+
+README.md is their model card.
+"""

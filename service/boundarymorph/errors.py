@@ -182,7 +182,6 @@ class NotReady(BoundaryMorphError):
     """The models are warming up, another process has not answered, or the service has failed."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
-        """Set the seconds after which a client should try again."""
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -190,9 +189,6 @@ class NotReady(BoundaryMorphError):
 def missing_package(subject: str, package: str | None, extra: str) -> str:
     """Return a message that names a missing package and the command that installs it.
 
-    Args:
-        subject: The setting, command, or route that needs the package.
-        package: The name of the module, if known.
-        extra: The extra of boundarymorph that contains it. `make wheels` leaves the wheels of this project in dist.
+    The subject is the setting, command, or route that needs it. `make wheels` leaves this project's wheels in dist.
     """
     return f"{subject} needs {package}: pip install --find-links dist 'boundarymorph[{extra}]'"

@@ -121,7 +121,6 @@ class Record(NamedTuple):
     Attributes:
         place: The file and the place in it, for messages.
         number: The number of its line or element, from 1.
-        value: The object or the text.
     """
 
     place: str
@@ -150,11 +149,7 @@ def open_path(path: Path) -> Iterator[Stream]:
 
 
 def without_byte_order_mark(text: bytes, name: str) -> bytes:
-    """Return a text without the byte order mark of UTF-8.
-
-    Raises:
-        InvalidInput: If the mark belongs to another encoding.
-    """
+    """Return a text without UTF-8's byte order mark. Raises InvalidInput for another one."""
     if text.startswith(_OTHER_MARKS):
         raise InvalidInput(f"{name} is in UTF-16 or UTF-32, not in UTF-8; {AS_UTF8}")
     return text.removeprefix(BOM_UTF8)
@@ -175,11 +170,7 @@ def complaint(text: bytes) -> str | None:
 
 
 def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, stripped, with their numbers.
-
-    Raises:
-        InvalidInput: If a line is not text.
-    """
+    """Yield the lines that are not blank, stripped, with their numbers. Raises InvalidInput."""
     number = 0
     for block in stream:
         for line in (block if number else without_byte_order_mark(block, name)).splitlines():
@@ -191,10 +182,9 @@ def lines(stream: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
 
 
 def records(stream: Iterable[bytes], name: str) -> Iterator[Record]:
-    """Yield the JSON objects and the lines of text of a file, or the elements of a JSON array.
+    """Yield the JSON objects and lines of text of a file, or the elements of a JSON array.
 
-    Raises:
-        InvalidInput: As `lines` does, for a line that begins like an object and is not JSON, and for CSV.
+    Raises InvalidInput, also for a line that begins like an object and is not JSON, and for CSV.
     """
     numbered = lines(stream, name)
     first = next(numbered, None)
@@ -293,10 +283,6 @@ def mistake_message(mistake: ErrorDetails, model: str) -> str:
 
     The message has JSON's names of types, the values that a pattern allows, and a likely name in place of an unknown
     one.
-
-    Args:
-        mistake: One error of pydantic.
-        model: Pydantic's `title` of the error.
     """
     if mistake["type"] == "extra_forbidden":
         *path, name = mistake["loc"]
@@ -338,9 +324,8 @@ def _models(field: FieldInfo) -> list[type[BaseModel]]:
 def parse(body: bytes) -> Any:
     """Parse a JSON body.
 
-    Raises:
-        InvalidInput: If it is not JSON, is nested more than 200 deep, or needs far more memory than its size suggests.
-        LimitExceeded: If it has too many values.
+    Raises InvalidInput if it is not JSON, is nested more than 200 deep, or needs far more memory than its size
+    suggests, and LimitExceeded if it has too many values.
     """
     body = without_byte_order_mark(body, "the body")
     check_memory(body)
@@ -357,13 +342,9 @@ def parse(body: bytes) -> Any:
 
 
 def _parsed_in_pieces(body: bytes) -> Any:
-    """Parse as `from_json` does, but each list of many numbers by itself.
+    """Parse as `from_json` does, but each long list of numbers alone, so that other threads run.
 
-    So other threads run between the lists.
-
-    Raises:
-        ValueError: If it is not JSON.
-        LimitExceeded: For more than MOST_VALUES values in a list or outside of lists.
+    Raises ValueError, and LimitExceeded for more than MOST_VALUES values in a list or outside of lists.
     """
     mark = secrets.token_hex(16)
     lists: list[Any] = []

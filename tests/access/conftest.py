@@ -10,12 +10,12 @@ from tests.caching.conftest import shared_server as shared_server
 
 @pytest.fixture
 async def opened() -> AsyncIterator[AsyncExitStack]:
-    """Yield a stack of what is closed after the test."""
+    """Yield a stack of resources that are closed after the test."""
     async with AsyncExitStack() as stack:
         yield stack
 
 
 @pytest.fixture(params=["process", "redis"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Return the URL of a Redis, or None, with which the process counts by itself."""
+    """Return the URL of a Redis, or None for counters in this process."""
     return request.getfixturevalue("server").url if request.param == "redis" else None

@@ -1,4 +1,4 @@
-"""Work in hand: bounds, turns, fairness, and those who give up waiting."""
+"""Test the admission of requests: bounds, turns, fairness, and callers that stop waiting."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ from tests.clocks import Clock
 
 
 class QueuedRequests:
-    """Requests that record the order of their turns and leave on demand."""
+    """Requests that record the order of their turns and leave when the test says so."""
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission

@@ -1,4 +1,4 @@
-"""Bodies that take too long or too much room, and readers who stop reading, over real sockets."""
+"""Test request bodies that are too slow or too large, and clients that stop reading."""
 
 import asyncio
 import logging
@@ -31,7 +31,12 @@ MOST, OF_A_SELECTION = 2**16, 2**14  # bytes in flight, and those of the mathema
 
 @asynccontextmanager
 async def connected(url: str, *, receive_buffer: int | None = None) -> AsyncIterator[tuple[Any, Any]]:
-    """Yield a reader and a writer connected to a service, with the kernel's receive buffer in bytes."""
+    """Yield a reader and a writer connected to a service.
+
+    Args:
+        url: The address of the service.
+        receive_buffer: The size of the kernel's receive buffer in bytes.
+    """
     parts = urlsplit(url)
     door = socket.socket()
     if receive_buffer is not None:
@@ -88,7 +93,7 @@ class TestPausedUploads:
 
 @pytest.mark.strangers
 class TestStrictUploads:
-    """Strict uploads are kept in the temporary folder until all of their lines are checked."""
+    """A strict upload is kept in the temporary folder until all of its lines are checked."""
 
     limits = Limits(body_bytes=2**20, line_bytes=2**16, bytes_in_flight=2**25)
 
@@ -129,7 +134,10 @@ class TestSlowReaders:
     async def test_client_that_stops_reading_events_is_disconnected(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The client reads none of the events of half a megabyte; its turn is free before the deadline."""
+        """The client reads none of the half megabyte of events.
+
+        Its turn is free before the deadline.
+        """
         pool = [{"id": f"{number:0512}", "text": f"text {number}"} for number in range(1_010)]
         request = {"query": "q", "pool": pool, "budget": 60, "rounds": 60, "k": 1_000, "deadline_ms": 600_000}
         body = orjson.dumps(request)
@@ -153,7 +161,7 @@ class TestSlowReaders:
 
 
 async def parts_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Return the bytes that arrive until the connection ends or breaks."""
+    """Yield the bytes that arrive until the connection ends or breaks."""
     try:
         while part := await reader.read(2**16):
             yield part

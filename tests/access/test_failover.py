@@ -1,4 +1,4 @@
-"""Redis behind an address that leads to another server after a failover, as a Service, a DNS name or a VIP does."""
+"""Test a Redis URL that leads to another server after a failover."""
 
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit

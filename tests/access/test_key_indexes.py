@@ -1,4 +1,4 @@
-"""Keys that are for some indexes only: on every route, other indexes are as if they were not there."""
+"""Test keys that may use only some indexes: every route hides the other indexes."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -46,7 +46,7 @@ ROUTES = {"whole": SELECTING, "gateway": SELECTING, "retriever": [*OF_RETRIEVERS
 
 @pytest.fixture(params=ROUTES)
 async def role(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
-    """Yield each application with index routes, and a client that has both keys."""
+    """Yield each application that has index routes, and a client that has both keys."""
     settings = Settings(data_directory=tmp_path, keys=tuple(str(key) for _, key in (SOME, ALL)))
     async with AsyncExitStack() as stack:
         if request.param == "gateway":
@@ -112,7 +112,7 @@ def test_routes_of_this_test_are_all_that_name_an_index(tmp_path: Path) -> None:
 
 
 def _with_index(document: dict[str, Any]) -> set[tuple[str, str]]:
-    """Return the operations with an index in their path or body."""
+    """Return the operations that have an index in their path or body."""
     found = set()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -1,4 +1,4 @@
-"""API keys: made, configured, presented, refused."""
+"""Test API keys: how they are made, configured, presented, and refused."""
 
 import pytest
 
@@ -122,7 +122,7 @@ class TestIndexes:
         assert caller.sees_all == (not indexes)
 
     def test_indexes_of_a_secret_with_two_keys_depend_on_the_scope(self) -> None:
-        """One secret has a key that reads all indexes and a key that writes one."""
+        """The secret has one key that reads all indexes, and one that writes a single index."""
         secret, reading = callers.make_key("rag", [Scope.SELECT])
         writing = f"rag:write:{reading.sha256}:own"
         caller = KeyRing([str(reading), writing]).caller(f"Bearer {secret}")

@@ -1,4 +1,4 @@
-"""Pages of other sites, open in the browser of somebody who can reach a service."""
+"""Test requests that pages of other sites send from the browser of a user."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

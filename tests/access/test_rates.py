@@ -1,4 +1,7 @@
-"""Rate limits of keys, and ceilings on the cost of a language model: counted here, in a real Redis, and without it."""
+"""Test the rate limits of keys and the cost limits of language models.
+
+The counters are in the process or in a real Redis, which may be unreachable.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What one tenant has had scored, another cannot find out: neither the score nor that there is one."""
+"""Test that no tenant can find out whether another tenant had a document scored."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
-"""The conformance run of the Model Context Protocol, against a service of ours: `make compatibility WITH=mcp`.
+"""Run the conformance tests of the Model Context Protocol: `make compatibility WITH=mcp`.
 
-Of its scenarios these ask for no tools, resources or prompts of a certain name.
+SCENARIOS are those that need no tools, resources or prompts of a certain name.
 """
 
 import subprocess

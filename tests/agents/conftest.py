@@ -1,4 +1,4 @@
-"""A service on a socket with cheap models, and the SDK's own client for it over each transport."""
+"""Run a service on a socket, and connect the SDK's own client over each transport."""
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -56,7 +56,7 @@ class Running:
 
     @asynccontextmanager
     async def connect(self, transport: Transport = Transport.HTTP, name: str = "owner") -> AsyncIterator[Client]:
-        """Connect a client with the key of this name."""
+        """Connect a client that uses the key of this name."""
         secret = SECRETS[name][0]
         if transport == Transport.STDIO:
             args = ["-m", "boundarymorph.cli", "mcp", "--url", self.url]
@@ -92,7 +92,10 @@ async def refused(client: Client, tool: str, **arguments: Any) -> str:
 
 @contextmanager
 def running(directory: Path, **changes: Any) -> Iterator[Running]:
-    """Run a service with the indexes "papers" (p0 to p39; p7 is long and has a URL) and "empty"."""
+    """Run a service with the indexes "papers" (p0 to p39) and "empty".
+
+    Document p7 is long and has a URL.
+    """
     settings = Settings(data_directory=directory, keys=tuple(str(key) for _, key in SECRETS.values()), **changes)
     papers: list[dict[str, Any]] = [
         {"id": f"p{n}", "title": f"Paper {n}", "text": f"text {n}", "metadata": {"year": 2000 + n}} for n in range(40)
@@ -113,12 +116,12 @@ Serve = Callable[..., AbstractContextManager[Running]]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    """Start services with other settings, or with indexes that the test changes."""
+    """Return a function that starts services with other settings or changeable indexes."""
     return partial(running, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Return a shared service whose indexes no test changes."""
+    """Yield a shared service whose indexes no test changes."""
     with running(tmp_path_factory.mktemp("data")) as service:
         yield service

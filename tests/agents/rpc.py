@@ -1,4 +1,4 @@
-"""Calls of tools as a client without the SDK sends them."""
+"""Call tools as a client without the SDK does."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Answers have at most as many tokens as they may, and a text that is cut goes on where it was cut."""
+"""Test that answers stay within their token limit, and that a cut text can be continued."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The examples, against a service and a scripted language model, each on a socket."""
+"""Test the example agents with a service and a scripted language model, each on a socket."""
 
 import json
 import re
@@ -21,7 +21,7 @@ FUNCTIONS = runpy.run_path(str(EXAMPLES / "functions.py"))
 
 
 class Scripted:
-    """A language model behind OpenAI's chat completions; `say` makes the message for each request."""
+    """A language model behind OpenAI's chat completions; `say` makes the reply to each request."""
 
     def __init__(self, say: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.asked: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The tools over MCP, by the SDK's own client: streamable HTTP of both eras, and stdio."""
+"""Test the MCP tools with the SDK's client, over streamable HTTP (both versions) and stdio."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What the tools answer, and what they say of arguments that are wrong."""
+"""Test the answers of the tools, and their messages about wrong arguments."""
 
 import sys
 from pathlib import Path
@@ -78,7 +78,7 @@ class TestSelectDocuments:
         assert not any("next_offset" in document for document in found["documents"])
 
     async def test_select_documents_notes_that_the_answer_is_missing(self, service: Running) -> None:
-        """The best score of the 40 papers is known here, and the budget covers all of them."""
+        """The best score of the 40 papers is known, and the budget covers all of them."""
         best = max(score_of(QUERY["query"], f"Paper {n}\n{LONG if n == 7 else f'text {n}'}") for n in range(40))
         async with service.connect() as client:
             for least, probability in ((best - 0.01, 1.0), (best + (1 - best) / 2, 0.0)):

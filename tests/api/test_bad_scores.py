@@ -1,4 +1,4 @@
-"""Scores that no caller is to blame for: rounded out of [0, 1], outside it, missing, or too few."""
+"""Test scores that are rounded out of [0, 1], far outside it, missing, or too few."""
 
 import math
 from collections.abc import Callable

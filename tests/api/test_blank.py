@@ -1,4 +1,4 @@
-"""Texts and queries without anything to read: they cost no call, and stand behind all others."""
+"""Test that blank texts and queries cost no call, and that blank texts are ranked last."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

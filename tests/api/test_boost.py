@@ -1,4 +1,4 @@
-"""`boost` and the weights of documents in `POST /select`."""
+"""Test `boost` and the weights of documents in `POST /select`."""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL
 
 
 def boost_of(id: str, weights: Mapping[str, float] | None = None) -> float:
-    """Return the boost of a document by RULES and its weight."""
+    """Return the boost of a document: that of RULES times its weight."""
     number = int(id[1:])
     linear = max(0.001, 1 - (40 - number) / 40)
     return (4 if number >= 30 else 1) * linear * (weights or {}).get(id, 1.0)
@@ -29,7 +29,7 @@ def boost_of(id: str, weights: Mapping[str, float] | None = None) -> float:
 async def source(
     request: pytest.FixtureRequest, settings: Settings
 ) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, Any]]]:
-    """Yield a client and documents of a request, of a local index, and of a remote retriever's index."""
+    """Yield a client and its documents: of the request, a local index, and a remote retriever."""
     async with gateway(settings) if request.param == "gateway" else serving(settings) as client:
         if request.param == "pool":
             yield client, {"pool": POOL}

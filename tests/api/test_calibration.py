@@ -1,4 +1,4 @@
-"""Answers with a calibration, that of an index or that of pools, and the artifacts of an index."""
+"""Test answers with the calibration of an index or of pools, and an index's artifacts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ def read(score: float) -> float:
 
 @pytest.fixture
 def calibrated(settings: Settings, tmp_path: Path) -> Settings:
-    """Return settings with a calibration of pools."""
+    """Return settings with a calibration for pools."""
     path = tmp_path / "pools.json"
     path.write_bytes(orjson.dumps(MADE.to_json()))
     return settings.model_copy(update={"calibration": path})

@@ -1,4 +1,4 @@
-"""Compressed answers, in the size and at the time in which clients read them."""
+"""Test that compressed answers are smaller, and that compressed events arrive in time."""
 
 from pathlib import Path
 from typing import Any

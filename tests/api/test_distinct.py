@@ -1,4 +1,4 @@
-"""POST /select with documents that have something in common, and up to a number of tokens."""
+"""Test POST /select with `distinct`, which limits documents per group, and `max_tokens`."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ BEST = sorted(SCORES, key=lambda id: -SCORES[id])
 
 
 def best_of(groups: dict[str, str], k: int, at_most: int) -> list[float]:
-    """Return the scores of the best set, computed literally."""
+    """Return the scores of the best set, computed by definition."""
     taken = Counter[str]()
     chosen: list[float] = []
     for id in BEST:

@@ -1,7 +1,6 @@
-"""Test the behaviour that all routes share at the edge.
+"""Test the behaviour that all routes share.
 
-These are methods, types, Accept, paths, secrets, the caller that work is done for, and errors that no route should
-raise.
+This covers methods, types, Accept, paths, secrets, the caller of work, and unexpected errors.
 """
 
 import gzip
@@ -21,7 +20,7 @@ from fastapi.responses import StreamingResponse
 from boundarymorph.access import callers
 from boundarymorph.access.callers import Scope
 from boundarymorph.api import bodies
-from boundarymorph.api.dependencies import prefers
+from boundarymorph.api.dependencies import prefers_media_type
 from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.server.app import create_app
 from boundarymorph.settings import Settings
@@ -108,7 +107,7 @@ STREAM = "text/event-stream"
 )
 def test_event_stream_is_preferred_by_accept_qualities(accept: str, streams: bool) -> None:
     request = Request({"type": "http", "headers": [(b"accept", accept.encode())]})
-    assert prefers(request, STREAM) == streams
+    assert prefers_media_type(request, STREAM) == streams
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ async def test_caller_without_a_key_is_its_network_address(
 
 
 async def test_threads_scorer_and_encoder_receive_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work without a caller would take no part in the fair turns."""
+    """Work without a caller would not take part in fair scheduling."""
     told: dict[str, set[str]] = {}
 
     def noting(kind: type, name: str) -> None:

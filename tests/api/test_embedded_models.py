@@ -1,4 +1,4 @@
-"""The service on its embedded models: the numbers that come out are the models' own."""
+"""Test the service with the embedded models: the scores in answers are the models' own."""
 
 import json
 from collections.abc import AsyncIterator

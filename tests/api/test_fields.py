@@ -1,4 +1,4 @@
-"""What some fields of `POST /select` ask for, and what the answer says of them."""
+"""Test some fields of `POST /select` and their effect on the answer."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ async def answerable(client: httpx.AsyncClient, **given: Any) -> Any:
 
 @pytest.mark.parametrize("relevance", ["human", "scorer"])
 async def test_answerable_is_0_or_1_when_every_document_is_scored(client: httpx.AsyncClient, relevance: str) -> None:
-    """The threshold is that of the request or 0.5, and it applies to scores even if relevance is human."""
+    """The threshold is the request's or 0.5; it applies to scores even if relevance is human."""
     assert await answerable(client, relevance=relevance) == 1.0
     for least, expected in ((BEST, 1.0), (min(1.0, BEST + 1e-6), 0.0)):
         assert await answerable(client, relevance=relevance, min_relevance=least) == expected
@@ -50,7 +50,10 @@ def gathered(body: dict[str, object]) -> float:
 
 
 async def test_select_learns_a_feature_that_scores_follow(client: httpx.AsyncClient) -> None:
-    """The feature may have any increasing scale and lack half of its values; a useless one has no effect."""
+    """A feature may have any increasing scale and lack half of its values.
+
+    A useless feature has no effect.
+    """
     clicks = np.exp(20 * np.array([*SCORES.values()])).tolist()
     halved = [value if number % 2 else None for number, value in enumerate(clicks)]
     noise = np.random.default_rng(0).normal(size=COUNT).tolist()

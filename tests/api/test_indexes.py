@@ -1,4 +1,4 @@
-"""Indexes and documents over HTTP, one by one and as a whole."""
+"""Test the routes of indexes and their documents."""
 
 import itertools
 import sqlite3
@@ -114,7 +114,7 @@ class TestUpload:
 
 
 class TestProgress:
-    """Uploads that ask for NDJSON get progress lines; the test controls the clock."""
+    """An upload that accepts NDJSON gets progress lines; the test controls the clock."""
 
     @pytest.fixture(autouse=True)
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ class TestDocuments:
 
 
 class TestStorage:
-    """The disk and other processes are real; waits are shortened and the disk is small."""
+    """The disk and the other processes are real; waits are short and the disk is small."""
 
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:

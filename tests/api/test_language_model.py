@@ -1,4 +1,4 @@
-"""POST /select where a language model is the scorer, over a real socket."""
+"""Test POST /select with a language model as the scorer, over a real socket."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ REQUEST: dict[str, Any] = {"query": "music", "pool": POOL, "budget": 6, "rounds"
 
 
 def judged(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build a service with a cheap encoder and the scorer of its settings."""
+    """Build a service with a cheap encoder and the scorer of the settings."""
     scorer = build_scorer(settings, on_lost)
     return faked(scorer, cache=MemoryScoreCache())(settings)
 

@@ -1,4 +1,4 @@
-"""POST /select with texts that bring no embeddings: vectors and an order of their words, and no encoder."""
+"""Test POST /select with texts without embeddings, which get BM25 and vectors of words."""
 
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -54,14 +54,14 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 
 
 async def select(client: httpx.AsyncClient, texts: Any = TEXTS, **more: Any) -> dict[str, Any]:
-    """Return the answer for k = N - 1 without calls; ids are positions."""
+    """Return the answer for k = N - 1 without calls; the ids are positions."""
     pool = more.pop("pool", [{"text": text} for text in texts])
     body = {"query": QUERY, "pool": pool, "budget": 0, "k": len(pool) - 1, **more}
     return answer(await client.post("/select", json=body))
 
 
 def ranked(body: dict[str, Any]) -> list[tuple[int, float]]:
-    """Return positions and retrieval scores of the documents, in retrieval order."""
+    """Return the positions and retrieval scores of the documents, in retrieval order."""
     documents = sorted(body["documents"], key=lambda document: document["retrieval_rank"])
     return [(int(document["id"]), document["retrieval_score"]) for document in documents]
 

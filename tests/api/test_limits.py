@@ -1,4 +1,4 @@
-"""Every limit of the settings: what is just within it is done, and what is just over it is refused, whole."""
+"""Test that each limit admits a request of its value, and refuses a larger one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +26,7 @@ Send = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
 def select(**of_size: Callable[[int], Any]) -> Send:
-    """Return a sender of POST /select with fields that depend on a size."""
+    """Return a function that sends POST /select with fields that depend on a size."""
 
     async def send(client: httpx.AsyncClient, size: int) -> httpx.Response:
         fields = {name: of(size) for name, of in of_size.items()}
@@ -49,7 +49,7 @@ async def bodies_at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Respon
 
 
 async def a_selection(client: httpx.AsyncClient, size: int) -> httpx.Response:
-    """Select with `size` bytes in flight, most of which another request holds."""
+    """Select with `size` bytes in flight, most of which belong to another request."""
     with Held.bytes_in_flight.reserve("others") as take:
         pool = [{"text": str(number), "embedding": [1.0, number]} for number in range(3)]
         asked = orjson.dumps({"query": "q", "query_embedding": [1.0, 0.0], "pool": pool, "budget": 2, "k": 1})
@@ -78,7 +78,7 @@ async def at_a_time(client: httpx.AsyncClient, size: int) -> httpx.Response:
 
 
 class Held(SeededScorer):
-    """A scorer that waits until it is opened."""
+    """A scorer that waits for the event `open`."""
 
     open: asyncio.Event
     requests: Shares
@@ -91,7 +91,7 @@ class Held(SeededScorer):
 
 @dataclass(frozen=True)
 class Case:
-    """A limit's value, the other limits it needs, the request of a given size, and the expected refusal."""
+    """A limit's value, other limits, how to send a request of a given size, and the refusal."""
 
     value: float
     send: Send
@@ -141,9 +141,10 @@ CASES = {
 
 
 def test_every_limit_setting_has_a_test_case() -> None:
-    """Limits of connections are in test_connections.py, and those for passages in test_passages.py.
+    """Limits that other files test, or that only delay a request, are excluded.
 
-    Selections beyond `sessions` wait.
+    For the limits of connections see test_connections.py, and for those of passages test_passages.py. Selections beyond
+    `sessions` wait.
     """
     elsewhere = {"connections", "head_bytes", "sessions", "deadline_seconds", "passages", "document_passages"}
     assert CASES.keys() | elsewhere == Limits.model_fields.keys()
@@ -151,7 +152,7 @@ def test_every_limit_setting_has_a_test_case() -> None:
 
 @pytest.mark.parametrize("path", ["/select", "/v1/rerank"])
 async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
-    """A client with a longer timeout gets an answer by the limit, not an error."""
+    """A client that asks for a longer deadline gets an answer within the limit, not an error."""
     limits = Limits(deadline_seconds=3)
     settings = Settings(data_directory=tmp_path, deadline_seconds=2, limits=limits)
     for asked, seconds in ((None, 2), (2_999.0, 2.999), (3_001.0, 3)):
@@ -181,7 +182,7 @@ async def test_limit_admits_its_value_and_refuses_one_more(name: str, tmp_path: 
 
 @asynccontextmanager
 async def client_under(settings: Settings, *, scorer: bool) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client of a scorer, or of a service with one document in "texts"."""
+    """Yield a client of a scorer, or of a service with one document in the index "texts"."""
     Held.open = asyncio.Event()
     Held.open.set()
     app = application("scorer", settings) if scorer else create_app(settings, build=faked(Held()))

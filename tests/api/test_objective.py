@@ -1,4 +1,4 @@
-"""POST /select with an objective: find nearly all, answered by the scorer or by a person over HTTP."""
+"""Test POST /select with an objective: the scorer, or a person over HTTP, finds nearly all."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""docs/openapi.json, and how each role describes itself: whole and up to date, with examples that work."""
+"""Test that docs/openapi.json is complete and current, and that its examples work."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -41,7 +41,7 @@ OTHERS_PATHS = {
 
 @cache
 def described(app: str, with_keys: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI document of a role; tests must not change it."""
+    """Return the OpenAPI document of a role, which tests must not change."""
     document = APPS[app](Settings(keys=(str(KEY),) if with_keys else ())).openapi()
     if not with_keys:
         validate(document)
@@ -146,7 +146,7 @@ BY_DEFAULT = {"depth": None, "filter": None, "hybrid": False, "ranked": False, "
 @pytest.mark.parametrize("source", ["index", "pool"])
 @pytest.mark.parametrize("asked", ["query", "queries"])
 def test_openapi_schema_refuses_fields_that_exclude_each_other(asked: str, source: str) -> None:
-    """For any two further fields, the schema agrees with the service."""
+    """The schema agrees with the service for any two further fields."""
     document = described("whole")
     validator = Draft202012Validator({**document["components"]["schemas"]["SelectRequest"], **document})
     body = {asked: GIVEN[asked], source: GIVEN[source]}

@@ -1,4 +1,4 @@
-"""Starting, failing, and metrics."""
+"""Test the start of the service, failures at the start, and metrics."""
 
 import asyncio
 import re

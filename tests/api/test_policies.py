@@ -1,4 +1,4 @@
-"""Policies: a budget where a client cannot send one."""
+"""Test policies, which set a budget for clients that cannot send one."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ async def reranked(client: httpx.AsyncClient, path: str = "/v1/rerank", **fields
 async def test_unknown_policy_error_hides_policies_of_other_keys(
     client: httpx.AsyncClient, key: str, told: list[str]
 ) -> None:
-    """Policies may be named after customers."""
+    """The names of policies may be those of customers."""
     headers = {"authorization": f"Bearer {client.extensions[key]}"}  # type: ignore[attr-defined]
     body = {"query": QUERY, "pool": TEXTS, "documents": TEXTS, "texts": TEXTS}
     for path in ("/p/nosuch/select", "/p/nosuch/v1/rerank", "/p/nosuch/rerank", "/p/nosuch@5/select"):

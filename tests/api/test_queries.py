@@ -1,4 +1,4 @@
-"""Several queries with one budget and one set, and selections without what was seen before."""
+"""Test several queries with one budget and one set, and selections with excluded documents."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def ids(found: dict[str, Any]) -> list[str]:
 async def test_exclude_ids_omit_documents_of_earlier_turns(
     client: httpx.AsyncClient, source: dict[str, Any], budget: int, more: dict[str, Any]
 ) -> None:
-    """An agent's turns: each leaves out what those before it returned, until nothing is left."""
+    """Each turn of an agent excludes what earlier turns returned, until no document is left."""
     asked = {"query": QUERY, **source, "budget": budget, **more}
     seen: list[str] = []
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""What POST /select and the routes of indexes refuse, and in which words: a table for each kind of refusal."""
+"""Test the refusals of POST /select and of the index routes, and their messages."""
 
 import json
 from collections.abc import AsyncIterator
@@ -32,12 +32,12 @@ DOTS = "something before and after each dot"
 
 
 def pool(**document: Any) -> dict[str, Any]:
-    """Return a pool of one document."""
+    """Return a pool of one document as fields of a request."""
     return {"pool": [{"text": "a", **document}]}
 
 
 def pooled(embeddings: dict[str, Any]) -> dict[str, Any]:
-    """Return a pool of two documents with their vectors in one block."""
+    """Return a pool of two documents with their vectors in one block, as fields of a request."""
     return {"pool": {"documents": texts(2), "embeddings": embeddings}, "query_embedding": [1, 0]}
 
 
@@ -205,7 +205,7 @@ SELECT: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """Return one client for all of these tests, since refused requests change nothing."""
+    """Yield one client for all of these tests, since refused requests change nothing."""
     async with filled(Settings(data_directory=tmp_path_factory.mktemp("refused"))) as client:
         for name, made in (("empty", {}), ("words", {"encoder": "none"}), ("plain", {"lexical": False})):
             answer(await client.put(f"/indexes/{name}", json=made))
@@ -345,7 +345,7 @@ async def test_upload_of_another_media_type_is_refused(client: httpx.AsyncClient
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def narrow(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of a service that accepts only small bodies."""
+    """Yield a client of a service that accepts only small bodies."""
     settings = Settings(data_directory=tmp_path_factory.mktemp("narrow"), limits=Limits(body_bytes=8192))
     async with filled(settings) as client:
         yield client

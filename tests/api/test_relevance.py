@@ -1,4 +1,4 @@
-"""What relevance is: what people are expected to find, by default, or the scorer's score."""
+"""Test what `relevance` means: expected human judgements by default, or the scorer's scores."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +18,7 @@ SCORES = {document["id"]: score_of(QUERY, document["text"]) for document in POOL
 
 @pytest.fixture
 async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client of a service with the product's default relevance, which other tests override."""
+    """Yield a client of a service with the default relevance, which other tests override."""
     monkeypatch.delenv("BOUNDARYMORPH_RELEVANCE")
     async with filled(Settings(data_directory=tmp_path)) as client:
         yield client

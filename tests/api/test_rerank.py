@@ -1,8 +1,8 @@
-"""The rerank routes: what the clients of other services send, and what they read of the answers.
+"""Test the rerank routes with the requests that clients of other services send.
 
-The exchanges are those of Cohere's SDK, hindsight, Infinity, LiteLLM, text-embeddings-inference, Elasticsearch
+The exchanges are recorded from Cohere's SDK, hindsight, Infinity, LiteLLM, text-embeddings-inference, Elasticsearch
 (inference plugin, Hugging Face), NVIDIA NIM, vLLM's and Baseten's `input`, Voyage, DashScope (also LightRAG) and
-Weaviate (reranker-transformers), November 2026. Those on the package index run themselves in `make compatibility`.
+Weaviate (reranker-transformers), November 2026. `make compatibility` runs the clients that can be installed.
 """
 
 import json
@@ -150,7 +150,7 @@ EXCHANGES: list[tuple[str, dict[str, Any], Any]] = [
 async def test_rerank_answers_recorded_client_requests(
     client: httpx.AsyncClient, path: str, request_: dict[str, Any], expected: Any
 ) -> None:
-    """The bytes are those of Go's and Python's encoders, without a content type."""
+    """The bytes are from Go's and Python's encoders, without a content type."""
     body: Any = answer(await client.post(path, content=json.dumps(request_, separators=(",", ":")).encode()))
     assert body == expected if isinstance(expected, list) else expected.items() <= body.items(), body
 
@@ -320,7 +320,7 @@ async def test_rerank_degrades_on_scorer_failure_if_allowed(tmp_path: Path, on_f
 
 @pytest.mark.parametrize("policy", ["strict", "none", "once", "groups"])
 async def test_rerank_keeps_list_positions_of_documents_a_policy_omits(client: httpx.AsyncClient, policy: str) -> None:
-    """Weaviate's reranker-cohere writes each score at its index in a list as long as the results."""
+    """Weaviate's reranker-cohere stores scores by index in a list as long as the results."""
     documents = [{"text": text, "doc": number % 3} for number, text in enumerate([*TEXTS, *TEXTS])]
     for count, fields in ((24, {}), (5, {"top_n": 5}), (24, {"budget": 10})):
         results = (await post(client, f"/p/{policy}/v2/rerank", documents=documents, **fields))["results"]
@@ -382,7 +382,7 @@ async def test_dashscope_route_takes_a_budget_and_has_its_own_error_form(client:
 
 
 async def test_documented_elasticsearch_recipe_works(client: httpx.AsyncClient) -> None:
-    """Its placeholders become JSON, and its paths read a field of each result."""
+    """The test fills in the placeholders as JSON, and reads the results by the recipe's paths."""
     page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
     settings = json.loads(page.split("PUT _inference/rerank/boundarymorph\n")[1].split("```")[0])["service_settings"]
     path = settings["url"].removeprefix("http://localhost:8080")

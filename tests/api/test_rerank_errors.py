@@ -1,4 +1,4 @@
-"""The rerank routes of others: what they refuse, each in the words of its dialect."""
+"""Test the refusals of the rerank routes, each in the words of its dialect."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[http
 
 
 def request(field: str, texts: Sequence[Any], **fields: Any) -> dict[str, Any]:
-    """Return a request in the dialect that is named by its field of documents."""
+    """Return a request of the dialect whose documents are in the field `field`."""
     given = [{"text": text} for text in texts] if field == "passages" else list(texts)
     return {"query": QUERY[field], field: given, **fields}
 

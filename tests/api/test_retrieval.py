@@ -1,4 +1,7 @@
-"""The retriever's routes, and the gateway in front of it: indexes passed on, selections like those of one process."""
+"""Test the retriever's routes, and a gateway that forwards to it.
+
+The gateway passes requests for indexes on, and selects as a service in one process does.
+"""
 
 import asyncio
 import http.client
@@ -58,7 +61,7 @@ async def gateway_(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def _sent_as_it_is(url: str, method: str, path: str) -> tuple[int, bytes]:
-    """Send a path without normalising it, and return status and body."""
+    """Send a path without normalising it, and return the status and the body."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
     with closing(connection):
         connection.request(method, path)
@@ -136,7 +139,7 @@ class TestGateway:
         problem(await gateway.delete("/indexes/new"), 404, "unknown-index")
 
     async def test_gateway_handles_document_ids_that_look_like_paths(self, gateway: httpx.AsyncClient) -> None:
-        """Deleting removes exactly the named document, however a proxy might read its path."""
+        """Deletion removes exactly the named document, even if a proxy reads its path otherwise."""
         for id in ("...", "..a/.b", "a/b", "a//b", "/", "a\n", "ä?#%", "a%2fb", "https://a.b/c?d=e#f", "x" * 512):
             await gateway.post("/indexes/own/documents", json=[{"id": id, "text": "odd", "embedding": [1, 1, 0, 0]}])
             escaped = "".join(f"%{byte:02X}" for byte in id.encode())
@@ -145,7 +148,7 @@ class TestGateway:
             assert answer(await gateway.get("/indexes/own"))["count"] == 4
 
     async def test_gateway_refuses_paths_that_a_proxy_may_rewrite(self, tmp_path: Path) -> None:
-        """A proxy behind the gateway could otherwise lead past the check of the key for an index."""
+        """Behind a proxy that rewrites a path, the check of the key would see another index."""
         retriever = application("retriever", Settings(data_directory=tmp_path))
         reached = list[bytes]()
 
@@ -173,7 +176,7 @@ FEW = 500  # which sockets and their readers may hold
 async def in_front_of(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], patch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client of a gateway whose retriever runs `serve` after reading the head of a request."""
+    """Yield a client of a gateway whose retriever calls `serve` after the head of a request."""
 
     async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -230,7 +233,7 @@ async def test_gateway_passes_an_upload_on_in_pieces(monkeypatch: pytest.MonkeyP
 async def test_gateway_breaks_off_an_answer_when_its_retriever_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As when a retriever restarts during an upload: the caller sees the break, and the log says why."""
+    """The caller sees the break, for instance when a retriever restarts, and the log says why."""
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")

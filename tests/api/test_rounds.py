@@ -1,4 +1,4 @@
-"""In how many requests to the scorer a budget is spent."""
+"""Test how many requests to the scorer a budget is spent in."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +22,10 @@ POOL = texts(150)
 
 @asynccontextmanager
 async def gateway(wire: Wire, folder: Path, **options: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Server]]:
-    """Yield a service whose scorer is a server of this kind; relevance is human by default."""
+    """Yield a client of a service, and its scorer, a server of this kind.
+
+    Relevance is human by default.
+    """
     async with running(wire) as [server]:
         named = f"?model={wire.models[0]}" if wire.description_path is None else ""
         scorer = {"url": f"{wire.scheme}://127.0.0.1:{server.port}{named}", **options.pop("scorer", {})}

@@ -1,4 +1,4 @@
-"""The scorer on its own: POST /score, GET /info, its readiness, and its end."""
+"""Test the scorer's application: POST /score, GET /info, readiness, and shutdown."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Keys, scopes, the headers of every answer, and who gets in when there is more than there is room for."""
+"""Test keys, scopes, security headers, and admission when the service is full."""
 
 import asyncio
 import logging

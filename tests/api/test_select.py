@@ -1,4 +1,4 @@
-"""POST /select: what it answers."""
+"""Test the answers of POST /select."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +27,10 @@ def ids(body: dict[str, Any]) -> list[str]:
 def check(
     body: dict[str, Any], texts_by_id: dict[str, str], budget: int, k: int, rounds: int = 1_000, spend: str = "order"
 ) -> None:
-    """Check the properties of any answer of the fake service; `retrieval_rank` follows the encoder's vectors."""
+    """Check the properties that any answer of the fake service has.
+
+    The `retrieval_rank` follows the encoder's vectors.
+    """
     chosen, usage = body["documents"], body["usage"]
     count = len(texts_by_id)
     assert body["status"] == "complete"
@@ -200,7 +203,7 @@ async def test_given_scores_cost_no_call(client: httpx.AsyncClient) -> None:
 
 
 async def test_pool_without_k_is_reranked(client: httpx.AsyncClient) -> None:
-    """A client of any reranker sends documents without k or other fields of this service."""
+    """Clients of other rerankers send documents without k and this service's other fields."""
     body = await select(client, pool=texts(20), budget=30)
     scores = {document["id"]: score_of(QUERY, document["text"]) for document in texts(20)}
     assert ids(body) == sorted(scores, key=lambda id: -scores[id])
@@ -227,7 +230,10 @@ async def test_select_warns_why_no_call_was_made(client: httpx.AsyncClient) -> N
 async def test_passage_counts_its_own_tokens_unless_the_document_has_a_count(
     client: httpx.AsyncClient, tokens: int | None, most: int, count: int
 ) -> None:
-    """The long document has 1,600 tokens in passages of 379 and one of 275, of which one counts. The other has 425."""
+    """The long document has 1,600 tokens, in passages of 379 and one of 275.
+
+    The selection counts one of its passages. The other document has 425 tokens.
+    """
     long = {"id": "long", "text": "word " * 1_280} | ({} if tokens is None else {"tokens": tokens})
     pool = [long, {"id": "whole", "text": "word " * 340}]
     body = await select(client, pool=pool, passages=True, max_tokens=most, budget=9)

@@ -1,4 +1,4 @@
-"""POST /select: what becomes of a request whose deadline comes, or whose scorer or encoder is away or busy."""
+"""Test POST /select when the deadline passes, or the scorer or the encoder fails."""
 
 import asyncio
 from typing import Any, ClassVar

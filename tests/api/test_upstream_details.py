@@ -1,4 +1,4 @@
-"""What is told of the servers behind a service: the reason to callers, the whole of it to operators."""
+"""Test that details of the servers behind a service are logged, and hidden from callers."""
 
 import logging
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Blocking work: kinds that do not wait for each other, and pieces that are small."""
+"""Test blocking work: kinds of work do not wait for each other, and each piece is small."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ SECONDS = PATIENCE  # after which a test has failed
 
 
 class Gate:
-    """A gate for calls of a function: they wait while it is shut, and `came` counts them."""
+    """A gate for calls of a function, which wait while it is shut; `came` counts them."""
 
     def __init__(self) -> None:
         self.open = threading.Event()

@@ -14,7 +14,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
 
 @pytest.fixture
 def server(shared_server: RedisServer) -> RedisServer:
-    """Return a shared server without data, which tests leave healthy."""
+    """Return an empty Redis that tests share and must leave working."""
     with shared_server.admin() as admin:
         admin.flushall()
     return shared_server
@@ -22,7 +22,7 @@ def server(shared_server: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Return a server that the test may stop or damage."""
+    """Yield a server that the test may stop or damage."""
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     yield server
     server.kill()

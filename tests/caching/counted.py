@@ -1,4 +1,4 @@
-"""What the caches have counted during a block."""
+"""Count the cache's look-ups and writes within a block."""
 
 from types import TracebackType
 from typing import Self
@@ -9,7 +9,7 @@ OUTCOMES = {"lookups": ("hit", "miss", "corrupt", "error"), "writes": ("ok", "er
 
 
 class Counted:
-    """Measure the caches' counters over a block: `lookups` and `writes` by outcome."""
+    """The `lookups` and `writes` of a cache within a block, counted by outcome."""
 
     def __init__(self, cache: str) -> None:
         self._cache = cache

@@ -1,4 +1,4 @@
-"""A scorer and an encoder whose answers wait until they are let go, and a cache whose writes do."""
+"""A scorer, an encoder and a cache that wait at gates."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Counted(Scores):
-    """Scores of a task, of which some were cached."""
+    """The scores of a call, and how many of them were cached."""
 
     cached: int = 0
 
@@ -50,9 +50,12 @@ class Gate:
 
 
 class GatedScorer(SeededScorer):
-    """A `SeededScorer` behind a gate, which keeps its deadlines and raises its `failures` first, in order.
+    """A `SeededScorer` behind a gate.
 
-    punctual: whether it is over at the deadline.
+    Attributes:
+        deadlines: The deadlines of its calls.
+        failures: Errors to raise first, in order.
+        punctual: Whether a call ends at its deadline.
     """
 
     def __init__(self) -> None:
@@ -73,7 +76,7 @@ class GatedScorer(SeededScorer):
 
 
 class GatedEncoder(SeededEncoder):
-    """A `SeededEncoder` behind a gate, which keeps its queries too."""
+    """A `SeededEncoder` behind a gate; `queries` are those it has received."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +95,7 @@ class GatedEncoder(SeededEncoder):
 
 
 class Alone(CachingScorer):
-    """A `Scorer` that makes a task of its own for each call."""
+    """A caching scorer as a `Scorer`, which makes a task for each call."""
 
     name = "known"
     takes_instruction = False
@@ -129,13 +132,13 @@ class SlowScoreCache(MemoryScoreCache):
 
 
 async def turns(count: int = 20) -> None:
-    """Let other tasks of the event loop run."""
+    """Let the other tasks of the event loop run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def begun(call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-    """Start a call, and let it proceed as far as it can."""
+    """Start a call, and let it proceed until it waits."""
     task = asyncio.create_task(call)
     await turns()
     return task

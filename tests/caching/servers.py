@@ -1,4 +1,4 @@
-"""Real Redis servers, and what can happen to them."""
+"""Real Redis servers, and the failures that tests cause."""
 
 import asyncio
 import os
@@ -60,14 +60,14 @@ class RedisServer:
         os.kill(self._process.pid, signal.SIGCONT)
 
     def mend(self) -> None:
-        """Make the server run again, whatever was done to it."""
+        """Make the server run again after any failure."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
         if self._process.poll() is not None:
             self.start()
 
     def admin(self) -> closing[Any]:
-        """Yield a client that may change the server."""
+        """Return a client that may change the server."""
         return closing(redis.Redis(self.host, self.port))
 
     def _listens(self) -> bool:
@@ -120,9 +120,9 @@ async def _copied(source: asyncio.StreamReader, target: asyncio.StreamWriter) ->
 
 @asynccontextmanager
 async def speaking(answer: bytes, after: float = 0) -> AsyncIterator[str]:
-    """Yield the URL of a server that gives one answer to every command.
+    """Yield the URL of a server that sends one answer to every command.
 
-    It answers after some seconds, except for SETINFO.
+    It waits for some seconds before each answer, except to SETINFO.
     """
     conversations: set[asyncio.Task[Any]] = set()
 

@@ -1,4 +1,4 @@
-"""The cache of scores in this process, and what is stored of a score and of a text in any cache."""
+"""Test the cache in the process, and the keys and values that every cache stores."""
 
 import pytest
 from hypothesis import given

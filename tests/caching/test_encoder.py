@@ -1,4 +1,4 @@
-"""The encoder that remembers: its contract, and who is asked how often."""
+"""Test the encoder with a cache: its contract, and how often it calls the encoder behind it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ async def test_concurrent_equal_queries_are_encoded_once(encoder: CachingEncoder
 
 
 class Renamed(GatedEncoder):
-    """An encoder on servers that report their model, which may change."""
+    """An encoder whose servers report a model name that may change."""
 
     identity: str | None = None
 

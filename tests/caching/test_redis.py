@@ -1,4 +1,4 @@
-"""The cache of scores in a real Redis: its contract, and what happens to Redis never happens to a caller."""
+"""Test the cache in a real Redis: its contract, and that its failures never reach a caller."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ ALL = dict(zip(TEXTS, SCORES, strict=True))
 
 
 class Bench:
-    """A cache over a Redis link whose circuit breakers use a clock of the test."""
+    """A cache over a Redis link whose circuit breakers use the test's clock."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self.clock = Clock()
@@ -84,7 +84,7 @@ class TestRedisScoreCache(ScoreCacheContract):
     async def test_cached_scores_expire_a_day_after_the_first_write(
         self, cache: RedisScoreCache, server: RedisServer
     ) -> None:
-        """This includes a crash between the two commands, and a setting that was lowered."""
+        """This holds after a crash between the two commands, and after the setting was lowered."""
         key, day = score_key(MODEL, QUERY), 24 * 3600
         with server.admin() as admin:
             for before, most in [

@@ -1,4 +1,4 @@
-"""Known scores: they are those of the scorer, and how often it is asked."""
+"""Test cached scores: they equal the scorer's, and each pair is scored once."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ def expected(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class TestContract(ScorerContract):
-    """The scorer contract holds with every earlier score cached."""
+    """The scorer contract holds when all earlier scores are cached."""
 
 
 class TestReadingThrough:
@@ -129,7 +129,7 @@ class TestRecall:
 
 
 class Renamed(GatedScorer):
-    """A scorer on servers that report their model, which may change."""
+    """A scorer whose servers report a model name that may change."""
 
     identity: str | None = None
 

@@ -1,4 +1,4 @@
-"""The map from relevance to a probability, and a calibration as JSON."""
+"""Test the map from relevance to a probability, and its JSON form."""
 
 import numpy as np
 import orjson

@@ -1,4 +1,4 @@
-"""What is learned from judgements in worlds whose truth is known, and what is reported."""
+"""Test that simulated judgements teach the true map, and that the report is right."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ MODELS: dict[str, Any] = {"scorer": "made-up", "encoder": None}
 
 
 class World:
-    """A world in which the log-odds of relevance are a line over those of expected relevance.
+    """A world in which log-odds of relevance depend linearly on the expected log-odds.
 
-    The line has a `level` and a `slope`. The expected log-odds are those of the score plus noise.
+    The line has a `level` and a `slope`. The log-odds of a score are the expected log-odds plus noise.
     """
 
     def __init__(self, slope: float, level: float = -1.0, noise: float = 0.5, seed: int = 0) -> None:

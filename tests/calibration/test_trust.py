@@ -1,4 +1,4 @@
-"""How far a scorer is trusted, as measured from judgements."""
+"""Test how judgements measure the trust in a scorer."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from boundarymorph.selection.pool import Trust
 
 
 def queries_of(count: int, *, seed: int = 0, scorer: float = 0.8, **choices: float) -> list[OrderShares]:
-    """Queries whose shares of pairs in order are these on average; 0.8 for what is not named."""
+    """Return queries with these average shares of pairs in order; the default is 0.8."""
     noise = np.random.default_rng(seed).normal(scale=0.02, size=(count, 6))
     return [
         OrderShares(

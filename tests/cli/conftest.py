@@ -21,7 +21,10 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the entry point in this process, in an empty directory, on a wide terminal without colours."""
+    """Return a function that runs the command line in this process.
+
+    The folder is empty, and the terminal is wide and without colours.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(common.console, "width", 300)  # which it reads from the environment once
     monkeypatch.setenv("NO_COLOR", "1")

@@ -1,4 +1,4 @@
-"""`boundarymorph calibrate`: from suggested pairs to answers with a calibration."""
+"""Test `boundarymorph calibrate`, from suggested pairs to calibrated answers."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,10 @@ Calibrate = Callable[..., str]
 
 @pytest.fixture
 def calibrate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
-    """Run the command on fakes with the indexes of `filled`, and return its output."""
+    """Return a function that runs the command with fake models, and returns its output.
+
+    The indexes are those of `fill_directory`.
+    """
     monkeypatch.setattr(composition, "build", fake_service)
     asyncio.run(fill_directory(tmp_path))
     (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
@@ -43,12 +46,15 @@ def kept(folder: Path) -> Calibration | None:
 
 
 def worth(pair: dict[str, Any]) -> float:
-    """Return a person's grade: by the score, and by the cosine of fake vectors, which the scorer lacks."""
+    """Return a pair's worth for a person: the score plus the cosine of the fake vectors.
+
+    The scorer does not know the cosine.
+    """
     return score_of(pair["query"], pair["text"]) + float(vector_of(pair["query"]) @ vector_of(pair["text"]))
 
 
 def judged(pairs: Sequence[dict[str, Any]]) -> bytes:
-    """Return the pairs with grades; the best eight of each query are relevant."""
+    """Return the pairs with grades, in which the best eight of each query are relevant."""
     of_query: dict[str, list[float]] = {}
     for pair in pairs:
         of_query.setdefault(pair["query"], []).append(worth(pair))

@@ -1,4 +1,4 @@
-"""The commands as a user meets them: what they print, where, and with which exit code."""
+"""Test the commands as a user sees them: output, streams, and exit codes."""
 
 import gzip
 import os
@@ -147,7 +147,7 @@ class TestIndexes:
     def test_select_answers_a_file_of_queries(
         self, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A service at a URL selects, or one that the command starts."""
+        """The command selects with the service at a URL, or starts one."""
         assert run("index", "build", "few", "--from", str(source)).code == 0
         queries = tmp_path / "queries"
         lines = "strings", "", '{"id": "b", "query": "bread", "k": 1}', '{"query": "x", "index": "none"}'
@@ -212,7 +212,10 @@ class TestIndexes:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.usefixtures("tiny_weights")
 def test_interrupted_index_build_resumes(run: Run, source: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """The build is killed while it waits for input. From the first passage on, selections are distinct by document."""
+    """The build is killed while it waits for input.
+
+    From the first passage on, selections are distinct by document.
+    """
     count = 300
     lines = [orjson.dumps({"id": n, "text": f"the number {n}"}) + b"\n" for n in range(count)]
     source.write_bytes(b"".join(lines))
@@ -378,7 +381,7 @@ ANYWHERE = [["list"], ["info", "a"], ["describe", "a", "b"], ["delete", "a"], ["
 
 
 class TestRemoteIndexes:
-    """Indexes on another machine: commands use the service, or say where the indexes are."""
+    """Commands use a service for the indexes of another machine, or say where the indexes are."""
 
     @pytest.mark.parametrize(
         ("setting", "command", "says"),

@@ -1,4 +1,4 @@
-"""The demo: its corpus, and the whole of it on a small one."""
+"""Test the demo: its corpus, and the whole command on a small corpus."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext

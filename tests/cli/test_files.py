@@ -1,4 +1,4 @@
-"""Folders, tables and long texts, by the real command."""
+"""Test `index build` with folders, tables and long texts."""
 
 import gzip
 import os
@@ -24,7 +24,7 @@ Build = Callable[..., Outcome]
 
 @pytest.fixture
 def build(run: Run) -> Build:
-    """Run `index build docs --from SOURCE` in an empty directory, with words only and no model."""
+    """Return a function that runs `index build docs --from SOURCE --encoder none`."""
 
     def build(source: str, *options: str) -> Outcome:
         return run("index", "build", "docs", "--from", source, "--encoder", "none", *options)

@@ -1,4 +1,7 @@
-"""How an upload and a selection are told on a terminal and in a log; the clock is the test's."""
+"""Test how uploads and selections are shown on a terminal and in a log.
+
+The tests set the clock.
+"""
 
 from io import StringIO
 from typing import Any

@@ -1,4 +1,4 @@
-"""A service on a socket, a record of what it was asked, and both clients behind one interface."""
+"""Run a service on a socket, record its requests, and give both clients one interface."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ COUNT = 40  # documents of the index "texts"
 
 @dataclass
 class Seen:
-    """A request as the service saw it; `client` is its address, one for each connection."""
+    """A request that the service received; `client` is its address, one per connection."""
 
     path: str
     headers: dict[str, str]
@@ -91,7 +91,10 @@ def serving(app: ASGIApp) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
-    """Yield a service with cheap models and the index "texts" (d0 to d39), which tests must not change."""
+    """Yield a service with cheap models and the index "texts" (d0 to d39).
+
+    Tests must not change the index.
+    """
     recorder = Recorder(create_app(Settings(data_directory=tmp_path_factory.mktemp("data")), build=fake_service))
     with serving(recorder) as recorder.url:
         with Client(recorder.url) as client:
@@ -120,7 +123,7 @@ def url(service: Recorder) -> str:
 
 @pytest.fixture
 def embedded_url(tmp_path: Path) -> Iterator[str]:
-    """Yield a service with the embedded models and the default relevance."""
+    """Yield the URL of a service with the embedded models and the default relevance."""
     settings = Settings(data_directory=tmp_path / "data", relevance="human", cache=CacheSettings(enabled=False))
     with serving(create_app(settings, build=composition.build)) as url:
         yield url
@@ -159,13 +162,16 @@ class InThread:
 
 @pytest.fixture(params=[Flavour.ASYNC, pytest.param(Flavour.SYNC, marks=pytest.mark.slow)])
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Run the test with `AsyncClient`, and in `make test-all` also with `Client`, which is generated from it."""
+    """Run the test with `AsyncClient`, and in `make test-all` also with `Client`.
+
+    `Client` is generated from `AsyncClient`.
+    """
     return Flavour(request.param)
 
 
 @pytest.fixture
 async def connect(flavour: Flavour) -> AsyncIterator[Connect]:
-    """Return a function that makes clients of a URL or a transport, and close them after the test."""
+    """Return a function that makes clients of a URL or a transport, and close them afterwards."""
     made: list[Any] = []
 
     def connect(to: str | Callable[[httpx.Request], httpx.Response], **options: Any) -> AsyncClient:

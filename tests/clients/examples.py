@@ -1,4 +1,4 @@
-"""The programs of clients/examples, run with a language model that always says the same."""
+"""Run the programs of clients/examples with a language model that always gives one answer."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Chat:
 
     @contextmanager
     def variables(self) -> Iterator[dict[str, str]]:
-        """Return the environment variables by which programs find the server."""
+        """Yield the environment variables by which programs find the server."""
         with serving(self.app) as url:
             yield {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "sk-of-a-test"}
 
@@ -73,7 +73,7 @@ def index_docstrings(url: str) -> dict[str, str]:
 
 
 def check_example(command: Sequence[str], url: str) -> None:
-    """Check that a program gives the model the documents found, and prints the reply and its sources."""
+    """Check the prompt that a program sends, and the reply and the sources that it prints."""
     texts, chat = index_docstrings(url), Chat()
     with chat.variables() as variables:
         printed = printed_by(*command, QUESTION, BOUNDARYMORPH_URL=url, **variables)

@@ -1,4 +1,4 @@
-"""When a call is tried again, in virtual time; and events from bytes however they are cut."""
+"""Test when a call is tried again, in virtual time, and the parsing of event streams."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Many selections by both clients: in order, a bounded number at a time, each with its own failure."""
+"""Test many selections by both clients: order, concurrency, and failures of single requests."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ async def test_batch_yields_the_error_of_a_request_as_its_result(
 async def test_batch_closed_early_cancels_requests_in_flight(
     connect: Connect, flavour: Flavour, url: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocking client waits for requests in flight."""
+    """The blocking client waits for the requests in flight."""
     score, held = SeededScorer.score, list[str]()
 
     async def hold(scorer: SeededScorer, query: str, given: Sequence[str], **options: Any) -> Scores:

@@ -1,4 +1,4 @@
-"""The bodies of requests, and what is refused before anything is sent."""
+"""Test the bodies of requests, and mistakes that the client refuses before it sends them."""
 
 import base64
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Both clients against a service on a socket."""
+"""Test both clients with a service on a socket."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ class TestSelect:
         assert len(selection.documents) == 5 and len(selection.rounds or ()) == 4
 
     async def test_extend_infers_from_given_scores_without_a_call(self, connect: Connect, url: str) -> None:
-        """Half of the documents lie in each of two directions, and only one direction is relevant."""
+        """Half of the documents lie in each of two directions, of which one is relevant."""
         vectors = np.random.default_rng(1).standard_normal((40, 8)) / 4 + np.eye(8)[np.arange(40) % 2]
         found = await connect(url).extend(
             QUERY,
@@ -178,7 +178,10 @@ class TestUpload:
     async def test_upload_reads_documents_while_it_sends_them(
         self, connect: Connect, url: str, index: str, recorder: Recorder
     ) -> None:
-        """The buffers of a connection do not hold 3 MB, so the last documents are read after the request begins."""
+        """A connection's buffers are smaller than 3 MB.
+
+        So the last documents must be read after the request begins.
+        """
         begun: list[int] = []
 
         def documents() -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the components for LangChain, LlamaIndex and Haystack have in common."""
+"""Test what the components for LangChain, LlamaIndex and Haystack have in common."""
 
 import asyncio
 import copy
@@ -26,10 +26,12 @@ NOWHERE = "http://nowhere"
 
 @dataclass(frozen=True)
 class Kit:
-    """A framework.
+    """The components of a framework, and functions that call them.
 
-    `k` is the option for the number of documents. `sent` is what its reranker sends about a document with the text
-    "text 7" and the title "T7", which is in its metadata as `t`.
+    Attributes:
+        k: The option for the number of documents.
+        sent: What the reranker sends about a document with the text "text 7" and the title "T7", which is in its
+            metadata as `t`.
     """
 
     reranker: Any

@@ -1,4 +1,4 @@
-"""The example for Dify, over sockets: the bytes that Dify sends, and the selection that they ask for."""
+"""Test the example for Dify over sockets, with the bytes that Dify sends."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ BOOKS[2]["metadata"] |= {"shelf": "7", "printed": "1992-05-01"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a service with the index "books"."""
+    """Yield a client of a service with the index "books"."""
     settings = Settings(
         data_directory=tmp_path_factory.mktemp("dify"), keys=(str(KEY), str(OTHERS)), limits=Limits(k=50), k=7
     )

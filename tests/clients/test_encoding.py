@@ -1,4 +1,4 @@
-"""What the client sends of values that JSON does not have, and what it says of those that it cannot send."""
+"""Test how the client encodes values that JSON lacks, and its errors for the others."""
 
 import json
 from datetime import UTC, date, datetime, timedelta, timezone

@@ -1,4 +1,4 @@
-"""The programs of clients/examples and the examples of the READMEs do what is said of them."""
+"""Test that the programs of clients/examples and of the READMEs work as described."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The filters of Haystack and LlamaIndex mean to the service what they mean to their own implementations."""
+"""Test that filters of Haystack and LlamaIndex keep their meaning in the service."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,10 @@ METADATA: list[dict[str, Any]] = [{}, *({"x": value} for value in VALUES), {"x":
 def check_agrees(
     translation: dict[str, Any], metadata: list[dict[str, Any]], test: Callable[[dict[str, Any]], bool]
 ) -> None:
-    """Check that a translation matches like the reference, except where that one cannot compare."""
+    """Check that a translated filter matches as the reference does.
+
+    Values that the reference cannot compare are left out.
+    """
     ours, compared = Filter(json.loads(encoded(translation))), 0
     for each in metadata:
         try:

@@ -1,4 +1,4 @@
-"""The components in Haystack's own pipelines, with its serialisation, secrets and filters."""
+"""Test the components in Haystack's own pipelines: serialisation, secrets, and filters."""
 
 from typing import Any
 

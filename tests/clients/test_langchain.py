@@ -1,4 +1,4 @@
-"""The components in LangChain's own chains, with its options and its serialisation."""
+"""Test the components in LangChain's own chains: options and serialisation."""
 
 from typing import Any
 

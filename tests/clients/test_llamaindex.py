@@ -1,4 +1,4 @@
-"""The components in LlamaIndex's query engine, with its events, callbacks and serialisation."""
+"""Test the components in LlamaIndex's query engine: events, callbacks, and serialisation."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Events(BaseEventHandler):
 
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
-    """Return the events of the instrumentation as they happen."""
+    """Return the list to which the instrumentation adds its events."""
     handler, root = Events(), get_dispatcher()
     root.add_event_handler(handler)
     yield handler.seen

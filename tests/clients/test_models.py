@@ -1,4 +1,4 @@
-"""What the client sends and reads, beside what docs/openapi.json says, and its errors beside docs/api.md."""
+"""Test that the client's models match docs/openapi.json, and its errors docs/api.md."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def shape(schema: Any) -> Any:
-    """Return the types of a JSON schema without descriptions, values and bounds."""
+    """Return a JSON schema's types, without descriptions, values and bounds."""
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:

@@ -1,4 +1,4 @@
-"""What people who had not seen the clients before gave to them, and where they ran them."""
+"""Test inputs and environments of the first users of the clients."""
 
 import asyncio
 import copy

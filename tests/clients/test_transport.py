@@ -1,4 +1,4 @@
-"""Both clients against recorded exchanges: what they send, how they read an answer, and when they try again."""
+"""Test both clients with recorded exchanges: requests, answers, and attempts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 class Exchanges:
-    """A transport that answers requests in order and records them; an exception is raised."""
+    """A transport that records requests and answers them in order; it raises exceptions."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self.requests: list[httpx.Request] = []

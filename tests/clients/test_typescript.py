@@ -1,4 +1,4 @@
-"""The TypeScript client: its own tests against a service, and what it says beside docs/openapi.json."""
+"""Run the TypeScript client's own tests, and compare its types with docs/openapi.json."""
 
 import json
 import re
@@ -27,7 +27,10 @@ def test_typescript_rag_example_answers_from_documents(url: str, tmp_path: Path)
 
 
 def test_typescript_types_match_the_openapi_document() -> None:
-    """Compare fields and whether they are optional; `make compatibility WITH=typescript` generates the types."""
+    """The test compares fields and whether they are optional.
+
+    `make compatibility WITH=typescript` generates the types.
+    """
     written = re.findall(
         r"^        (\w+): \{\n(.*?)^        \}", (PACKAGE / "src" / "schema.ts").read_text(), re.MULTILINE | re.DOTALL
     )

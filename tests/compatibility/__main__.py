@@ -1,4 +1,7 @@
-"""`make compatibility`: every client in an environment of its own, against real services -> docs/compatibility.md."""
+"""Test every client in its own environment with real services: `make compatibility`.
+
+The results are written to docs/compatibility.md.
+"""
 
 import argparse
 import json
@@ -28,7 +31,12 @@ CHECK_SECONDS = 900.0  # of all checks of one environment
 
 @dataclass(frozen=True)
 class Environment:
-    """requirements: the clients, at their latest versions that go together; name: of the function of `clients`."""
+    """An environment for clients.
+
+    Attributes:
+        name: The name of the environment's function in `clients`.
+        requirements: The clients, in their latest versions that work together.
+    """
 
     name: str
     requirements: tuple[str, ...]
@@ -57,7 +65,10 @@ ENVIRONMENTS = (
 
 
 def install(environment: Environment, *, fresh: bool) -> Path:
-    """Its Python, with the clients; made anew where the requirements have changed. By uv, if there is one."""
+    """Return the Python of an environment with its clients, which uv or pip installs.
+
+    The environment is made again if its requirements have changed.
+    """
     folder = FOLDER / environment.name
     python, stamp = folder / "bin" / "python", folder / "installed.txt"
     wanted = "\n".join((sys.version, *environment.requirements))
@@ -76,7 +87,10 @@ def install(environment: Environment, *, fresh: bool) -> Path:
 
 
 def run(environment: Environment, python: Path, running: Servers) -> list[dict[str, Any]]:
-    """What became of each of its checks; of a program that broke, one row that says so."""
+    """Return the results of an environment's checks.
+
+    If the program fails, there is one result with its error.
+    """
     command = [str(python), "-m", "tests.compatibility.clients", environment.name, json.dumps(asdict(running))]
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
@@ -90,7 +104,7 @@ def run(environment: Environment, python: Path, running: Servers) -> list[dict[s
 
 
 def page(results: Sequence[dict[str, Any]], day: str) -> str:
-    """Return the page with these results: how many checks passed, the clients, and the checks that failed."""
+    """Return the page with the numbers of passed checks, the clients, and the failed checks."""
     failed = [result for result in results if result["problem"] is not None]
     clients = dict.fromkeys(f"{result['package']} {result['version']}".strip() for result in results)
     summary = f"{len(results) - len(failed)} of {len(results)} checks passed on {day}, with Python"
@@ -101,7 +115,7 @@ def page(results: Sequence[dict[str, Any]], day: str) -> str:
 
 
 def main() -> int:
-    """The exit code: 1 if anything failed."""
+    """Run the chosen environments, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = [environment.name for environment in ENVIRONMENTS]
     parser.add_argument("--only", nargs="+", choices=names, help="the others keep their latest results on the page")

@@ -1,6 +1,7 @@
-"""What is tried with a client, in an environment that has that client and this: only the standard library is used.
+"""Register and run the checks of clients.
 
-`clients` registers the checks of an environment; `main` tells what became of each.
+This runs in an environment that has only the client, so it needs nothing but the standard library. `clients` registers
+the checks of an environment, and `main` prints their results.
 """
 
 import json
@@ -31,9 +32,13 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Servers:
-    """Where the services are: one that works, one whose scorer is away, one whose scorer is late for any deadline.
+    """The URLs of three services.
 
-    key: what they want as a Bearer token.
+    Attributes:
+        whole: A service that works.
+        away: One whose scorer is unavailable.
+        late: One whose scorer never answers within a deadline.
+        key: The Bearer token for all of them.
     """
 
     whole: str
@@ -44,7 +49,14 @@ class Servers:
 
 @dataclass(frozen=True)
 class Check:
-    """package: the client, as it is installed; endpoint: that it calls; what: is tried."""
+    """A check of a client.
+
+    Attributes:
+        package: The client's package.
+        endpoint: The route that it calls.
+        what: What is checked.
+        run: Raises if the check fails.
+    """
 
     package: str
     endpoint: str
@@ -67,7 +79,7 @@ def check(package: str, endpoint: str, what: str) -> Callable[[Callable[[Servers
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a client: for the best `top` of the documents, or all."""
+    """A call that ranks documents; `top` is the number of results, None for all."""
 
     url: str
     key: str
@@ -76,7 +88,7 @@ class Call:
 
 
 def calling(servers: Servers, url: str | None = None, key: str | None = None, **more: Any) -> Call:
-    """A call of the server that works, with its key."""
+    """Return a call of the working service with its key, unless given otherwise."""
     return Call(url or servers.whole, key or servers.key, **more)
 
 
@@ -92,14 +104,14 @@ def row(
     said: Sequence[str] = SAID,
     what: str = "",
 ) -> None:
-    """Register the checks of every client: ranking of all and the first three, budget, errors.
+    """Register the checks of every client: all documents, the first three, a budget, errors.
 
     Args:
         package: The package of the client.
         endpoint: Its route.
-        asked: Returns index and score of each document, best first.
-        kinds: Its errors for too many documents, a wrong key, a scorer that is away, and one that is late; one for all,
-            or None if it raises none.
+        asked: Returns the index and the score of each document, best first.
+        kinds: Its errors for too many documents, a wrong key, an unavailable scorer and a late one. One type stands for
+            all four; None means that it raises none.
         said: The messages of these errors.
         what: Distinguishes several clients of a package.
     """
@@ -135,12 +147,12 @@ def row(
 
 
 def sigmoids(pairs: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same with scores in place of their log-odds."""
+    """Return scores in place of log-odds."""
     return [(index, 1 / (1 + math.exp(-logit))) for index, logit in pairs]
 
 
 def ranking(servers: Servers, documents: list[str] | None = None, **fields: Any) -> list[tuple[int, float]]:
-    """Index and score of each document, best first, as the service has them without a client between."""
+    """Return the index and the score of each document, best first, from the service itself."""
     body = {"query": QUERY, "documents": DOCUMENTS if documents is None else documents, **fields}
     headers = {"Authorization": f"Bearer {servers.key}", "Content-Type": "application/json"}
     request = Request(f"{servers.whole}/v2/rerank", json.dumps(body).encode(), headers)
@@ -150,7 +162,7 @@ def ranking(servers: Servers, documents: list[str] | None = None, **fields: Any)
 
 
 def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) -> None:
-    """Raises AssertionError unless these are the same documents in the same order, with the same scores."""
+    """Check that the documents, their order and their scores are equal."""
     given = list(found)
     assert [index for index, _ in given] == [index for index, _ in expected], (given, expected)
     for (_, score), (_, wanted) in zip(given, expected, strict=True):
@@ -158,7 +170,7 @@ def same(found: Iterable[tuple[int, float]], expected: list[tuple[int, float]]) 
 
 
 def raised(kind: type[BaseException] | tuple[type[BaseException], ...], call: Callable[[], Any], *said: str) -> Any:
-    """The exception of this kind that the call raises. Raises AssertionError, too unless it says all of this."""
+    """Return the exception of this kind that a call raises, after checking its message."""
     try:
         answer = call()
     except kind as error:
@@ -169,7 +181,7 @@ def raised(kind: type[BaseException] | tuple[type[BaseException], ...], call: Ca
 
 
 def main(servers: Servers) -> None:
-    """Run the checks; a JSON array of what became of them goes to stdout."""
+    """Run the checks, and print their results as a JSON array."""
     results = []
     for case in CHECKS:
         problem = None

@@ -1,8 +1,8 @@
-"""The clients of others, an environment each: how they are called, what they raise, and what else is tried with them.
+"""Call the rerank clients of other projects, one environment per project.
 
     python -m tests.compatibility.clients ENVIRONMENT SERVERS
 
-A function has the name of its environment, imports what is installed there, and registers its checks.
+Each function has the name of its environment, imports the packages that are installed there, and registers its checks.
 """
 
 # mypy: ignore-errors
@@ -37,7 +37,7 @@ def results_of(answer: Any) -> list[tuple[int, float]]:
 
 
 def cohere() -> None:
-    """Cohere's SDK, of both versions of its API."""
+    """Check Cohere's SDK, with both versions of its API."""
     import cohere
 
     kinds = cohere.BadRequestError, cohere.UnauthorizedError, cohere.ServiceUnavailableError, cohere.GatewayTimeoutError
@@ -116,7 +116,7 @@ def cohere() -> None:
 
 
 def langchain() -> None:
-    """LangChain's components for Cohere and NVIDIA."""
+    """Check LangChain's components for Cohere and NVIDIA."""
     from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
     from langchain_cohere import CohereRerank
     from langchain_core.documents import Document
@@ -157,7 +157,7 @@ def langchain() -> None:
 
 
 def llamaindex() -> None:
-    """LlamaIndex's postprocessors for Cohere, Jina and text-embeddings-inference."""
+    """Check LlamaIndex's postprocessors for Cohere, Jina and text-embeddings-inference."""
     from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
     from llama_index.core.schema import NodeWithScore, TextNode
     from llama_index.postprocessor.cohere_rerank import CohereRerank
@@ -188,7 +188,7 @@ def llamaindex() -> None:
 
 
 def haystack() -> None:
-    """Haystack's rankers for Cohere, Jina and NVIDIA."""
+    """Check Haystack's rankers for Cohere, Jina and NVIDIA."""
     from cohere.errors import BadRequestError, GatewayTimeoutError, ServiceUnavailableError, UnauthorizedError
     from haystack import Document, Pipeline
     from haystack.utils import Secret
@@ -231,7 +231,7 @@ def haystack() -> None:
 
 
 def litellm() -> None:
-    """LiteLLM with each of its providers whose wire format is served."""
+    """Check LiteLLM with each of its providers whose wire format is served."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # nothing is fetched
     import litellm
     from litellm import exceptions
@@ -279,7 +279,7 @@ def litellm() -> None:
 
 
 def infinity() -> None:
-    """Infinity's client."""
+    """Check Infinity's client."""
     from infinity_client import AuthenticatedClient
     from infinity_client.api.default import rerank
     from infinity_client.errors import UnexpectedStatus
@@ -303,7 +303,7 @@ def infinity() -> None:
 
 
 def voyage() -> None:
-    """Voyage's client."""
+    """Check Voyage's client."""
     import voyageai
     from voyageai import error
 
@@ -337,7 +337,7 @@ def voyage() -> None:
 
 
 def mixedbread() -> None:
-    """Mixedbread's client."""
+    """Check Mixedbread's client."""
     import mixedbread
 
     def answered(call: Call, **fields: Any) -> Any:
@@ -363,7 +363,10 @@ def mixedbread() -> None:
 
 
 def aliyun() -> None:
-    """DashScope's SDK, whose errors are answers, and LightRAG's reranker `aliyun`, which asks three times in 12 s."""
+    """Check DashScope's SDK, and LightRAG's reranker `aliyun`.
+
+    The SDK returns errors as answers. LightRAG tries three times, within 12 s.
+    """
     import dashscope
     from lightrag.rerank import ali_rerank
 
@@ -388,7 +391,7 @@ def aliyun() -> None:
 
 
 def dify() -> None:
-    """The reranker of Dify's plugins, which stretches the scores over [0, 1]."""
+    """Check the reranker of Dify's plugins, which stretches the scores over [0, 1]."""
     from dify_plugin.errors.model import InvokeServerUnavailableError
     from dify_plugin.interfaces.model.openai_compatible.rerank import OAICompatRerankModel
 
@@ -413,9 +416,9 @@ def dify() -> None:
 
 
 def applications() -> None:
-    """What Open WebUI 0.12.4, Dify's model plugins and RAGFlow (both August 2026) send, and how they read the answer.
+    """Check the requests of Open WebUI 0.12.4, Dify's model plugins and RAGFlow (August 2026).
 
-    They are applications, not libraries, so that their own code cannot be installed and called.
+    They are applications, not libraries, so their code cannot be installed and called.
     """
     import requests
 

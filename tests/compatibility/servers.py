@@ -1,4 +1,4 @@
-"""The services that clients are tried against, as processes, and stand-ins for scorers in trouble."""
+"""Run services for clients as processes, with stand-ins for failing scorers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ DEADLINE_SECONDS = "1"  # of a request to the service whose scorer is late
 
 
 async def only_probes(request: Request) -> Reply:
-    """The replies of a scorer that answers probes, and nothing else."""
+    """Answer as a scorer that answers probes and hangs on other requests."""
     if request.method == "GET":
         return Reply({"model": "slow", "max_texts": 512})
     body = request.json()
@@ -26,7 +26,12 @@ async def only_probes(request: Request) -> Reply:
 
 @contextmanager
 def servers(directory: Path, *, embedded: bool) -> Iterator[Servers]:
-    """The services, ready. embedded: with the embedded weights, or with tiny ones in their place."""
+    """Yield the services once they are ready.
+
+    Args:
+        directory: The folder for their data.
+        embedded: Whether they use the embedded weights, not the tiny ones.
+    """
     secret, key = callers.make_key("client", [Scope.SELECT])
     environment = {"BOUNDARYMORPH_KEYS": str(key), "BOUNDARYMORPH_LIMITS__POOL": "50", "BOUNDARYMORPH_DEPTH": "50"}
     environment["BOUNDARYMORPH_RELEVANCE"] = (

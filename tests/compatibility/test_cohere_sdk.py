@@ -1,4 +1,7 @@
-"""Cohere's SDK against real services; `make compatibility` tries all clients, each in an environment of its own."""
+"""Test Cohere's SDK with real services.
+
+`make compatibility` tests all clients, each in its own environment.
+"""
 
 from collections.abc import Iterator
 

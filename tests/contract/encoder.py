@@ -1,4 +1,7 @@
-"""What every Encoder does. A test class inherits and provides the `encoder` fixture, and a tolerance."""
+"""The tests that every Encoder passes.
+
+A test class inherits them, and provides the fixture `encoder` and a tolerance.
+"""
 
 import asyncio
 from typing import ClassVar

@@ -1,7 +1,8 @@
-"""What every Retriever does. A test class inherits and provides `retriever`, over the indexes that are made here.
+"""The tests that every Retriever passes.
 
-Indexes: "trams", built with the retriever's encoder from DOCUMENTS; "own", of 4 dimensions without an encoder, holding
-the unit vectors "e0" to "e3"; "empty", with the encoder; "foreign", built with another encoder.
+A test class inherits them, and provides the fixture `retriever` over these indexes: "trams", built with the retriever's
+encoder from DOCUMENTS; "own", of 4 dimensions without an encoder, with the unit vectors "e0" to "e3"; "empty", with the
+encoder; "foreign", built with another encoder.
 """
 
 import numpy as np

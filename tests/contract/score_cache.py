@@ -1,4 +1,7 @@
-"""What every ScoreCache does. A test class inherits and provides `cache`, empty, with a day to live."""
+"""The tests that every ScoreCache passes.
+
+A test class inherits them, and provides the fixture `cache`, which is empty and keeps scores for a day.
+"""
 
 from boundarymorph.caching.scores import FIELDS, CachedScore, ScoreCache, digest
 

@@ -1,4 +1,7 @@
-"""What every Scorer does. A test class inherits and provides the `scorer` fixture."""
+"""The tests that every Scorer passes.
+
+A test class inherits them, and provides the fixture `scorer`.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""What every VectorIndex does. A test class inherits and provides the `make` fixture, which builds an empty index."""
+"""The tests that every VectorIndex passes.
+
+A test class inherits them, and provides the fixture `make`, which builds an empty index.
+"""
 
 import threading
 from collections.abc import Callable
@@ -49,7 +52,7 @@ class VectorIndexContract:
             index.view().search(unit(1, 8)[0], 0)
 
     def test_searches_see_concurrent_changes_whole_or_not_at_all(self, make: Make) -> None:
-        """Every document is always there, in one of its two states; a batch changes state at once."""
+        """Every document is always in one of two states, and a batch changes its state at once."""
         index, states = make(16), (unit(200, 16, seed=1), unit(200, 16, seed=2))
         index.upsert(names(200), states[0])
         query, done, failures = unit(1, 16, seed=3)[0], threading.Event(), []

@@ -1,4 +1,4 @@
-"""What docker/Dockerfile says, stage by stage."""
+"""Read docker/Dockerfile stage by stage."""
 
 import re
 from copy import deepcopy
@@ -12,7 +12,10 @@ TARGETS = ("gateway", "retriever-cpu", "retriever-gpu", "scorer-cpu", "scorer-gp
 
 @dataclass
 class Stage:
-    """What a stage has, with that of the stages it starts from. requirements: the files that pip installs."""
+    """The contents of a stage, including those of its parents.
+
+    `requirements` are the files that pip installs.
+    """
 
     requirements: list[Path] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""`make lock`: the packages of the images with the hashes of all their files -> docker/locked.
+"""Write docker/locked, the images' packages with the hashes of their files: `make lock`.
 
-Each file has what its list in docker/requirements adds to those before it, as `pip install --require-hashes --no-deps`
-takes it. What constraints.txt does not have, torch's CUDA, is left out, and so is torch: whoever serves it (PyPI,
-PyTorch's own index, a folder) has a wheel of its own.
+Each file has the packages that its list in docker/requirements adds to the earlier lists, as `pip install
+--require-hashes --no-deps` expects. Packages that are not in constraints.txt, such as those of CUDA, are left out. So
+is torch, since PyPI, PyTorch's own index and a folder have different wheels of it.
 """
 
 import argparse

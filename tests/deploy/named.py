@@ -1,4 +1,4 @@
-"""What the code has, for tests of the files that name it: settings, commands, ports and routes."""
+"""The settings, commands, ports and routes of the code, for tests of files that name them."""
 
 import os
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def paths(role: str) -> set[str]:
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:
-    """The settings of a process with these variables. Raises InvalidConfiguration."""
+    """Return the settings of a process with these environment variables."""
     ours = {name: value for name, value in environment.items() if name.startswith("BOUNDARYMORPH_")}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BOUNDARYMORPH_")}
     with patch.dict(os.environ, {**kept, **ours}, clear=True):
@@ -38,7 +38,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
 
 
 def check_command(arguments: list[str]) -> None:
-    """Parse the arguments of a command as the command line does. Raises click's UsageError."""
+    """Parse the arguments of a command; raise click's UsageError if they are wrong."""
     group = get_command(app)
     with group.make_context("boundarymorph", list(arguments)) as context:
         name, command, rest = group.resolve_command(context, list(arguments))  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Every alert looks at a metric that its fault changes: the real parts fail."""
+"""Test that each alert reads a metric that its fault changes, with real failures."""
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -96,7 +96,7 @@ CASES: list[tuple[str, Fault, float | None]] = [
 
 
 def values(alert: str) -> list[float]:
-    """Return the current values of the first metric of an alert, with the labels that it asks for."""
+    """Return the values of the first metric of an alert, with the labels that it selects."""
     selector = next(selectors(ALERTS[alert]))
     while selector.name in RECORDED:
         selector = next(selectors(RECORDED[selector.name]))

@@ -1,4 +1,4 @@
-"""The dashboard and the alerts: their expressions parse as PromQL, and ask for metrics and labels that there are."""
+"""Test that the queries of dashboard and alerts parse, and use existing metrics and labels."""
 
 import json
 import re
@@ -29,7 +29,7 @@ SHOWN += [annotation["expr"] for annotation in BOARD["annotations"]["list"]]
 
 
 def selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
-    """Yield the selectors of an expression as Prometheus gets it: Grafana puts a duration where its variable is."""
+    """Yield the selectors of an expression, with a duration in place of Grafana's variable."""
 
     def nodes(node: Any) -> Iterator[Any]:
         yield node
@@ -59,7 +59,7 @@ def grouped_by(expression: str) -> set[str]:
 
 
 def labels_left(expression: str) -> set[str]:
-    """Return the labels of an expression's results: those it groups by, or those of its metrics."""
+    """Return the labels of an expression's results: the grouping labels or the metrics' own."""
     return grouped_by(expression) or set.union(*map(labels_of, selectors(expression)))
 
 

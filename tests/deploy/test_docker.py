@@ -1,4 +1,4 @@
-"""The Dockerfile, its requirements and the compose files name what the code has."""
+"""Test that the Dockerfile, its requirements and the compose files match the code."""
 
 import re
 import subprocess
@@ -125,7 +125,7 @@ def test_compose_settings_are_valid() -> None:
 
 
 def test_compose_services_are_confined() -> None:
-    """Our services have the confinement of `make images`; others write only to their volumes."""
+    """Our services are confined as `make images` does it; others write only to their volumes."""
     parsed, settings = compose("compose.yaml"), settings_from({})
     assert parsed["networks"]["behind"] == {"internal": True}
     assert settings.limits.bytes_in_flight < 2 * 2**30  # strict uploads are kept in /tmp

@@ -1,4 +1,4 @@
-"""The manifests follow the schemas of Kubernetes and name what the code has."""
+"""Test that the manifests follow the schemas of Kubernetes and match the code."""
 
 import re
 from pathlib import Path
@@ -50,7 +50,7 @@ def container(workload: Manifest) -> Manifest:
 
 
 def environment(workload: Manifest) -> dict[str, str]:
-    """Return the environment variables, with likely values for those from secrets."""
+    """Return the environment variables, with likely values for secrets."""
     found = {}
     for variable in container(workload).get("env", []):
         source = variable.get("valueFrom", {})

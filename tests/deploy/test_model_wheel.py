@@ -1,4 +1,4 @@
-"""The wheel of the embedded models, which `make setup` leaves in dist/, and how it is built."""
+"""Test the wheel of the embedded models, which `make setup` leaves in dist/, and its build."""
 
 import hashlib
 import shutil

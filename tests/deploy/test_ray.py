@@ -1,4 +1,4 @@
-"""deploy/ray/rayservice.yaml is a configuration of Ray Serve, and names what the code has."""
+"""Test that deploy/ray/rayservice.yaml is valid for Ray Serve, and matches the code."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a release must have before anything is published."""
+"""Test the checks before a release."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The unit of systemd and the configuration of nginx for a machine without containers."""
+"""Test the systemd unit and the nginx configuration for a machine without containers."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Install the wheels of dist/ as a newcomer does, with pip and uv, on every Python.
+"""Install the wheels of dist/ as a new user does, with pip and uv, on every Python.
 
-`make check-wheels` tries the library alone, with a first selection and the README's first program, then the service,
-and the README's way to a selection from own documents.
+`make check-wheels` tries the library alone, with a first selection and the README's first program. Then it tries the
+service, and the README's way to a selection from own documents.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def pythons() -> Iterator[str]:
-    """One interpreter of each of the VERSIONS: of the PATH, or of pyenv."""
+    """Yield an interpreter of each of the VERSIONS, from the PATH or from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in VERSIONS:
         candidates = [shutil.which(f"python{version}"), *sorted(map(str, pyenv.glob(f"{version}.*/bin/python")))]
@@ -75,7 +75,11 @@ def pythons() -> Iterator[str]:
 
 
 def newcomer(folder: Path, python: str, uv: str | None, wheels: list[str]) -> None:
-    """Raises AssertionError where a step fails, in a fresh environment."""
+    """Install and run everything in a fresh environment.
+
+    Raises:
+        AssertionError: A step has failed.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     lines = (orjson.dumps({"id": str(number), "text": text}) for number, text in enumerate(TEXTS))

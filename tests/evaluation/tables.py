@@ -1,4 +1,4 @@
-"""Small made-up tables and problems."""
+"""Small synthetic tables and problems."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,11 +45,13 @@ def synthetic(
 
 
 def on_a_circle(degrees: Sequence[float], scores: Sequence[float], query: float = 0.0) -> Question:
-    """Return documents at angles in the plane, in retrieval order; nearer angles have higher cosines."""
+    """Return documents at angles in the plane, in retrieval order; near angles are similar."""
     angles = np.deg2rad(degrees)
     embeddings = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     direction = np.array([np.cos(np.deg2rad(query)), np.sin(np.deg2rad(query))])
-    pool = Pool.of([f"d{i}" for i in range(len(angles))], embeddings, direction, -np.arange(len(angles), dtype=float))
+    pool = Pool.from_embeddings(
+        [f"d{i}" for i in range(len(angles))], embeddings, direction, -np.arange(len(angles), dtype=float)
+    )
     return Question("circle", pool, np.array(scores, dtype=np.float64))
 
 

@@ -1,4 +1,4 @@
-"""Tables from texts: what is in them, and that a killed build goes on where it was."""
+"""Test tables made from texts: their contents, and that a killed build is resumed."""
 
 import asyncio
 from collections.abc import Sequence

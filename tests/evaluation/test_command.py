@@ -1,4 +1,4 @@
-"""`boundarymorph evaluate`: a made-up table, a small folder of texts with the real models, and the docs' example."""
+"""Test `boundarymorph evaluate` on synthetic tables, on texts, and with the docs' example."""
 
 import csv
 import gzip
@@ -56,7 +56,7 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_pictures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Draw every figure small and without layout, which takes most of the time; return the figures."""
+    """Draw figures small and without layout, which takes most of the time; return them."""
     drawn = list[Figure]()
 
     def figure(figsize: tuple[float, float], layout: str, dpi: int) -> Figure:
@@ -68,7 +68,7 @@ def small_pictures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def told_apart(one: ColorType, other: ColorType) -> bool:
-    """Return whether two colours differ without red-green vision (deuteranopia, Machado and others 2009)."""
+    """Return whether two colours differ for people with deuteranopia (Machado and others 2009)."""
     lost = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
     seen = [np.clip(np.array(lost) @ np.array(to_rgb(colour)) ** 2.2, 0, 1) ** (1 / 2.2) for colour in (one, other)]
     return bool(np.linalg.norm(seen[0] - seen[1]) > 0.25)
@@ -83,7 +83,10 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_evaluate_writes_the_report_of_two_tables(tmp_path: Path, small_pictures: list[Figure]) -> None:
-    """The expected report.md is beside this test, without times and empty lines; a failure names the new file."""
+    """The expected report.md is beside this test, without times and empty lines.
+
+    A failure names the new file.
+    """
     one, out = synthetic(n=45, seed=1), tmp_path / "out"
     tables.write(replace(one, arrays={**one.arrays, "call_seconds": np.array(0.02)}), tmp_path / "one.npz")
     tables.write(synthetic(n=45, seed=2, queries=2, without=["bm25", "grade"]), tmp_path / "other.npz")
@@ -165,7 +168,7 @@ def test_evaluate_refuses_wrong_options(tmp_path: Path, arguments: list[str], co
 
 @pytest.fixture
 def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail if a model is loaded."""
+    """Fail the test if a model is loaded."""
     monkeypatch.delattr(command, "build_encoder")
     monkeypatch.delattr(command, "build_local_scorer")
 
@@ -233,7 +236,7 @@ def test_evaluate_scores_texts_with_the_real_models(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_pictures")
 def test_evaluate_takes_a_language_model_as_the_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finished table is not scored again; documents without a grade are left out."""
+    """A finished table is not scored again, and documents without a grade are left out."""
     monkeypatch.setattr(command, "build_encoder", lambda settings: SeededEncoder())
     folder = texts(tmp_path / "kitchen")
     with in_a_thread(Server(Chat())) as server:

@@ -1,4 +1,4 @@
-"""Each selector against hand-computed cases and its own degenerate ones."""
+"""Test each method of selection with hand-computed and degenerate cases."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -150,7 +150,7 @@ def test_morph_trusts_a_scorer_like_the_service(scorer: str, trust: Trust) -> No
 
 
 def test_extend_scores_the_head_and_lets_a_session_choose() -> None:
-    """It scores the first B documents, and returns others beside the best of these."""
+    """The method scores the first B documents, and returns the best of these and others."""
     for question in QUESTIONS:
         run, ranking = run_once(Extend(), question, 12, 10)
         assert run.calls == list(range(12))
@@ -225,7 +225,7 @@ def test_rocchio_moves_the_query_towards_documents_that_score_well() -> None:
 
 def test_fusion_weighs_similarity_three_to_one_against_words() -> None:
     similarity, bm25 = np.array([4.0, 3.0, 2.0, 1.9]), np.array([0.0, 0.0, 0.0, 9.0])
-    pool = Pool.of(["a", "b", "c", "d"], np.eye(4), np.ones(4), similarity, {"bm25": bm25})
+    pool = Pool.from_embeddings(["a", "b", "c", "d"], np.eye(4), np.ones(4), similarity, {"bm25": bm25})
     ranking = run_once(Fusion(), Question("q", pool, np.zeros(4)), 0, 2)[1]
     roots = (np.sqrt(bm25) - np.sqrt(bm25).mean()) / np.sqrt(bm25).std()
     by_both = 0.75 * (similarity - similarity.mean()) / similarity.std() + 0.25 * roots

@@ -1,4 +1,4 @@
-"""One query as an experiment: calls, neighbours, and what a set is worth."""
+"""Test a query as an experiment: its calls, its neighbours, and the value of a set."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""When to stop so that a promise is kept: against the definition, and on requests drawn from a distribution."""
+"""Test stopping rules that guarantee a loss, by definition and on simulated requests."""
 
 import math
 
@@ -12,7 +12,7 @@ LOSSES = st.sampled_from([0.0, 0.02, 0.05, 0.07, 0.2, 1.0])
 
 
 def audit(*checkpoints: tuple[float, float]) -> Audit:
-    """Return an audit of checkpoints after 10, 20, ... calls, each with the believed and the real loss."""
+    """Return an audit with the believed and the real loss after 10, 20, ... calls."""
     return Audit(tuple(Checkpoint(10 * place, *checkpoint) for place, checkpoint in enumerate(checkpoints, start=1)))
 
 
@@ -23,7 +23,10 @@ audits = st.lists(
 
 
 def stopped(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
-    """Return where a session stops: at the first checkpoint with a tolerable believed loss, or at the last."""
+    """Return the checkpoint where a session stops.
+
+    It is the first one whose believed loss is at most the threshold, or the last one.
+    """
     checkpoints = [checkpoint for checkpoint in one.checkpoints if checkpoint.calls <= budget]
     return next(
         (checkpoint for checkpoint in checkpoints if checkpoint.believed <= threshold),
@@ -32,7 +35,7 @@ def stopped(one: Audit, threshold: float, budget: int) -> Checkpoint | None:
 
 
 def violations(given: list[Audit], threshold: float, loss: float, budget: int, among: list[float]) -> int:
-    """Count the requests that lose more, with this threshold or a smaller one."""
+    """Count the requests whose loss exceeds `loss`, with this threshold or a smaller one."""
     tried = [other for other in among if other <= threshold]
     return sum(
         any((checkpoint := stopped(one, other, budget)) is None or checkpoint.real > loss for other in tried)
@@ -81,7 +84,10 @@ def test_certified_says_what_is_missing() -> None:
 
 
 def test_certificate_is_withdrawn_when_recent_audits_break_it() -> None:
-    """Recent audits contradict earlier ones; then only the recent ones count until a new certificate."""
+    """Recent audits contradict earlier ones.
+
+    Until there is a new certificate, only the recent ones count.
+    """
     good, bad = audit((0.04, 0.01), (0.02, 0.0)), audit((0.04, 0.5), (0.02, 0.5))
     assert certified([good] * 150, PROMISE, 20).threshold is not None
     assert certified([*[good] * 150, *[bad] * 5], PROMISE, 20).threshold is not None, "which may happen by chance"

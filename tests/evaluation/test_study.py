@@ -1,4 +1,4 @@
-"""The experiment, its comparisons and latencies, and the study of promises."""
+"""Test the experiment, its comparisons and latencies, and the study of guarantees."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Tables and the collections of texts that they are made of."""
+"""Test tables, and the collections of texts that they are made from."""
 
 import gzip
 from pathlib import Path

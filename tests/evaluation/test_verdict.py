@@ -1,4 +1,4 @@
-"""Whether the scorer helps: verdicts by hand, and the default as the service has it."""
+"""Test the verdict on a scorer, with computed cases and with the service's default method."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MEANS = {RETRIEVER: 60.0, FUSION: 62.0, NO_CALLS: 61.0, FIRST: 60.0, HYBRID: 60.
 
 
 def verdict(means: Mapping[str, float], *, questions: int = 8, judged: float = 90.0) -> Verdict:
-    """Return the verdict on questions with equal differences between methods, up to small noise."""
+    """Return the verdict on questions with equal differences between methods, plus small noise."""
     rng = np.random.default_rng(0)
     levels = rng.normal(0.0, 20.0, questions)
     values = {
@@ -97,7 +97,7 @@ def test_evaluated_human_method_makes_the_calls_of_the_service() -> None:
     assert morph.ROUNDS == composition.ROUNDS
     assert CONTESTANTS["human"].settings == (morph.SERVED,)
     (question,) = synthetic(queries=1, n=80).questions()
-    session = Session.of(question.pool, budget=12, k=5, method=question.configured(HUMAN_CONFIG))
+    session = Session.create(question.pool, budget=12, k=5, method=question.configured(HUMAN_CONFIG))
     calls: list[int] = []
     while (asked := session.ask_round(composition.ROUNDS)).size:
         calls += asked.tolist()

@@ -1,4 +1,4 @@
-"""Cheap scorers: a pair's score is drawn from a generator that is seeded with the pair."""
+"""Cheap scorers, whose scores come from a random generator with the pair as its seed."""
 
 import asyncio
 import threading
@@ -22,10 +22,16 @@ def score_of(query: str, text: str) -> float:
 
 
 class SeededScorer:
-    """A `Scorer` that understands nothing, keeps its rounds, and counts over 100 characters as truncated.
+    """A `Scorer` that draws a pair's score from a generator with the pair as its seed.
 
-    seconds, each: of `clock` that a round takes, and each document of it; after the deadline the round is lost.
-    error: what it raises from the round `first` on, counted from 0.
+    It counts texts of over 100 characters as truncated.
+
+    Args:
+        clock: The clock that its rounds move.
+        seconds: The time that a round takes. A round that ends after the deadline is lost.
+        each: The time that each document of a round takes.
+        error: The error that it raises from the round `first` on.
+        first: The number of the first failing round, counted from 0.
     """
 
     takes_instruction = False
@@ -73,7 +79,7 @@ class SeededScorer:
 
 
 def failing(error: Exception, first: int = 0) -> Any:
-    """A scorer's `score` that fails from the given call on, counted from 0."""
+    """Return a method `score` that fails from the given call on, counted from 0."""
     score, calls = SeededScorer.score, 0
 
     async def fail(scorer: SeededScorer, query: str, texts: Sequence[str], **options: Any) -> Scores:
@@ -87,17 +93,17 @@ def failing(error: Exception, first: int = 0) -> Any:
 
 
 async def late(scorer: SeededScorer, query: str, texts: Sequence[str], *, deadline: float | None, **_: Any) -> Scores:
-    """As of a scorer that has not done the work by the deadline."""
+    """Score as a scorer that is too slow for the deadline."""
     assert deadline is not None
     await asyncio.sleep(deadline - time.monotonic())
     raise DeadlineExceeded("late")
 
 
 class SeededCrossEncoder:
-    """A `CrossEncoder` whose tokens are characters, of at most 100 a pair; the scores are those of `SeededScorer`.
+    """A `CrossEncoder` with the scores of `SeededScorer`, whose tokens are characters.
 
-    It keeps its batches, and can be made to wait (`open`), to have no memory for more than `memory` tokens, to fail on
-    a text with "poison" in it and to lose its device on one with "lightning".
+    A pair has at most 100 tokens. The batches are recorded. The model waits until `open` is set, runs out of memory
+    over `memory` tokens, fails on a text with "poison", and loses its device on one with "lightning".
     """
 
     takes_instruction = False

@@ -1,4 +1,4 @@
-"""The service in this process: its applications with fake models, clients for them, and readers of their answers."""
+"""Run the service in this process with fake models, and read its answers."""
 
 import asyncio
 import atexit
@@ -46,7 +46,10 @@ QUEUE_TOKENS = 300  # of a scorer alone
 def faked(
     scorer: Scorer | None = None, encoder: Encoder | None = None, cache: ScoreCache | None = None
 ) -> Callable[..., Parts]:
-    """Build a whole service with real indexes; its models, unless they are given, are cheap and deterministic."""
+    """Return a function that builds a whole service with real indexes.
+
+    Its models are cheap and deterministic unless they are given.
+    """
 
     def build(settings: Settings, on_lost: object = None) -> Parts:
         parts, scoring = fake_retrieval(settings, encoder=encoder), scorer or SeededScorer()
@@ -72,7 +75,7 @@ def fake_gateway(settings: Settings, on_lost: object = None) -> Parts:
 
 
 def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]:
-    """Build a scorer alone."""
+    """Return a function that builds a scorer without a service."""
 
     def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
         return Parts(scorer=BatchingScorer(model or SeededCrossEncoder(), queue_tokens=QUEUE_TOKENS, on_lost=on_lost))
@@ -81,7 +84,7 @@ def fake_scorer(model: SeededCrossEncoder | None = None) -> Callable[..., Parts]
 
 
 def application(role: str, settings: Settings) -> FastAPI:
-    """A whole service, a gateway, a retriever or a scorer, with fake models."""
+    """Return a service, a gateway, a retriever or a scorer, with fake models."""
     match role:
         case "whole":
             return create_app(settings, build=fake_service)
@@ -94,7 +97,10 @@ def application(role: str, settings: Settings) -> FastAPI:
 
 
 class Server(uvicorn.Server):
-    """A server without signal handlers: those of one that has ended would end the streams of others in this process."""
+    """A server without signal handlers.
+
+    The handlers of a server that has ended would end the streams of other servers in this process.
+    """
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -103,7 +109,7 @@ class Server(uvicorn.Server):
 
 @asynccontextmanager
 async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
-    """The URL of an application on a real socket. It has begun to start."""
+    """Yield the URL of an application that has begun to start on a real socket."""
     # Of a socket that names its protocol asyncio turns Nagle's algorithm off, as it does of those that uvicorn opens.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
         door.bind(("127.0.0.1", 0))
@@ -123,7 +129,7 @@ async def on_socket(app: ASGIApp) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient]]:
-    """The URL of an application on a real socket, and a client, once it is ready."""
+    """Yield the URL of an application on a real socket, and a client, once it is ready."""
     async with on_socket(app) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         await ready(client)
         yield url, client
@@ -131,14 +137,17 @@ async def listening(app: FastAPI) -> AsyncIterator[tuple[str, httpx.AsyncClient]
 
 @asynccontextmanager
 async def starting(settings: Settings, build: Build) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service that has begun to start."""
+    """Yield a client of a service that has begun to start."""
     async with client_of(create_app(settings, build=build)) as client:
         yield client
 
 
 @asynccontextmanager
 async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application, which has begun to start. An exception that escapes it is a 500, as on a socket."""
+    """Yield a client of an application that has begun to start.
+
+    An exception that escapes the application is a 500, as on a socket.
+    """
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -149,7 +158,7 @@ async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def serving(settings: Settings, build: Build = fake_service) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service that is ready."""
+    """Yield a client of a service that is ready."""
     async with starting(settings, build) as client:
         await ready(client)
         yield client
@@ -157,7 +166,7 @@ async def serving(settings: Settings, build: Build = fake_service) -> AsyncItera
 
 @asynccontextmanager
 async def filled(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a ready service on fakes, with the indexes "texts" (d0 to d39) and "own" (e0 to e3, unit vectors)."""
+    """Yield a client of a ready service with fake models and the indexes of `fill`."""
     await fill_directory(settings.data_directory)
     async with serving(settings) as client:
         yield client
@@ -165,7 +174,7 @@ async def filled(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def gateway_to(url: str, settings: Settings | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a gateway to the retriever at a URL. The gateway has begun to start."""
+    """Yield a client of a gateway that has begun to start, with the retriever at a URL."""
     front = (settings or Settings()).model_copy(update={"retriever": RetrieverSettings(url=(url,))})
     async with client_of(application("gateway", front)) as client:
         yield client
@@ -173,16 +182,24 @@ async def gateway_to(url: str, settings: Settings | None = None) -> AsyncIterato
 
 @asynccontextmanager
 async def gateway(behind: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a ready gateway, whose retriever has these settings and is on a real socket."""
+    """Yield a client of a ready gateway, whose retriever is on a real socket.
+
+    Args:
+        behind: The settings of the retriever.
+    """
     async with on_socket(application("retriever", behind)) as url, gateway_to(url) as client:
         await ready(client)
         yield client
 
 
 class Held:
-    """Scoring waits until `open` is set, except of the queries `passing`.
+    """Make scorers wait until `open` is set, except for the queries `passing`.
 
-    `order` keeps the queries; `running` of them are being scored now, and `most` were at one time.
+    Attributes:
+        open: The event that they wait for.
+        order: The queries in the order of arrival.
+        running: The number of queries that are being scored.
+        most: The largest number so far.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *passing: str) -> None:
@@ -206,7 +223,7 @@ _made: list[Path] = []
 
 
 async def fill_directory(folder: Path) -> None:
-    """Copy the data of a service with the indexes "texts" and "own", which are made once for each process."""
+    """Copy a data directory with the indexes of `fill`, which is made once per process."""
     if not _made:
         made = Path(mkdtemp(prefix="filled-"))
         atexit.register(shutil.rmtree, made)
@@ -227,7 +244,7 @@ async def fill(client: httpx.AsyncClient) -> None:
 
 
 def artifacts(settings: Settings, index: str) -> ArtifactFile:
-    """The artifacts of an index of a data directory."""
+    """Return the artifacts of an index of a data directory."""
     return LocalCatalog(settings.data_directory / "indexes").artifacts(index)
 
 
@@ -255,19 +272,19 @@ def problem(response: httpx.Response, status: int, slug: str) -> str:
 
 
 def answer(response: httpx.Response) -> dict[str, Any]:
-    """The body of a successful response."""
+    """Return the body of a successful response."""
     assert response.is_success, response.text
     body: dict[str, Any] = response.json()
     return body
 
 
 async def select(client: httpx.AsyncClient, **request: Any) -> dict[str, Any]:
-    """The answer to POST /select."""
+    """Return the answer to POST /select."""
     return answer(await client.post("/select", json=request))
 
 
 async def streamed(client: httpx.AsyncClient, **request: Any) -> list[dict[str, Any]]:
-    """The events of POST /select, of which the last is the selection."""
+    """Return the events of POST /select, of which the last is the selection."""
     response = await client.post("/select", json=request, headers={"accept": "text/event-stream"})
     assert response.headers["content-type"].startswith("text/event-stream"), response.text
     return [orjson.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
@@ -278,12 +295,12 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 def texts(count: int) -> list[dict[str, Any]]:
-    """Documents of a pool, with ids and texts."""
+    """Return documents of a pool, with ids and texts."""
     return [{"id": f"d{number}", "text": f"text {number}"} for number in range(count)]
 
 
 def block(vectors: ArrayLike, dtype: str = "float32", shape: list[int] | None = None) -> dict[str, Any]:
-    """Vectors as they travel in one piece."""
+    """Return vectors in the form of one block of a request."""
     array = np.asarray(vectors, dtype={"float16": "<f2", "float32": "<f4"}[dtype])
     return {
         "data": base64.b64encode(array.tobytes()).decode(),

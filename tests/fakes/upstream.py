@@ -1,4 +1,4 @@
-"""An HTTP server for tests on a real socket, which misbehaves when it is told to."""
+"""An HTTP server on a real socket, which fails in the ways that a test chooses."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ import orjson
 
 @dataclass(frozen=True)
 class Request:
-    """headers: their names are lowercase."""
+    """A request; the names of its headers are lowercase."""
 
     method: str
     path: str
@@ -26,7 +26,7 @@ class Request:
 
 @dataclass
 class Reply:
-    """body: sent as it is if it is bytes, and as JSON otherwise."""
+    """A reply, whose body is sent as JSON unless it is bytes."""
 
     body: Any
     status: int = 200
@@ -40,7 +40,7 @@ class Reply:
 
 
 class Reset(Exception):
-    """The connection is to be reset instead of answered."""
+    """The server resets the connection instead of answering."""
 
 
 Behaviour = Callable[[Reply], Awaitable[Reply]]  # turns the right reply into what is sent
@@ -68,7 +68,10 @@ def slow(seconds: float) -> Behaviour:
 
 
 def answer(body: Any, status: int = 200, **headers: str) -> Behaviour:
-    """The same for every request; `retry_after="7"` is a header."""
+    """Return a behaviour that replies with this to every request.
+
+    A header is given as `retry_after="7"`.
+    """
 
     async def behaviour(reply: Reply) -> Reply:
         return Reply(body, status, {key.replace("_", "-"): value for key, value in headers.items()})
@@ -77,7 +80,7 @@ def answer(body: Any, status: int = 200, **headers: str) -> Behaviour:
 
 
 def edited(edit: Callable[[Any], Any]) -> Behaviour:
-    """The right body, changed."""
+    """Return a behaviour that changes the body of the right reply."""
 
     async def behaviour(reply: Reply) -> Reply:
         return Reply(edit(reply.body), reply.status)
@@ -88,10 +91,12 @@ def edited(edit: Callable[[Any], Any]) -> Behaviour:
 class Upstream:
     """A server at a port of this machine.
 
-    right: gives the right reply to a request. It may wait, and it may be left out where every request gets the same.
-    behaviour: what happens to that reply, after the behaviours in `script`, one for each request. aside: behaviours of
-    paths that take no part in this, such as those of probes.
-    requests: those of other paths. left: how many clients were gone before they were answered.
+    Attributes:
+        behaviour: What happens to the right reply.
+        script: Behaviours of the next requests, before `behaviour` applies.
+        aside: Behaviours of paths that `script` and `requests` ignore, such as those of probes.
+        requests: The requests for other paths.
+        left: The number of clients that left before they were answered.
     """
 
     def __init__(self, right: Callable[[Request], Reply | Awaitable[Reply]] = lambda request: Reply({})) -> None:
@@ -135,7 +140,7 @@ class Upstream:
             writer.close()
 
     async def respond(self, request: Request) -> Reply:
-        """What is sent, on time, to a request."""
+        """Return the reply to a request when it is due."""
         if request.path in self.aside:
             return await self.aside[request.path](await self._replied(request))
         self.requests.append(request)
@@ -166,7 +171,7 @@ class Upstream:
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the client is still there."""
+        """Answer one request, and return whether the client is still there."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         request_line, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
@@ -195,7 +200,7 @@ SomeUpstream = TypeVar("SomeUpstream", bound=Upstream)
 
 @asynccontextmanager
 async def listening(*servers: SomeUpstream) -> AsyncIterator[list[SomeUpstream]]:
-    """Servers in this event loop, for as long as the block runs."""
+    """Run servers in this event loop while the block runs."""
     try:
         for server in servers:
             await server.start()
@@ -207,7 +212,7 @@ async def listening(*servers: SomeUpstream) -> AsyncIterator[list[SomeUpstream]]
 
 @contextmanager
 def in_a_thread(server: SomeUpstream) -> Iterator[SomeUpstream]:
-    """A server in a thread of its own, for tests and clients that block."""
+    """Run a server in a thread of its own, for tests and clients that block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

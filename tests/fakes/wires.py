@@ -1,4 +1,4 @@
-"""Stand-in rerank servers: what each kind of server answers, within the limits of its wire."""
+"""Stand-in rerank servers, which answer as each kind of server does, within its limits."""
 
 import random
 from collections.abc import AsyncIterator
@@ -16,7 +16,16 @@ MODEL = "stand-in"
 
 
 class Wire:
-    """What a kind of server answers. most: texts that a request may have; description: the body at its path."""
+    """The requests and replies of a kind of server.
+
+    Attributes:
+        scheme: The scheme of its URLs.
+        most: The largest number of texts in a request.
+        score_path: The path that scores texts.
+        description_path: The path that describes the server, if any.
+        description: The body at that path.
+        models: The names of its models.
+    """
 
     scheme: str
     most: int
@@ -90,7 +99,7 @@ class Jina(Cohere):
 
 
 class ListwiseJina(Jina):
-    """jina-reranker-v3: its scores are cosines, and one of its requests is one pass."""
+    """The model jina-reranker-v3, whose scores are cosines and whose requests are one pass each."""
 
     most, models = 64, ("jina-reranker-v3",)
 
@@ -102,7 +111,7 @@ class ListwiseJina(Jina):
 
 
 class SystemOne(Wire):
-    """A decision model: a query as the state, and a question with each document."""
+    """A decision model, with the query as the state and a question for each document."""
 
     scheme, most, score_path = "systemone+http", 30, "/v1/systemone"
 
@@ -121,9 +130,13 @@ class Decisions(SystemOne):
 
 
 class Server(Upstream):
-    """A wire behind a port. key: what requests must have; others are refused.
+    """A wire behind a port.
 
-    asked: bodies of requests for scores; described: how often it told of itself; description: its behaviour then.
+    Attributes:
+        key: The key that requests must have, if any.
+        asked: The bodies of requests for scores.
+        described: The number of requests for the description.
+        description: The behaviour of these requests.
     """
 
     def __init__(self, wire: Wire, *, key: str | None = None) -> None:
@@ -141,7 +154,7 @@ class Server(Upstream):
 
     @property
     def batches(self) -> list[int]:
-        """How many texts each request for scores had."""
+        """Return the number of texts in each request for scores."""
         return [len(self.wire.texts(body)) for body in self.asked]
 
     async def respond(self, request: Request) -> Reply:
@@ -161,7 +174,7 @@ class Server(Upstream):
 
 @asynccontextmanager
 async def running(*wires: Wire, key: str | None = None) -> AsyncIterator[list[Server]]:
-    """Servers for as long as the block runs."""
+    """Run servers with these wires while the block runs."""
     async with listening(*(Server(wire, key=key) for wire in wires)) as servers:
         yield servers
 
@@ -170,7 +183,10 @@ async def running(*wires: Wire, key: str | None = None) -> AsyncIterator[list[Se
 async def scoring(
     *servers: Server, model: str | None = None, activation: str = "", **options: Any
 ) -> AsyncIterator[RemoteScorer]:
-    """A scorer that calls servers, closed in the end. model, activation: of their URLs."""
+    """Yield a scorer that calls the servers, and close it.
+
+    `model` and `activation` are those of the URLs.
+    """
     endpoints = [server.endpoint(model=model, activation=activation) for server in servers]
     scorer = RemoteScorer(endpoints, **options)
     try:
@@ -180,6 +196,6 @@ async def scoring(
 
 
 def _by_score(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sorted as servers do it, which is not the order of the texts; ties are thrown together."""
+    """Return results by score as servers do it, with equal scores in a random order."""
     random.Random(len(results)).shuffle(results)
     return sorted(results, key=lambda result: -result.get("score", result.get("relevance_score", 0.0)))

@@ -20,7 +20,7 @@ StartGateway = Callable[..., AbstractContextManager[Service]]
 
 @pytest.fixture(scope="session")
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    """Yield the table of faults; it is compared with docs/monitoring.md once every test here has passed."""
+    """Yield the table of faults, which must equal docs/monitoring.md once all tests have passed."""
     table = Table()
     yield table
     if is_whole(request.config, request.session):
@@ -73,7 +73,10 @@ def rogue(_rogue: Server) -> Iterator[Server]:
 
 @pytest.fixture
 def another_gateway(tmp_path: Path, indexes: Role, rogue: Server) -> StartGateway:
-    """Start a further gateway in front of both; `options` are those of `tests.system.service.service`."""
+    """Return a function that starts another gateway with the same retriever and scorer.
+
+    Its options are those of `tests.system.service.service`.
+    """
     urls = ("--retriever-url", indexes.service.url, "--scorer-url", rogue.endpoint().base)
     return partial(service, tmp_path / "data", *urls)
 
@@ -88,7 +91,10 @@ def _front(directory: Path, _indexes: Role, _rogue: Server) -> Iterator[Role]:
 
 @pytest.fixture
 def front(_front: Role, indexes: Role, rogue: Server) -> Iterator[Service]:
-    """Yield a gateway in front of `indexes` and a stand-in scorer, which works before and after each test."""
+    """Yield a gateway with the retriever `indexes` and a stand-in scorer.
+
+    Both work before and after each test.
+    """
     until(lambda: completes(_front.service))
     yield _front.service
     rogue.behaviour, rogue.script = well, []
@@ -108,7 +114,7 @@ class Deployment:
 
     @property
     def calls(self) -> float:
-        """Return the number of answered requests for scores, of scorers that were not killed meanwhile."""
+        """Return the number of answered requests for scores, without those of killed scorers."""
         sample = 'boundarymorph_http_request_duration_seconds_count{method="POST",route="/score"'
         return sum(role.service.metric(sample) for role in (self.first, self.second))
 
@@ -144,7 +150,7 @@ def _deployment(directory: Path, _indexes: Role) -> Iterator[Deployment]:
 
 @pytest.fixture
 def deployment(_deployment: Deployment, indexes: Role) -> Iterator[Deployment]:
-    """The deployment, in which everything works before and after each test."""
+    """Yield the deployment, in which everything works before and after each test."""
     until(lambda: completes(_deployment.gateway.service))
     yield _deployment
     _deployment.mend()

@@ -1,4 +1,4 @@
-"""The processes of a service, each of which a test may break and mend, and what every answer must be."""
+"""The processes of a service, which tests break, and the properties of every answer."""
 
 import itertools
 import math
@@ -32,10 +32,7 @@ _numbers = itertools.count(1)
 
 
 class Role:
-    """One process, at the same address and over the same data whenever it is started.
-
-    start: its context manager, given whether to wait until it is ready.
-    """
+    """A process that always starts at the same address and over the same data."""
 
     def __init__(self, start: Callable[[bool], AbstractContextManager[Service]]) -> None:
         self._start = start
@@ -58,7 +55,7 @@ class Role:
         self.service.process.send_signal(signal.SIGCONT)
 
     def mend(self) -> None:
-        """Make the process run again, whatever was done to it."""
+        """Make the process run again after any failure."""
         self.go_on()
         if self.service.process.poll() is not None:
             self.start()
@@ -104,7 +101,10 @@ def ask(service: Service, query: str | None = None, **options: Any) -> httpx.Res
 def whole(
     response: httpx.Response, status: str = "complete", *, k: int = K, known: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The body of an answer, which has min(k, N) documents whatever happened. known: the N ids."""
+    """Check an answer, which has min(k, N) documents even after failures, and return its body.
+
+    `known` are the ids of the N documents.
+    """
     ids = IDS if known is None else set(known)
     assert response.status_code == 200, response.text
     body: dict[str, Any] = response.json()

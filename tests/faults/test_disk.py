@@ -1,4 +1,4 @@
-"""The disk fills up while documents are uploaded, or is full or read-only when a process starts over its indexes."""
+"""Test a disk that fills up during uploads, or is full or read-only when a process starts."""
 
 import subprocess
 from collections.abc import Sequence
@@ -78,11 +78,11 @@ def test_start_on_a_full_or_read_only_disk_serves_reads(
         recovery = Stopwatch().until(lambda: write(gateway).is_success)
         assert completes(gateway)
         assert "Traceback" not in indexes.log + gateway.log
-    table.add(f"disk {fault} at a start", f"{outcome(answer)}; {outcome(refused)} to an upload", recovery)
+    table.add(f"disk {fault} at a start", f"{outcome(refused)} to an upload; {outcome(answer)} to selections", recovery)
 
 
 def test_read_only_disk_with_an_unread_log_is_reported(disk: Path, table: Table) -> None:
-    """This happens after a power failure: SQLite's log exists, and its shared memory does not."""
+    """After a power failure SQLite's log exists, and its shared memory does not."""
     with retriever(disk) as indexes:
         assert write(indexes).is_success
         indexes.process.kill()
@@ -157,4 +157,4 @@ def test_disk_full_during_uploads_keeps_acknowledged_documents(tmp_path: Path, r
         assert again.is_success, again.text
         assert _stored(gateway) == sent
         assert "Traceback" not in indexes.log + gateway.log
-    table.add("disk full on ingest", f"{outcome(refused)} to the upload; {outcome(meanwhile)} to selections", recovery)
+    table.add("disk full on ingest", f"{outcome(refused)} to an upload; {outcome(meanwhile)} to selections", recovery)

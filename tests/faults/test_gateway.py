@@ -1,4 +1,4 @@
-"""The gateway is killed or told to stop, its callers leave, its clock jumps."""
+"""Test a gateway that is killed or stopped, callers that leave, and a clock that jumps."""
 
 import random
 import shutil
@@ -40,7 +40,7 @@ DAY = 86_400
 
 
 def test_killed_gateway_loses_no_cached_scores(deployment: Deployment, table: Table) -> None:
-    """Scores are in Redis, so its successor repeats answers without a call."""
+    """Scores are in Redis, so a new process repeats answers without a call."""
     query = new_query()
     first = asked(deployment.gateway.service, query)
     with ThreadPoolExecutor(4) as threads:
@@ -121,7 +121,7 @@ def test_client_that_leaves_ends_its_scorer_request(front: Service, rogue: Serve
 
 
 def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Server, table: Table) -> None:
-    """More clients than the pool has connections leave at random bytes while the scorer works."""
+    """More clients than the pool has connections leave after random bytes, as the scorer works."""
     chance = random.Random(0)
     whole(ask(front))
     before = descriptors(front)
@@ -134,12 +134,12 @@ def test_clients_that_leave_their_streams_leak_nothing(front: Service, rogue: Se
             connection.recv(chance.choice((1, 200, 4_000)))
     recovery = mended(front, rogue)
     until(lambda: descriptors(front) <= before + 2)  # what serves this test may be open
-    saw = "the work is cancelled, and no connection to the scorer is kept"
+    saw = "the work is cancelled, and the scorer is free again"
     table.add("100 clients leave their streams", saw, recovery)
 
 
 def test_unfinished_request_heads_do_not_block_the_gateway(another_gateway: StartGateway, table: Table) -> None:
-    """They come without a key, from more connections than the process may open."""
+    """The heads have no key, and their connections exceed the limit of the process."""
     few = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
     with another_gateway(through=few) as gateway, ExitStack() as held:
         for _ in range(300):
@@ -196,5 +196,5 @@ def test_wall_clock_jump_does_not_disturb_the_gateway(
             again = whole(ask(gateway, query))
             assert (spent(again), ids(again)) == ((0, BUDGET), expected)
             saw = f"{outcome(response)}; deadlines and caches hold"
-            table.add(f"wall clock jumps {direction} by 30 days", saw, None)
+            table.add(f"wall clock jumps by 30 days: {direction}", saw, None)
         assert gateway.stop() == 0

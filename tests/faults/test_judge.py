@@ -1,4 +1,4 @@
-"""What a language model that grades may do: be busy, slow or unintelligible, and refuse."""
+"""Test a language model as the scorer that is busy, slow, unreadable, or refuses."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,10 @@ def _judged(directory: Path, _indexes: Role, model: Server) -> Iterator[Role]:
 
 @pytest.fixture
 def judged(_judged: Role, model: Server) -> Iterator[Service]:
-    """Yield a gateway in front of `indexes` and a language model, which works before and after each test."""
+    """Yield a gateway with the retriever `indexes` and a language model as the scorer.
+
+    Both work before and after each test.
+    """
     until(lambda: completes(_judged.service))
     yield _judged.service
     model.behaviour, model.script = well, []
@@ -72,7 +75,7 @@ def test_language_model_missing_answer_gives_the_other_grades(judged: Service, m
     body = whole(response, "partial")
     assert spent(body)[0] == 5 and sum(d["source"] == "cross_encoder" for d in body["documents"]) <= 4
     recovery = Stopwatch().until(lambda: completes(judged))
-    table.add("one answer of a language model never comes", f"{outcome(response)}, with the other grades", recovery)
+    table.add("one answer of a language model never comes", f"{outcome(response)} at the deadline", recovery)
 
 
 WRONG: dict[str, Behaviour] = {
@@ -100,9 +103,9 @@ def test_language_model_malformed_answers_are_not_cached(
 
 
 ONE: dict[str, Callable[[], Behaviour]] = {
-    "refuses to grade one document": lambda: answer(completion(None, refusal="I cannot help with that.")),
-    "gives one document no grade": lambda: answer(completion("Hard to say.")),
-    "refuses one request (400)": lambda: answer({"error": {"message": "content filter"}}, 400),
+    "a refusal": lambda: answer(completion(None, refusal="I cannot help with that.")),
+    "prose": lambda: answer(completion("Hard to say.")),
+    "a refused request (400)": lambda: answer({"error": {"message": "content filter"}}, 400),
 }
 
 
@@ -116,4 +119,5 @@ def test_language_model_missing_grade_leaves_one_document_unscored(
     assert spent(body) == (BUDGET, 0)
     assert sum(document["source"] == "cross_encoder" for document in body["documents"]) == BUDGET - 1
     assert any(warning["slug"] == "documents-without-score" for warning in body["warnings"])
-    table.add(f"a language model {one}", f"{outcome(response)}; a warning; the document has its expected score", None)
+    saw = f"{outcome(response)}; a warning; the document has its expected score"
+    table.add(f"a language model does not grade one document: {one}", saw, None)

@@ -1,4 +1,4 @@
-"""The retriever ends or hangs, before a selection and in the middle of one."""
+"""Test a retriever that ends or hangs before or during a selection."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_retriever_killed_fails_only_requests_for_indexes(front: Service, indexe
     table.add("retriever killed", saw, recovery)
 
 
-@pytest.mark.parametrize(("fault", "saw"), [("killed", ""), ("hangs", ", after `retriever.attempt_seconds` once")])
+@pytest.mark.parametrize(("fault", "saw"), [("killed", ""), ("hangs", ", after `attempt_seconds` once")])
 def test_one_of_two_retrievers_lost_fails_no_request(
     directory: Path, indexes: Role, rogue: Server, table: Table, fault: str, saw: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a scorer may do: end, hang, be slow or busy, fail, and answer nonsense."""
+"""Test a scorer that ends, hangs, is slow or busy, fails, or sends wrong answers."""
 
 import asyncio
 import gzip
@@ -12,7 +12,7 @@ from tests.fakes.upstream import Behaviour, Reply, answer, edited, hang, slow, w
 from tests.fakes.wires import Server
 from tests.faults.conftest import Deployment
 from tests.faults.scenario import BUDGET, Stopwatch, ask, completes, ids, mended, new_query, spent, whole
-from tests.faults.table import Table, documented
+from tests.faults.table import Table, is_documented
 from tests.patience import until
 from tests.system.load import outcome
 from tests.system.service import Service
@@ -65,7 +65,7 @@ def test_one_of_two_scorers_hanging_costs_no_answer(deployment: Deployment, tabl
     recovery = Stopwatch().until(
         lambda: completes(deployment.gateway.service) and deployment.second.service.metric(SERVED) > before
     )
-    table.add("one of two scorers hangs", f"{outcome(response)}, after `scorer.attempt_seconds` once", recovery)
+    table.add("one of two scorers hangs", f"{outcome(response)}, after `attempt_seconds` once", recovery)
 
 
 def test_only_scorer_hanging_degrades_at_the_deadline(front: Service, rogue: Server, table: Table) -> None:
@@ -76,7 +76,7 @@ def test_only_scorer_hanging_degrades_at_the_deadline(front: Service, rogue: Ser
     given_up = ask(front)
     assert whole(given_up, "retrieval_only")["stop_reason"] == "scorer_unavailable"
     recovery = mended(front, rogue)
-    saw = f"{outcome(late)} at the deadline, or {outcome(given_up)} after `scorer.attempt_seconds`"
+    saw = f"{outcome(late)} at the deadline, or {outcome(given_up)} after `attempt_seconds`"
     table.add("the only scorer hangs", saw, recovery)
 
 
@@ -141,7 +141,7 @@ def test_malformed_scorer_answers_degrade_the_selection(
         degraded, refused = ask(front, query), ask(front, query, on_failure="error")
         assert spent(whole(degraded, "retrieval_only")) == (0, 0)
         saw = f"{outcome(degraded)}; with `on_failure: error` {outcome(refused)}"
-        return (fault, saw) in documented()
+        return is_documented(fault, saw)
 
     until(noticed)
     recovery = mended(front, rogue)
@@ -164,7 +164,7 @@ def test_one_missing_score_leaves_the_document_unscored(
         degraded = ask(front, query)
         saw = f"{outcome(degraded)}, with the other scores; with `on_failure: error` "
         saw += outcome(ask(front, new_query(), on_failure="error"))
-        return (fault, saw) in documented()
+        return is_documented(fault, saw)
 
     until(noticed)
     recovery = mended(front, rogue)

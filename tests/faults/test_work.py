@@ -1,4 +1,4 @@
-"""Work that nobody waits for any more, and work that does not end."""
+"""Test work that continues after its request, and work that does not end."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,9 +16,9 @@ SEARCH = {"query": "common", "index": "i", "budget": 0, "k": 1}
 
 
 def test_costly_filters_end_at_their_deadlines(tmp_path: Path, table: Table) -> None:
-    """There are as many requests as threads for searches, and each would take seconds.
+    """There is a request for each search thread, and each would take seconds.
 
-    Without keys, all callers here are one.
+    Without keys, all of them have the same caller.
     """
     costly = {**SEARCH, "deadline_ms": 250}
     with service(tmp_path / "data") as running:

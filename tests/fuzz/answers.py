@@ -1,7 +1,7 @@
-"""What answers take: memory, and the longest pause of the event loop, with documents as large as uploads allow.
+"""Measure memory and the longest pause of the event loop for answers with large documents.
 
-`python -m tests.fuzz.answers` serves each application in this process and prints a line of JSON for each request, which
-is sent several times at once by a key that may only select.
+`python -m tests.fuzz.answers` serves each application in this process, and prints a line of JSON for each request. A
+key that may only select sends the request several times at once.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ REQUESTS: dict[App, list[Asked]] = {
 
 
 async def fill(client: httpx.AsyncClient) -> None:
-    """Fill the indexes "large" and "vectors", whose vectors are similar."""
+    """Fill the indexes "large" and "vectors" with similar vectors."""
     answer(await client.put("/indexes/large", json={"encoder": "none"}))
     answer(await client.put("/indexes/vectors", json={"dimension": 2, "lexical": False}))
     for number in range(DOCUMENTS):
@@ -121,7 +121,7 @@ def send(port: int, asked: Asked) -> int:
 
 
 def memory_of_this_process(field: str) -> int:
-    """Return the bytes of memory that the kernel counts."""
+    """Return a field of the kernel's memory status in bytes."""
     text = Path("/proc/self/status").read_text()
     return 1024 * int(next(line.split()[1] for line in text.splitlines() if line.startswith(field)))
 
@@ -135,8 +135,8 @@ def begin_the_peak_anew() -> None:
 async def measured(port: int, asked: Asked) -> dict[str, Any]:
     """Return the costs of a request that is sent several times at once.
 
-    They are bytes at the peak, and the longest pause, as seconds of CPU of the event loop's thread between two of its
-    steps, which other threads do not add to.
+    They are the bytes at the peak, and the longest pause: the CPU seconds of the event loop's thread between two of its
+    steps. Other threads do not count.
     """
     begin_the_peak_anew()
     before, pause = memory_of_this_process("VmRSS"), 0.0

@@ -1,4 +1,4 @@
-"""Every application of ours on a real socket, with small indexes: what the fuzzers knock at."""
+"""Run every application on a real socket with small indexes, for the fuzzing tests."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,7 +27,7 @@ APPS: tuple[App, ...] = ("whole", "gateway", "retriever", "scorer")
 
 @asynccontextmanager
 async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator[httpx.AsyncClient]:
-    """A client, with a key, of an application that is ready. embedded: with the embedded models, or with cheap ones."""
+    """Yield a client with a key of a ready application, with embedded or with cheap models."""
     settings = Settings(data_directory=directory, threads=1, keys=(str(KEY),))
     headers = {"authorization": f"Bearer {SECRET}"}
     async with (
@@ -44,7 +44,10 @@ async def serving(app: App, directory: Path, *, embedded: bool) -> AsyncIterator
 async def started(
     app: App, settings: Settings, secret: str, *, embedded: bool = False
 ) -> AsyncIterator[tuple[FastAPI, str]]:
-    """An application on a socket, and its URL. secret: of the key with which a gateway calls its retriever."""
+    """Yield an application and its URL.
+
+    `secret` is the key with which a gateway calls its retriever.
+    """
     async with AsyncExitStack() as stack:
         match app:
             case "whole":

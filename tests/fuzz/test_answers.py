@@ -1,4 +1,4 @@
-"""Answers about large documents: bounded memory, and a loop that goes on meanwhile."""
+"""Test that answers with large documents bound the memory and the event loop's pauses."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from boundarymorph.access.limits import Access
-from boundarymorph.api.handler import Prepared, make_answer
+from boundarymorph.api.handler import PreparedRequest, make_answer
 from boundarymorph.api.visit import Visit
 from boundarymorph.errors import LimitExceeded
 from boundarymorph.retrieval.candidates import PoolSource
@@ -37,10 +37,12 @@ def test_large_answers_have_bounded_memory_and_pauses() -> None:
 @pytest.mark.parametrize("large", [True, False])
 async def test_answer_over_body_bytes_is_refused(large: bool, tmp_path: Path) -> None:
     access = Access(Settings(data_directory=tmp_path, limits=Limits(body_bytes=2_048)))
-    task = SelectionTask(PoolSource("q", []), Wanted(1), Spending(0), context=Context(room=Visit().room(access)))
+    task = SelectionTask(
+        PoolSource("q", []), Wanted(1), Spending(0), context=Context(memory=Visit().memory_limits(access))
+    )
 
-    def prepared(size: int) -> Prepared:
-        return Prepared(task, lambda _: (b" " * size, {}), lambda _: large)
+    def prepared(size: int) -> PreparedRequest:
+        return PreparedRequest(task, lambda _: (b" " * size, {}), lambda _: large)
 
     result: Any = None
     content, _ = await make_answer(access, prepared(2_048), result)

@@ -1,6 +1,6 @@
-"""Schemathesis against every application: are all answers those that its OpenAPI document promises?
+"""Test with Schemathesis that the answers of every application follow its OpenAPI document.
 
-Some examples; `make soak NAME=api` has a thousand.
+There are a few examples; `make soak NAME=api` runs a thousand.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ schemathesis.cli.schemathesis()
 @pytest.mark.usefixtures("tiny_weights")
 @pytest.mark.parametrize("app", APPS)
 async def test_application_conforms_to_its_openapi_document(app: App, tmp_path: Path) -> None:
-    """Try examples of each operation, walks between operations, and cases of the schema."""
+    """Try examples of each operation, sequences of operations, and values at the bounds."""
     async with serving(app, tmp_path / "data", embedded=True) as client:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", MAIN, "--config-file", str(CONFIGURATION), "--no-color"),

@@ -1,4 +1,4 @@
-"""Damaged base64 blocks, uploads in odd pieces and damaged pool frames: no 5xx and no hang."""
+"""Test damaged base64 blocks, uploads in odd pieces, and damaged pool frames."""
 
 import asyncio
 import base64

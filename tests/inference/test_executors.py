@@ -1,4 +1,4 @@
-"""Threads that callers share."""
+"""Test threads that callers share."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from tests.patience import PATIENCE, until_async
 
 
 class Busy:
-    """Calls of several callers that end on demand."""
+    """Calls of several callers, which end when the test says so."""
 
     def __init__(self, executor: FairExecutor) -> None:
         self.executor = executor

@@ -1,4 +1,4 @@
-"""The embedded weights, and an ONNX text model against the same model run by hand."""
+"""Test the embedded weights, and an ONNX text model against the same model run by hand."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The first tokens of a text, of which only a prefix is read."""
+"""Test the tokenization of a text's beginning, which reads only a prefix."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -29,7 +29,10 @@ def embedded(path: Path) -> Tokenizer:
 
 
 def llama(*, split: bool) -> Tokenizer:
-    """As of Llama 2 and Mistral, which read across white space, or of T5."""
+    """Return a tokenizer like those of Llama 2 and Mistral, or with `split` that of T5.
+
+    The former make tokens across white space.
+    """
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=split)
     tokenizer.train_from_iterator([PROSE] * 3, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"]))
@@ -37,7 +40,7 @@ def llama(*, split: bool) -> Tokenizer:
 
 
 def gemma() -> Tokenizer:
-    """Without a pre-tokenizer: white space is like any other character."""
+    """Return a tokenizer without a pre-tokenizer: white space is like any other character."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.train_from_iterator([PROSE] * 3, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"]))
@@ -53,14 +56,17 @@ def gpt2() -> Tokenizer:
 
 
 def modernbert() -> Tokenizer:
-    """With tokens for runs of spaces, which no pre-tokenizer sees."""
+    """Return a tokenizer with tokens for runs of spaces, which no pre-tokenizer sees."""
     tokenizer = gpt2()
     tokenizer.add_tokens([AddedToken(" " * count, normalized=True) for count in range(2, 9)])
     return tokenizer
 
 
 def newlines() -> Tokenizer:
-    """As of Qwen and Llama 3, whose punctuation takes the line ends after it along."""
+    """Return a tokenizer like those of Qwen and Llama 3.
+
+    Punctuation and the line ends after it are one piece.
+    """
     tokenizer = gpt2()
     split = Regex(r"\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -101,7 +107,7 @@ texts = st.lists(st.tuples(words, gaps), max_size=60).map(lambda parts: "".join(
 
 @pytest.fixture
 def short() -> Iterator[None]:
-    """Count texts of a few words as long."""
+    """Treat texts of a few words as long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(our_models, "CHARACTERS_A_TOKEN", 2)
         patch.setattr(our_models, "LEAST_CHARACTERS", 6)
@@ -110,7 +116,7 @@ def short() -> Iterator[None]:
 
 
 def literal_head(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[list[int], bool]:
-    """Return the tokens of a prefix and whether there is more, as the documentation describes it."""
+    """Return the first tokens of a prefix, and whether there is more, by definition."""
     for characters in (2, 7):
         prefix = text[: max(6, characters * tokens)]
         ids = tokenizer.encode(prefix, add_special_tokens=False).ids

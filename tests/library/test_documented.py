@@ -1,4 +1,4 @@
-"""The examples of README.md, docs/library.md and docs/notebook.ipynb print what stands below them."""
+"""Test that the examples of README.md, docs/library.md and the notebook print what is shown."""
 
 import json
 import platform
@@ -31,7 +31,7 @@ def printed_by(code: str, names: dict[str, Any]) -> str:
 
 
 def without_numbers(printed: str) -> Counter[str]:
-    """Count the lines of what was printed, numbers left out."""
+    """Count the printed lines, with their numbers removed."""
     return Counter(NUMBER.sub("", line) for line in printed.splitlines())
 
 
@@ -47,7 +47,7 @@ def test_documented_examples_print_what_is_shown(page: str, count: int) -> None:
 
 @pytest.mark.slow
 def test_notebook_cells_print_what_is_shown() -> None:
-    """Compare most lines: processors compute scores a little differently, which swaps documents that are nearly level.
+    """Three quarters of the lines must agree, since scores vary a little between processors.
 
     The texts come from one version of Python; another version prints other lines.
     """

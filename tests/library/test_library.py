@@ -1,4 +1,4 @@
-"""Selections in this process have the answers of HTTP."""
+"""Test that selections in this process equal the answers over HTTP."""
 
 import asyncio
 import sys
@@ -100,7 +100,7 @@ async def _coroutine(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class CrossEncoder:
-    """As that of sentence-transformers, which can be called, but not so."""
+    """A class like that of sentence-transformers, which is callable for another purpose."""
 
     def __call__(self, *_: Any) -> None:
         raise AssertionError
@@ -110,7 +110,7 @@ class CrossEncoder:
 
 
 class Ranker:
-    """As that of FlashRank 0.2, which writes the scores into the passages that it is given, and sorts them."""
+    """A class like that of FlashRank 0.2, which adds the scores to the passages and sorts them."""
 
     def rerank(self, request: Any) -> list[dict[str, Any]]:
         for passage in request.passages:

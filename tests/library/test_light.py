@@ -1,4 +1,4 @@
-"""The plain install is light: the library works with the `dependencies` of pyproject.toml, and imports no more."""
+"""Test that the library needs only the `dependencies` of pyproject.toml."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What people who had not seen the library before gave to it."""
+"""Test inputs of the first users of the library."""
 
 import copy
 import pickle
@@ -25,7 +25,7 @@ def scores(query: str, texts: Sequence[str]) -> list[float]:
 
 
 class Table:
-    """A table as pandas, polars and pyarrow have it: it is read by the names of its columns."""
+    """A table like those of pandas, polars and pyarrow, which is read by column names."""
 
     columns = ("text", "id", "score")
 

@@ -1,4 +1,4 @@
-"""The scripted agent: what it asks, when it stops, and what its figures count."""
+"""Test the scripted agent: its questions, when it stops, and the figures that it reports."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The recorder of answers: what it asks, what it keeps of the answers, and how it compares two recordings."""
+"""Test the recorder of answers: its requests, its records, and their comparison."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ WITHOUT = (  # what takes long and says little of the recorder
 
 
 def names(model: type[BaseModel]) -> Iterator[str]:
-    """Yield the names of a model's fields as they are sent, and of those of the models within it."""
+    """Yield the names of a model's fields as they are sent, and of the models within it."""
     for name, field in model.model_fields.items():
         alias = field.validation_alias
         yield from map(str, alias.choices) if isinstance(alias, AliasChoices) else [field.alias or name]

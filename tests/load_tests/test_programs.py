@@ -1,4 +1,4 @@
-"""Every benchmark, soak and study runs, small, and its figures are possible."""
+"""Test that every benchmark, soak and study runs on small inputs with plausible figures."""
 
 import sys
 from dataclasses import replace
@@ -128,7 +128,10 @@ def test_study_means_and_changes_equal_hand_computed_values() -> None:
 
 
 def test_probability_study_recovers_the_map_behind_relevance() -> None:
-    """In two of three tables, documents are relevant with the probability of a known map; in the third none is."""
+    """In two of three tables, relevance has the probability of a known map.
+
+    In the third, no document is relevant.
+    """
     random, rows = np.random.default_rng(0), list[dict[str, Any]]()
     for table, query, part in product(("one", "two", "none"), range(40), ("ranking", "set")):
         relevance = random.uniform(0.01, 0.99, 30)

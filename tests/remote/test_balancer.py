@@ -1,4 +1,4 @@
-"""Which server is called, which model is in use, and which error callers get, without any I/O."""
+"""Test the balancer without I/O: which server it calls, which model it uses, and its errors."""
 
 import asyncio
 from collections import Counter
@@ -22,8 +22,10 @@ ROLE = Role("scorer", ScorerUnavailable, ScorerFailed)
 class Bench:
     """A balancer over servers that are never called.
 
-    works: as the balancer reports it; asked: how many requests there were; open: the requests that wait for their
-    outcome, with the server of each.
+    Attributes:
+        works: Whether each server works, as the balancer reports it.
+        asked: The number of requests.
+        open: The requests in flight: the server of each, and its outcome.
     """
 
     def __init__(self, count: int, *, requests: int = 4, seed: int = 0) -> None:

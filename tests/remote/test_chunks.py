@@ -1,4 +1,4 @@
-"""Parts of a list of texts."""
+"""Test how a list of texts is divided into requests."""
 
 import orjson
 from hypothesis import given

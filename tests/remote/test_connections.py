@@ -1,4 +1,4 @@
-"""Connections to a server: what arrives on one that nobody waits at."""
+"""Test that bytes on an idle connection are not taken for the next answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine

@@ -1,4 +1,4 @@
-"""What tells models apart whose results are kept: names, and the caches that go by them."""
+"""Test the names by which cached results of different models are told apart."""
 
 from collections.abc import Sequence
 from dataclasses import replace

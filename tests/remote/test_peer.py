@@ -1,4 +1,4 @@
-"""One server: what its refusals mean, when it may be called again, and what it learns of the caller."""
+"""Test one server: its refusals, the pauses after them, and the caller that it receives."""
 
 from collections.abc import AsyncIterator
 from typing import Any

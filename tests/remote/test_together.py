@@ -1,4 +1,4 @@
-"""Tasks that are cancelled once and awaited to their end, however often their caller is cancelled."""
+"""Test tasks that are cancelled once and awaited, however often their caller is cancelled."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ TURNS = 5  # of the event loop that a connection takes to close
 
 
 class Connection:
-    """A connection that stays open if its closing, which takes a few turns, is interrupted."""
+    """A connection that stays open if closing it, which takes a few turns, is interrupted."""
 
     def __init__(self) -> None:
         self.open = True

@@ -1,4 +1,4 @@
-"""BM25 as it is written in a textbook, one document and one word at a time."""
+"""BM25 by its textbook formula, one document and one word at a time."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""A cheap encoder, whose vectors are drawn from a generator seeded with the text, and looks into indexes."""
+"""A cheap encoder, whose vectors have the text as their seed, and readers of indexes."""
 
 from collections.abc import AsyncIterable, Callable, Sequence
 from hashlib import blake2b
@@ -37,7 +37,7 @@ async def ingest(
     on_progress: Callable[[IngestReport], None] = lambda report: None,
     **options: Any,
 ) -> IngestReport:
-    """Write an upload whole. on_progress: is called after each batch."""
+    """Write a whole upload; `on_progress` is called after each batch."""
     report = IngestReport()
     async for report in ingesting(index, encoder, entries, **options):
         on_progress(report)
@@ -45,7 +45,7 @@ async def ingest(
 
 
 class Words:
-    """The words of a store, as searches see them through an index."""
+    """The words of a store, as searches read them through an index."""
 
     def __init__(self, store: DocumentStore, policy: TrainingPolicy | None = None) -> None:
         self.index = LocalIndex("words", store.path, policy=policy)
@@ -65,7 +65,10 @@ class Words:
 
 
 class SeededEncoder:
-    """An `Encoder` that understands nothing, keeps what it encodes, and counts over 100 characters as truncated."""
+    """An `Encoder` that draws a text's vector from a generator with the text as its seed.
+
+    It keeps the texts, and counts those of over 100 characters as truncated.
+    """
 
     name = "seeded"
     dimension = 32

@@ -1,4 +1,4 @@
-"""The file of the artifacts of an index: whole or not at all, damage is named, and files of version 0.1 are read."""
+"""Test the file of an index's artifacts: atomic writes, damage, and files of version 0.1."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

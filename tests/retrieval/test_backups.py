@@ -1,4 +1,4 @@
-"""Copies of whole indexes: what they hold, that damage is named, and that they come back whole or not at all."""
+"""Test snapshots of indexes: their contents, damage, and that a restore is complete or void."""
 
 import hashlib
 import os
@@ -136,7 +136,7 @@ def sealed(copy: Path) -> None:
 
 
 def signed(copy: Path, **facts: Any) -> None:
-    """Write any manifest with its own checksum."""
+    """Change the manifest, and write its correct checksum."""
     manifest = orjson.loads((copy / "manifest.json").read_bytes()) | facts
     content = {name: value for name, value in manifest.items() if value is not ... and name != "sha256"}
     digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -144,7 +144,7 @@ def signed(copy: Path, **facts: Any) -> None:
 
 
 def refused(catalog: LocalCatalog, copy: Path, said: str) -> None:
-    """Check that restoring fails with this message and leaves nothing behind."""
+    """Check that a restore fails with this message and leaves nothing behind."""
     with pytest.raises((CorruptIndex, InvalidInput), match=said) as caught:
         catalog.restore("b", copy)
     assert ".creating" not in str(caught.value), "the message names the snapshot"
@@ -170,7 +170,7 @@ TRIGGER = "create trigger evil after insert on documents begin delete from docum
     ],
 )
 def test_restore_refuses_another_schema(catalog: LocalCatalog, copy: Path, statement: str, said: str) -> None:
-    """Its statements would run with every later upload or search."""
+    """The statements of the trigger would run with every later upload."""
     with closing(sqlite3.connect(copy / "index.sqlite3")) as database:
         database.executescript(statement)
     sealed(copy)
@@ -266,7 +266,7 @@ def test_interrupted_replacement_is_undone(catalog: LocalCatalog, index: LocalIn
 
 @pytest.mark.slow
 def test_replacement_survives_a_kill_at_any_moment(catalog: LocalCatalog, index: LocalIndex, tmp_path: Path) -> None:
-    """The index is wholly the old one or the new one, wherever the process was killed."""
+    """The index is wholly the old or the new one, wherever the process was killed."""
     index.back_up(tmp_path / "0")
     put(index, range(COUNT), version=1)
     index.back_up(tmp_path / "1")

@@ -1,7 +1,7 @@
-"""Test that the vectors of an index keep step with its store, and blocks.
+"""Test that an index's vectors and blocks agree with its store.
 
-Blocks are with clusters and without: when they are made and by which process, what a start reads, and that all find the
-same.
+Blocks have clusters or not. The tests cover when and by which process they are made, what a start reads, and that all
+ways of searching agree.
 """
 
 import json
@@ -43,7 +43,10 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def open_index(path: Path) -> Iterator[Open]:
-    """Return a function that opens the index as another process would; `plain` uses no block."""
+    """Return a function that opens the index as another process would.
+
+    A `plain` index uses no block.
+    """
     opened = []
 
     def open_index(policy: TrainingPolicy = NEVER, *, plain: bool = False, **options: Any) -> LocalIndex:
@@ -224,7 +227,7 @@ def test_block_newer_than_its_store_is_ignored(open_index: Open, path: Path, cap
 
 
 def test_documents_replaced_during_a_training_are_found(open_index: Open, path: Path) -> None:
-    """The rows are read in pages, between which others write."""
+    """The rows are read in pages, between which other processes write."""
     index, plain = open_index(), open_index(plain=True)
     index.page_rows = 50
     put(index, names(300))

@@ -1,4 +1,4 @@
-"""What rules of boosts give documents."""
+"""Test the boosts that rules give documents."""
 
 import math
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from boundarymorph.api.boosts import BoostRule, rules_of
+from boundarymorph.inference.concurrency import Abandoned, awaited_context
 from boundarymorph.retrieval.boosts import LEAST, MOST, Boosts, seconds_of
 from boundarymorph.retrieval.document import Document
 
@@ -139,3 +140,13 @@ def test_unread_names_the_fields_that_no_document_has() -> None:
         "a.b"
     ]
     assert boosts.unread([Document("1", "t", metadata={"a": {"b": 1}}), Document("2", "t", metadata={"x": 1})]) == []
+
+
+@pytest.mark.parametrize("rule", [{"filter": {"x": {"gt": 1}}, "weight": 2}, factor(), decay("exp")])
+def test_boosts_stop_when_abandoned(rule: dict[str, Any]) -> None:
+    boosts = Boosts(rules_of([BoostRule.model_validate(rule)], NOW))
+    documents = {"a": Document("a", "text", metadata={"x": 2})}
+    with awaited_context() as context:
+        assert context.run(boosts.of, ["a"], documents).shape == (1,)
+    with pytest.raises(Abandoned):
+        context.run(boosts.of, ["a"], documents)

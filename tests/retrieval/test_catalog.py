@@ -1,4 +1,4 @@
-"""Test named indexes: configuration, names, deletion, totals, bounds, and two processes."""
+"""Test named indexes: configuration, names, deletion, totals, limits, and two processes."""
 
 import os
 import random

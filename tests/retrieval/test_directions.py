@@ -1,4 +1,7 @@
-"""The main directions of an index's vectors: learned by the store, shared by its processes, used by searches."""
+"""Test the main directions of an index's vectors.
+
+The store learns them, its processes share them, and searches use them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

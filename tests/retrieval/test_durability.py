@@ -1,4 +1,7 @@
-"""What was acknowledged survives `kill -9` at any moment. The processes, the files and the kills are real."""
+"""Test that acknowledged writes survive `kill -9` at any moment.
+
+The processes, the files and the kills are real.
+"""
 
 import itertools
 import random
@@ -46,7 +49,7 @@ def write() -> None:
 
 
 def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[int]]:
-    """Run a writer, kill it some time after its first acknowledgement; the numbers on each line that it got out."""
+    """Run a writer, kill it some time after its first line, and return the numbers of each line."""
     code = "from tests.retrieval.test_durability import write; write()"
     with script.running(code, str(directory), *arguments) as (writer, output):
         first = output.readline()
@@ -60,7 +63,7 @@ def killed_after(seconds: float, directory: Path, *arguments: str) -> list[list[
 
 
 def read_all(directory: Path) -> dict[int, int]:
-    """Return versions by document number, after checking that texts, vectors and answers agree."""
+    """Return the version of each document, after checking texts, vectors and answers."""
     catalog = LocalCatalog(directory)
     index = catalog.get("index")
     pool = nearest(index, np.ones(DIMENSION), 1_000_000)

@@ -1,4 +1,4 @@
-"""The embedded encoder against the contract."""
+"""Test the embedded encoder with the contract of encoders."""
 
 from collections.abc import AsyncIterator
 

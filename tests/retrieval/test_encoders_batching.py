@@ -1,4 +1,7 @@
-"""Texts of many callers in common batches. What a batcher does for any model is tested in tests/scoring."""
+"""Test that an encoder batches the texts of many callers.
+
+tests/scoring has the tests of batching for any model.
+"""
 
 import asyncio
 import threading
@@ -22,9 +25,9 @@ MANY = 1_000
 
 
 class SeededDualEncoder:
-    """A `DualEncoder` whose tokens are characters, of at most 100 a text; the vectors are those of `vector_of`.
+    """A `DualEncoder` with the vectors of `vector_of`, whose tokens are characters.
 
-    It keeps its batches, and can be made to wait (`open`).
+    A text has at most 100 tokens. The batches are recorded, and the model waits until `open` is set.
     """
 
     name = "seeded"

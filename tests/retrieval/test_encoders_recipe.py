@@ -1,4 +1,4 @@
-"""What a repository's files, or its family, say of prompts and pooling."""
+"""Test the prompts and the pooling that a repository's files, or its family, specify."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Remote encoders on real sockets: both wires by the contract, failures, limits, addresses, and unusable answers."""
+"""Test remote encoders over real sockets: contract, failures, limits, URLs, bad answers."""
 
 import base64
 from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,10 @@ class Tei(Wire):
 
 
 class OpenAI(Wire):
-    """floats: whether it gives numbers whatever encoding is asked for, as some do."""
+    """A server of OpenAI's embeddings API.
+
+    Some servers send numbers for any requested encoding; `floats` makes it one of them.
+    """
 
     scheme, score_path, most = "openai+http", "/v1/embeddings", 2048
 

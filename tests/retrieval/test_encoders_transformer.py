@@ -1,4 +1,4 @@
-"""Dual encoders of every architecture against plain transformers and sentence-transformers, and the contract."""
+"""Test dual encoders of every architecture against transformers and sentence-transformers."""
 
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor

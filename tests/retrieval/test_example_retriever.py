@@ -1,4 +1,4 @@
-"""The retriever of clients/examples fulfils the protocol in docs/architecture.md, and a service selects from it."""
+"""Test that the example retriever follows docs/architecture.md, and that a service uses it."""
 
 import importlib.util
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Filters: what they mean, that table and predicate agree, what is refused, and what a store answers over time."""
+"""Test the meaning of filters, by table and by predicate, and their refusals."""
 
 import sqlite3
 from contextlib import closing
@@ -179,7 +179,10 @@ def by_predicate(filter: Filter, rows: list[dict[str, Any]]) -> list[bool]:
 
 
 def by_table(filter: Filter, rows: list[dict[str, Any]], every: int = 1) -> list[bool]:
-    """Evaluate a filter with the metadata table; `every` is the distance between sequence numbers."""
+    """Evaluate a filter with the metadata table.
+
+    `every` is the distance between sequence numbers.
+    """
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(";".join(SCHEMA))
         encoded = [(number, orjson.dumps(row)) for number, row in zip(count(every, every), rows, strict=False)]

@@ -1,4 +1,4 @@
-"""Pools and embeddings as bytes: the same bits come back, and nothing malformed comes in."""
+"""Test that pools and embeddings survive encoding bit for bit, and wrong frames are refused."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +41,7 @@ def header_of(frame: bytes) -> dict[str, Any]:
 
 
 def stored(rows: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Return (n, d) rows as the store returns them: float16 divided by its length, one row at a time."""
+    """Return (n, d) rows as the store returns them: float16 rows, each divided by its length."""
     found = []
     for row in unit_rows(rows, []):
         half = row.astype("<f2").astype(np.float32)
@@ -74,7 +74,10 @@ def same(one: Pool, other: Pool) -> None:
 
 @st.composite
 def pools(draw: st.DrawFn) -> Pool:
-    """Draw pools from a store or not, with rows that float16 holds badly, in float32 or float64."""
+    """Draw pools of a store or of a request, in float32 or float64.
+
+    Some rows cannot be represented well in float16.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     ids = draw(st.lists(texts, min_size=1, max_size=12, unique=True))
     shape = len(ids), draw(st.integers(1, 40))

@@ -1,4 +1,4 @@
-"""From uploads to an index: parsing, bad lines, unchanged documents, strictness."""
+"""Test uploads to an index: parsing, wrong lines, unchanged documents, and strict uploads."""
 
 from collections.abc import AsyncIterator
 from typing import Any

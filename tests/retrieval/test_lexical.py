@@ -1,4 +1,4 @@
-"""Words, and BM25 over a pool and over a store, against a literal reference."""
+"""Test words, and BM25 over a pool and over a store, against a literal reference."""
 
 import tempfile
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Vectors made of the words of a pool."""
+"""Test the vectors that are made of a pool's words."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def of(texts: list[str], query: str = "tram") -> LexicalVectors:
 
 
 def corpus(count: int, seed: int = 0) -> list[str]:
-    """Return texts about one topic each, in turn, with common words and words of their own."""
+    """Return texts about topics in turn, with common words and words of their own."""
     rng = np.random.default_rng(seed)
     noise = [f"noise{number}" for number in range(3_000)]
     return [
@@ -38,7 +38,7 @@ def corpus(count: int, seed: int = 0) -> list[str]:
 
 
 def cosines(texts: list[str], query: str) -> NDArray[np.float64]:
-    """Return the cosines of TF-IDF between all texts and, last, the query, computed literally."""
+    """Return the TF-IDF cosines between all texts and, last, the query, by definition."""
     vocabulary = sorted({word for text in texts for word in text.split()})
     counts = np.array([[text.split().count(word) for word in vocabulary] for text in [*texts, query]], dtype=np.float64)
     frequency = (counts[:-1] > 0).sum(axis=0)
@@ -85,7 +85,7 @@ def test_lexical_vectors_of_texts_without_words_are_orthogonal(count: int) -> No
 
 
 def test_lexical_vectors_of_rank_100_are_exact() -> None:
-    """The decomposition finds all 100 kinds of texts, including those with equal singular values."""
+    """The decomposition finds all 100 kinds of texts, also those with equal singular values."""
     kinds = corpus(100)
     texts, query = kinds * 4, "tram driver concert"
     vectors, expected = of(texts, query), cosines(texts, query)

@@ -1,4 +1,4 @@
-"""The table of metadata: what it holds, what a filter costs, and what is bounded."""
+"""Test the table of metadata: its contents, the cost of filters, and its limits."""
 
 import threading
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def test_metadata_table_omits_values_that_no_filter_can_name() -> None:
 
 
 def work_of(store: DocumentStore, filter: dict[str, Any]) -> int:
-    """Return the hundreds of SQLite instructions that a new filter takes."""
+    """Return the number of SQLite instructions of a new filter, in hundreds."""
     with store.transaction() as connection:
         condition, calls = Filter(filter).condition, [0]
         connection.set_progress_handler(lambda: calls.__setitem__(0, calls[0] + 1), 100)

@@ -1,4 +1,4 @@
-"""Long documents in passages: where they are cut, which passages are candidates, and how many."""
+"""Test long documents in passages: where they are cut, and which are candidates."""
 
 import random
 from itertools import pairwise

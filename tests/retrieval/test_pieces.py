@@ -1,4 +1,4 @@
-"""Documents are read piece by piece, and none is lost between two pieces."""
+"""Test that documents are read in pieces, and that none is lost between two pieces."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

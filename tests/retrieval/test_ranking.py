@@ -1,4 +1,4 @@
-"""Halves and unit vectors, to the last bit, and rankings that are fused."""
+"""Test float16 conversion and unit vectors to the last bit, and fused rankings."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""RemoteRetriever over real sockets: the contract, the same bits as in one process, and what may go wrong between."""
+"""Test RemoteRetriever over real sockets: contract, equal bits, and failures."""
 
 import asyncio
 import socket
@@ -48,10 +48,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the indexes of the contract, and three more.
+    """Return a folder with the indexes of the contract, and three more.
 
-    In "many", every third of 500 documents has a direction that float16 holds badly; "wide" has directions; and "words"
-    has no vectors.
+    In "many", every third of 500 documents has a direction that float16 represents badly. "wide" has directions, and
+    "words" has no vectors.
     """
     folder = tmp_path_factory.mktemp("made")
     catalog, encoder = LocalCatalog(folder / "indexes"), SeededEncoder()
@@ -144,7 +144,7 @@ async def test_remote_embeddings_equal_local_ones_across_requests(
 
 @asynccontextmanager
 async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterator[tuple[RemoteRetriever, Any]]:
-    """Yield a retriever and servers that follow scripts and repeat their last behaviour."""
+    """Yield a retriever, and servers that follow scripts and repeat their last behaviour."""
     servers = [Upstream() for _ in scripts]
     for server, script in zip(servers, scripts, strict=True):
         *server.script, server.behaviour = script
@@ -155,7 +155,7 @@ async def standing_in(*scripts: list[Behaviour], **options: Any) -> AsyncIterato
 
 
 async def test_unreachable_retriever_is_unavailable_at_once() -> None:
-    """The call does not wait for anything that its timeout of an hour could change."""
+    """The timeout is an hour, but the call does not wait."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     retriever = RemoteRetriever(f"http://127.0.0.1:{port}", timeout=3600)
@@ -258,7 +258,7 @@ async def test_forwarded_read_has_a_time_limit() -> None:
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 @pytest.mark.parametrize("status", [301, 401, 403, 502, 503])
 async def test_forward_hides_redirects_and_errors_between_our_servers(method: str, status: int) -> None:
-    """The caller's own key is right, no header tells it where a redirect leads, and a proxy speaks of our servers."""
+    """The caller's own key is valid, so refusals and redirects of our servers do not reach it."""
     kind = RetrieverFailed if status < 500 else RetrieverUnavailable
     async with standing_in([answer(HTML, status, content_type="text/html", location="http://b/")]) as (retriever, _):
         with pytest.raises(kind, match=f"answered {status}") as raised:

@@ -1,4 +1,4 @@
-"""IndexRetriever against the contract, how many documents come with a pool, and candidates of a request."""
+"""Test IndexRetriever: contract, documents that come with a pool, and given candidates."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

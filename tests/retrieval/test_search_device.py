@@ -1,4 +1,4 @@
-"""Devices that are not there, or fail later: the service searches on the CPU, and every answer says so."""
+"""Test that searches fall back to the CPU, with a warning, if the GPU is missing or fails."""
 
 import logging
 from pathlib import Path
@@ -57,7 +57,7 @@ def put(index: LocalIndex, ids: list[str], seed: int = 0) -> None:
 
 
 class Memory(faiss.IndexFlatIP):
-    """FAISS on the CPU in place of a GPU whose memory is full at a point, in the middle of what it is given."""
+    """A GPU in the form of FAISS on the CPU, whose memory becomes full during an addition."""
 
     def add(self, rows: NDArray[np.float32]) -> None:  # type: ignore[override]
         super().add(rows[:7])

@@ -1,4 +1,4 @@
-"""The SQLite store; what two processes, a damaged file and forgotten deletions do to it."""
+"""Test the SQLite store with two processes, damaged files, and pruned deletions."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,7 @@
-"""VectorIndex in memory, over a block, with clusters and with a mirror, against the contract and brute force."""
+"""Test VectorIndex with and without blocks, clusters and a mirror.
+
+The references are the contract and a search by brute force.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +41,10 @@ class Recorded:
 
 
 def blocked(vectors: NDArray[np.float32], *, effort: Effort | None = None, clusters: int = 12) -> VectorIndex:
-    """Return an index over a block of vectors; with an effort, in clusters unrelated to the vectors."""
+    """Return an index over a block of vectors.
+
+    With an effort, the clusters are unrelated to the vectors.
+    """
     count, dimension = vectors.shape
     halves = vectors.astype(np.float16)
     index, inverted = Recorded(blocks._vectors_of(dimension)), None
@@ -81,7 +87,10 @@ def brute_force(
 def test_vector_index_equals_brute_force_after_changes(
     kind: str, count: int, later: int, dimension: int, depth: int, distinct: int, removed: float, seed: int
 ) -> None:
-    """Vectors have ties and near ties; any share is removed or replaced; searches cover all or some."""
+    """The vectors have ties and near ties, and some are removed or replaced.
+
+    Searches cover all documents or some.
+    """
     rng = np.random.default_rng(seed)
     bases, numbers = unit(distinct, dimension, seed), dict[str, int]()
     expected: dict[str, NDArray[np.float32]] = {}
@@ -162,7 +171,7 @@ def test_probes_grow_with_depth() -> None:
 
 
 class Limited:
-    """FAISS on the CPU that refuses what GPU kernels refuse."""
+    """FAISS on the CPU with the limits of GPU kernels."""
 
     def __init__(self, dimension: int, most: int) -> None:
         self.index, self.most = faiss.IndexFlatIP(dimension), most
@@ -178,7 +187,7 @@ class Limited:
 
 
 def mirror(dimension: int, most: int, shards: int = 4) -> FaissMirror:
-    """Return a mirror in FAISS on the CPU with a limit of its own, in place of a GPU."""
+    """Return a mirror in FAISS on the CPU, with a limit on results, in place of a GPU."""
     return FaissMirror([FaissShard(Limited(dimension, most)) for _ in range(shards)], most)
 
 

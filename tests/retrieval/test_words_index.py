@@ -1,4 +1,7 @@
-"""Indexes without vectors: found by words, with the vectors that a pool of the same texts gets."""
+"""Test indexes without vectors, which search by words.
+
+Their vectors equal those of a pool with the same texts.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -19,7 +22,7 @@ QUERY = "tram depot"
 
 
 def written(count: int) -> list[Document]:
-    """Return documents that contain a query word each, with different lengths and contents."""
+    """Return documents with at least one query word each, and different lengths and contents."""
     rng = np.random.default_rng(count)
     return [
         Document(f"d{n}", " ".join(["tram" if n % 2 else "depot", *rng.choice(WORDS, 3 + n)]), metadata={"n": n})

@@ -1,4 +1,4 @@
-"""Batches across requests: order, admission, deadlines, leaving, memory, and the device's end."""
+"""Test batches across requests: order, admission, deadlines, memory, and a lost device."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ async def queued(scorer: BatchingScorer, pairs: int) -> None:
 
 
 def hold_tokenizer(model: SeededCrossEncoder, query: str = "slow") -> threading.Event:
-    """Return an event that delays the tokenization of a query's texts until it is set."""
+    """Delay the tokenization of a query's texts until the returned event is set."""
     tokenize, may_go_on = model.tokenize, threading.Event()
 
     def held(asked: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:

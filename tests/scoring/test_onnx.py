@@ -1,4 +1,4 @@
-"""The embedded cross-encoder, batched, against the contract; its truncation, fairness and cancellation."""
+"""Test the embedded cross-encoder: contract, truncation, fairness, and cancellation."""
 
 from collections.abc import AsyncIterator
 

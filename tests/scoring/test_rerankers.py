@@ -1,4 +1,4 @@
-"""The rerankers with a short name: each opened from the hub's cache, with tiny random weights of its architecture."""
+"""Test the rerankers with a short name, with tiny models in place of the hub's files."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def test_folder_takes_precedence_over_a_short_name(tmp_path: Path, monkeypatch: 
 
 def test_models_page_lists_the_rerankers() -> None:
     rows = re.findall(
-        r"^\| `([\w.-]+)` \| \[([\w./-]+)\]\(\S+\) \| \d+ M \| [\d,]+ \| (\S+) \| \S+ \|", PAGE.read_text(), re.M
+        r"^\| \[`([\w.-]+)`\]\(https://huggingface.co/([\w./-]+)\) \| \d+ M \| (\S+) \|", PAGE.read_text(), re.M
     )
     assert {name: repository for name, repository, _ in rows} == RERANKERS
     english = {repository for _, repository, languages in rows if languages == "English"}

@@ -1,4 +1,4 @@
-"""The test of a scorer: it passes what works, and names what is set up wrongly, behind a server on a real socket."""
+"""Test the self-test of a scorer, which reports wrong configurations."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ Score = Callable[[str, list[str]], list[Any]]
 
 
 def overlap(query: str, text: str) -> float:
-    """Score by common words; this scorer works."""
+    """Score by common words, which works."""
     words = set(re.findall(r"\w{4,}", query.lower()))
     shared = sum(any(word[:5] in other for other in text.lower().split()) for word in words)
     return 1 / (1 + math.exp(4 - 8 * shared / max(1, len(words))))

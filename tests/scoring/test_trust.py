@@ -1,4 +1,4 @@
-"""How far scorers are trusted."""
+"""Test how far the service trusts known scorers."""
 
 import pytest
 

@@ -1,11 +1,11 @@
 """Implement Algorithms 1 and 2 of the paper as they are printed.
 
 The kernel is whole, the factorisation starts from scratch at every step, and every incumbent meets every challenger.
-This is slow, and shares nothing with the code that it is the yardstick for.
+This is slow, and shares nothing with the code that is tested against it.
 
 It was written from the paper's text alone (section 3, appendices C.1, C.3 and C.4). Where the text leaves something
-open: the query has the prior mean 1 under the percentile prior, as nothing ranks above it, and 0 under a zero prior;
-in the loop as at the end a scored document sits at its score and is certain, so that it is not scored again, and two
+open: the query has the prior mean 1 under the percentile prior, as nothing ranks above it, and 0 under a zero prior; in
+the loop as at the end a scored document sits at its score and is certain, so that it is not scored again, and two
 scored documents are no contested pair.
 """
 
@@ -25,7 +25,13 @@ EQUAL = 1e-12  # a standard deviation of no more is that of one observation, or 
 
 @dataclass
 class LiteralRun:
-    """Documents in the order of their calls, the set (best first), and the means (N,) before and after every call."""
+    """The result of a run.
+
+    Attributes:
+        picks: The documents in the order of their calls.
+        selected: The set, best first.
+        means: The means (N,) before and after every call.
+    """
 
     picks: list[int] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
@@ -43,9 +49,10 @@ def run(
     anchored: bool = True,
     matrix: Array | None = None,
 ) -> LiteralRun:
-    """Algorithm 2, with a table (N,) of the cross-encoder's scores. The query is row N of the kernel.
+    """Run Algorithm 2 with a table (N,) of the cross-encoder's scores.
 
-    matrix: the kernel (N + 1, N + 1), if it is at hand. anchored: whether the query is observed.
+    The query is row N of the kernel. `matrix` is the kernel (N + 1, N + 1), if it is known, and `anchored` says whether
+    the query is observed.
     """
     n = len(pool)
     gram = augmented_kernel(pool, kernel) if matrix is None else matrix
@@ -66,7 +73,7 @@ def run(
 
 
 def posterior(observed: list[int], y: list[float], prior: Array, kernel: Array) -> tuple[Array, Array]:
-    """Algorithm 1: mean and standard deviation (N,) of all documents."""
+    """Return the mean and the standard deviation (N,) of all documents by Algorithm 1."""
     if not observed:
         return prior[:-1].copy(), np.ones(len(prior) - 1)
     e = np.array(y) - prior[observed]
@@ -80,7 +87,7 @@ def posterior(observed: list[int], y: list[float], prior: Array, kernel: Array) 
 
 
 def believed(observed: list[int], y: list[float], prior: Array, kernel: Array) -> tuple[Array, Array]:
-    """The posterior, with scored documents at their true score."""
+    """Return the posterior, with scored documents at their true score."""
     mean, deviation = posterior(observed, y, prior, kernel)
     for document, score in zip(observed, y, strict=True):
         if document < len(mean):
@@ -89,7 +96,10 @@ def believed(observed: list[int], y: list[float], prior: Array, kernel: Array) -
 
 
 def solve(observed: Array, right: Array) -> Array:
-    """(K + jitter I)^-1 right, with a larger jitter or a pseudo-inverse where the factorisation fails."""
+    """Return (K + jitter I)^-1 right.
+
+    If the factorisation fails, the jitter grows, and a pseudo-inverse is the last resort.
+    """
     identity = np.eye(len(observed))
     for jitter in (JITTER, ESCALATED_JITTER):
         try:
@@ -101,7 +111,10 @@ def solve(observed: Array, right: Array) -> Array:
 
 
 def least_certain(mean: Array, deviation: Array, incumbents: NDArray[np.intp], challengers: NDArray[np.intp]) -> int:
-    """Of the pair with the smallest standardized boundary gap, whichever has the larger deviation."""
+    """Return the document of the pair with the smallest standardized boundary gap.
+
+    Of the two, it is the one with the larger deviation.
+    """
     gap = mean[incumbents, None] - mean[challengers]
     together = deviation[incumbents, None] + deviation[challengers]
     ratio = np.where(together > 0, gap / np.where(together > 0, together, 1.0), np.inf)
@@ -111,17 +124,20 @@ def least_certain(mean: Array, deviation: Array, incumbents: NDArray[np.intp], c
 
 
 def by_mean(mean: Array) -> NDArray[np.intp]:
-    """Documents with equal posterior means are ordered by MIPS percentile."""
+    """Order documents by posterior mean, and equal means by MIPS percentile."""
     return np.argsort(-mean, kind="stable")
 
 
 def percentile_prior(n: int) -> Array:
-    """(N + 1,) MIPS percentile ranks, and the query's."""
+    """Return (N + 1,) MIPS percentile ranks of the documents and the query."""
     return np.append((n - 1 - np.arange(n)) / (n - 1) if n > 1 else np.ones(n), 1.0)
 
 
 def augmented_kernel(pool: Pool, kernel: str = "vmf", median: float | None = None) -> Array:
-    """(N + 1, N + 1), with the median heuristic over the pairs of documents unless a median distance is given."""
+    """Return the kernel (N + 1, N + 1) of the documents and the query.
+
+    Unless a median distance is given, it is that of all pairs of documents.
+    """
     u = cosine_distances(pool)
     if median is None:
         pairs = u[:-1, :-1][np.triu_indices(len(pool), 1)]
@@ -139,7 +155,10 @@ def augmented_kernel(pool: Pool, kernel: str = "vmf", median: float | None = Non
 
 
 def cosine_distances(pool: Pool) -> Array:
-    """(N + 1, N + 1) 1 - cos; those of equal vectors are equal to the last bit, so that ties are ties."""
+    """Return (N + 1, N + 1) distances 1 - cos.
+
+    The distances of equal vectors are equal to the last bit, so that ties remain ties.
+    """
     vectors = np.vstack([pool.embeddings, pool.query]).astype(np.float64)
     distinct, which = np.unique(vectors / np.linalg.norm(vectors, axis=1)[:, None], axis=0, return_inverse=True)
     return np.asarray((1.0 - distinct @ distinct.T)[np.ix_(which, which)])

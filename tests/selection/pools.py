@@ -17,12 +17,15 @@ Scores = NDArray[np.float64]
 
 
 def clustered(n: int, d: int, seed: int, dtype: type = np.float64, clusters: int = 12) -> tuple[Pool, Scores]:
-    """Documents around `clusters` directions; the cross-encoder likes some clusters, which the query only half sees."""
+    """Return a pool around `clusters` directions, and its scores.
+
+    The cross-encoder prefers some clusters, which the query finds only in part.
+    """
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(clusters, d))
     embeddings = centres[rng.integers(clusters, size=n)] + 0.8 * rng.normal(size=(n, d)) + rng.normal(size=d)
     query = centres[0] + 0.5 * centres[1] + 0.8 * rng.normal(size=d)
-    pool = Pool.of([f"d{i}" for i in range(n)], embeddings.astype(dtype), query)
+    pool = Pool.from_embeddings([f"d{i}" for i in range(n)], embeddings.astype(dtype), query)
     centres /= np.linalg.norm(centres, axis=1)[:, None]
     liking = pool.embeddings.astype(np.float64) @ centres.T @ rng.normal(size=clusters)
     return pool, 1 / (1 + np.exp(-6 * (liking + 0.2 * rng.normal(size=n) - 0.3)))
@@ -31,7 +34,7 @@ def clustered(n: int, d: int, seed: int, dtype: type = np.float64, clusters: int
 def random(n: int, d: int, seed: int, dtype: type = np.float64) -> tuple[Pool, Scores]:
     """Return a pool without structure."""
     rng = np.random.default_rng(seed)
-    pool = Pool.of([f"d{i}" for i in range(n)], rng.normal(size=(n, d)).astype(dtype), rng.normal(size=d))
+    pool = Pool.from_embeddings([f"d{i}" for i in range(n)], rng.normal(size=(n, d)).astype(dtype), rng.normal(size=d))
     return pool, rng.uniform(size=n)
 
 
@@ -39,7 +42,7 @@ def duplicated_and_tied(n: int, d: int, seed: int, dtype: type = np.float64) -> 
     """Return a pool with every embedding five times, and scores of four values."""
     rng = np.random.default_rng(seed)
     distinct: NDArray[np.floating] = rng.normal(size=(-(-n // 5), d)).astype(dtype)
-    pool = Pool.of([f"d{i}" for i in range(n)], np.repeat(distinct, 5, axis=0)[:n], rng.normal(size=d))
+    pool = Pool.from_embeddings([f"d{i}" for i in range(n)], np.repeat(distinct, 5, axis=0)[:n], rng.normal(size=d))
     return pool, rng.integers(4, size=n) / 3
 
 

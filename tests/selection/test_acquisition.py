@@ -1,4 +1,4 @@
-"""Which document is asked for next, and how many at once."""
+"""Test which document is asked for next, and how many at once."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
-from boundarymorph.selection import Acquisition, Belief, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
+from boundarymorph.selection import Acquisition, Belief, BoundaryGap, Exploration, UpperConfidenceBound, ValueAtCutoff
 from boundarymorph.selection.acquisition import HEAD_LOOKS, _first_looks, expected_excess, growing_round_size
 from boundarymorph.selection.capacity import top_k
 from tests.stateful.profile import times
@@ -89,7 +89,7 @@ def test_explore_asks_around_k_then_the_head_until_scores_differ() -> None:
     n, k = 100, 10
     belief = Belief(np.full(n, 0.2), np.full(n, 0.3), np.zeros(n, dtype=np.bool_))
     incumbents = top_k(belief.mean, k)
-    rule = Explore()
+    rule = Exploration()
     asked = []
     for step in range(12):
         asked.append(rule.choose(belief, incumbents, step).document)
@@ -100,7 +100,7 @@ def test_explore_asks_around_k_then_the_head_until_scores_differ() -> None:
     assert rule.choose(belief, incumbents, 6) == ValueAtCutoff().choose(belief, incumbents, 6)
 
 
-@pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound(), ValueAtCutoff(), Explore()])
+@pytest.mark.parametrize("rule", [BoundaryGap(), UpperConfidenceBound(), ValueAtCutoff(), Exploration()])
 def test_shortlist_has_unscored_documents_and_mostly_the_choice(rule: Acquisition) -> None:
     rng = np.random.default_rng(0)
     belief = Belief(rng.uniform(size=50), rng.uniform(0.1, 0.2, size=50), rng.uniform(size=50) < 0.2)
@@ -144,10 +144,10 @@ def test_explore_searches_the_whole_ranking_while_scores_are_similar(scores: lis
     mean[scored], std[scored] = scores, 0.0
     belief = Belief(mean, std, scored)
     incumbents = top_k(mean, k)
-    choice = Explore().choose(belief, incumbents, len(scores))
+    choice = Exploration().choose(belief, incumbents, len(scores))
     assert (choice.value is None) is alike
     if alike:
-        looks = Explore().shortlist(belief, incumbents, 8)
+        looks = Exploration().shortlist(belief, incumbents, 8)
         assert looks[0] == choice.document and [look for look in looks if look > 4 * k][:3] == [100, 50, 150]
 
 

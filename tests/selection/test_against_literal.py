@@ -1,4 +1,4 @@
-"""The fast session does what the paper's pseudocode does: same picks, same order, same set, same means."""
+"""Test that a session equals the paper's pseudocode in picks, order, set, and means."""
 
 from typing import Any
 
@@ -100,7 +100,9 @@ def test_query_observed_at_1_lifts_a_zero_prior_nearby() -> None:
     After a score of 0 far away, the zero prior leaves the query's residual of 1 nearby. By hand: e = (1, 0),
     standardised (1, -1), mean .5, deviation .5.
     """
-    pool = Pool.of(["near", "far"], np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([1.0, 0.0]), np.array([1.0, -1.0]))
+    pool = Pool.from_embeddings(
+        ["near", "far"], np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([1.0, 0.0]), np.array([1.0, -1.0])
+    )
     posterior = SelectionConfig(prior="zero", bandwidth_pairs=None).posterior(pool, 1)
     posterior.observe([1], [0.0])
     covariance = np.exp(-np.log(2))  # the median distance, where the kernel is 1/2 by the median heuristic

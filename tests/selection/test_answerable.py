@@ -1,4 +1,4 @@
-"""Whether a pool has an answer: against a reference that draws, and how reliable it is on made questions."""
+"""Test the probability that a pool has an answer, against simulations and a reference."""
 
 import math
 from dataclasses import replace
@@ -70,10 +70,12 @@ def test_answerable_after_scores_equals_a_hand_computed_value() -> None:
 
 
 def test_answerable_before_scores_equals_a_hand_computed_value() -> None:
-    """By how far the mean of the ten best similarities is above that of all; no list says more than one by .3."""
+    """The mean of the ten best similarities exceeds that of all by at most 0.3."""
     cosines = np.linspace(0.9, 0.1, 20)
     vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
-    pool = Pool.of([str(place) for place in range(20)], vectors, np.array([1.0, 0.0]), scores=np.arange(20.0, 0.0, -1))
+    pool = Pool.from_embeddings(
+        [str(place) for place in range(20)], vectors, np.array([1.0, 0.0]), scores=np.arange(20.0, 0.0, -1)
+    )
     above = cosines[:10].mean() - cosines.mean()
     usual = np.full(20, 0.2)
     assert answerable_before(pool, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * above))
@@ -81,7 +83,7 @@ def test_answerable_before_scores_equals_a_hand_computed_value() -> None:
     assert answerable_before(pool, rarer, usual) == pytest.approx(expit(-0.2 + 4.5 * above + logit(0.1) - logit(0.2)))
     wide = replace(pool, embeddings=np.repeat([[1.0, 0.0], [-1.0, 0.0]], 10, axis=0))
     assert answerable_before(wide, usual, usual) == pytest.approx(expit(-0.2 + 4.5 * 0.3))
-    listed = Pool.listed(["a", "b"])
+    listed = Pool.from_ids(["a", "b"])
     assert answerable_before(listed, usual[:2], usual[:2]) == pytest.approx(expit(-0.2))
     assert answerable_before(pool, usual[:0], usual[:0]) == 0.0
 
@@ -100,7 +102,7 @@ def test_answerable_is_1_while_a_scored_answer_remains() -> None:
 
 
 def test_answerable_is_calibrated_on_simulated_questions() -> None:
-    """Every third of the made questions has lost its answers.
+    """Every third question has lost its answers.
 
     Measured: errors of .12, .06 and .04, and areas under the curve of .50, .91 and 1.
     """

@@ -1,4 +1,4 @@
-"""Sets by value, which is relevance times a boost."""
+"""Test sets by value, which is relevance times a boost."""
 
 from typing import Any
 
@@ -154,7 +154,7 @@ def test_session_depends_only_on_ratios_of_boosts(config: Config) -> None:
 
 
 def test_session_never_asks_for_documents_with_hopeless_boosts() -> None:
-    """The first round still takes the head of the list."""
+    """The first round still takes the top of the ranking."""
     pool, scores = clustered(200, 8, 5)
     boosts = np.where(np.arange(200) % 2, 1.0, 1e-3)
     history = in_three_rounds(session_of(pool, boosts, budget=30), scores).history

@@ -1,4 +1,4 @@
-"""Capacities, known scores and the expected loss."""
+"""Test capacities, given scores, and the expected loss."""
 
 import numpy as np
 import pytest
@@ -95,11 +95,11 @@ def test_capacity_of_chooses_a_count_or_a_token_capacity() -> None:
 def test_session_stops_when_the_expected_loss_is_tolerable(config: Config) -> None:
     pool, scores = clustered(150, 12, 3)
     losses = []
-    for settle in (0.2, 0.05, 0.01):
-        session = play(session_of(pool, budget=150, k=30, config=config, settle=settle), scores, 5)
+    for tolerance in (0.2, 0.05, 0.01):
+        session = play(session_of(pool, budget=150, k=30, config=config, tolerance=tolerance), scores, 5)
         losses.append((session.spent, session.expected_loss()))
         assert session.stop_reason is (StopReason.SETTLED if session.spent < 150 else StopReason.BUDGET)
-        assert session.expected_loss() <= settle
+        assert session.expected_loss() <= tolerance
     assert losses == sorted(losses, key=lambda pair: (pair[0], -pair[1]))
     assert losses[0][0] < losses[-1][0]
 
@@ -109,7 +109,7 @@ def test_session_settles_only_after_enough_looks_at_differing_scores() -> None:
     pool, scores = clustered(150, 12, 3)
     rare = np.where(scores > np.quantile(scores, 0.9), 1.0, 0.0)
     rare[:20] = 0.0
-    session = session_of(pool, budget=150, k=30, config=TrendConfig(), settle=0.9)
+    session = session_of(pool, budget=150, k=30, config=TrendConfig(), tolerance=0.9)
     looks = 0
     while (asked := session.ask(5)).size:
         assert session.enough_scores == (looks > 0) and looks < LOOKS_TO_STOP
@@ -118,6 +118,6 @@ def test_session_settles_only_after_enough_looks_at_differing_scores() -> None:
     told = [seen.score for seen in session.history]
     assert session.stop_reason is StopReason.SETTLED
     assert len(told) >= FEWEST_TO_STOP and len(set(told)) == 2
-    constant = session_of(pool, budget=40, k=30, config=TrendConfig(), settle=0.9)
+    constant = session_of(pool, budget=40, k=30, config=TrendConfig(), tolerance=0.9)
     play(constant, np.zeros(150), 5)
     assert constant.stop_reason is StopReason.BUDGET

@@ -1,4 +1,4 @@
-"""What every session keeps: copies share a score; and a session that scores everything."""
+"""Test that copies share a score, and a session that scores every document."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_exhaustive_session_asks_once_per_text() -> None:
 
 
 def session(count: int, known: dict[int, float] | None = None) -> ExhaustiveSession:
-    return ExhaustiveSession(Pool.listed([f"d{number}" for number in range(count)]), known)
+    return ExhaustiveSession(Pool.from_ids([f"d{number}" for number in range(count)]), known)
 
 
 def test_exhaustive_session_asks_for_everything_once_and_ranks_it() -> None:

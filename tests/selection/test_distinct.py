@@ -1,4 +1,4 @@
-"""Limits on groups, and sets of documents that have little in common."""
+"""Test limits on groups, and sets of documents that differ."""
 
 import math
 from itertools import combinations
@@ -55,9 +55,9 @@ def test_grouped_capacity_fills_the_best_allowed_set(
 def test_grouped_margin_is_the_distance_to_a_change_of_the_set(
     worth: NDArray[np.float64], groups: NDArray[np.intp], k: int, at_most: int
 ) -> None:
-    """Compare with all that a document would have to change alone, against every allowed set.
+    """The distance is how far a document alone must change to change the set.
 
-    It is half of that if two documents would change places, because each goes half of the way.
+    The margin is half of that if two documents would change places, because each moves half of the way.
     """
     capacity, sets = grouped(groups, k, at_most), allowed(groups, k, at_most)
     margin, inside = capacity.margin(worth)
@@ -89,7 +89,10 @@ def test_grouped_capacity_of_single_documents_equals_the_plain_one() -> None:
 
 @pytest.mark.parametrize(("at_most", "within"), [(1, 0.02), (2, 0.06), (5, 0.06)])
 def test_grouped_best_approximates_the_expected_best_set(at_most: int, within: float) -> None:
-    """Compare with draws of all outcomes; 60 groups have one to nine documents, some of them known."""
+    """The reference is the mean of 300 drawn outcomes.
+
+    The 60 groups have one to nine documents, of which 40 have known scores.
+    """
     rng = np.random.default_rng(at_most)
     groups = np.repeat(np.arange(60), rng.integers(1, 10, size=60))
     count = len(groups)
@@ -107,7 +110,7 @@ def test_grouped_best_approximates_the_expected_best_set(at_most: int, within: f
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_session_counts_groups_toward_k(config: Config) -> None:
-    """With all scores known, it returns the k groups with the best documents, and the best three of each."""
+    """With all scores known, a session returns the k best groups, with three documents each."""
     pool, scores = clustered(100, 8, 5)
     groups = np.arange(100) // 7
     known = dict(enumerate(scores.tolist()))
@@ -192,7 +195,7 @@ def test_session_combines_diversity_and_groups() -> None:
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("known", [{}, {3: 0.5}])
 def test_copies_found_later_reopen_a_decided_session(config: Config, known: dict[int, float]) -> None:
-    """All documents fit into the set until some turn out to be copies, of which it may have one each."""
+    """All documents fit into the set, until some are found to be copies, of which one may stay."""
     pool, scores = clustered(12, 4, 1)
     texts = np.arange(12) // 2
     session = session_of(pool, budget=9, k=12, config=config, known=known, distinct=Groups())

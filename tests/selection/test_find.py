@@ -1,4 +1,4 @@
-"""Sessions that find nearly all that reaches a minimum, and say when they are likely to have it."""
+"""Test sessions that find nearly all relevant documents, and say when they have."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ MOST = Target(0.9, 0.8)
 def topics(seed: int, count: int = 300, relevant: int = 30) -> tuple[Pool, np.ndarray]:
     """Return a pool in a random order, and answers.
 
-    An answer is 1 for the documents about one of ten topics, which is not the query's, else 0.
+    The answer is 1 for the documents about one of ten topics, which is not the query's, and 0 for others.
     """
     rng = np.random.default_rng(seed)
     centres = np.eye(20)[:10]
@@ -25,7 +25,9 @@ def topics(seed: int, count: int = 300, relevant: int = 30) -> tuple[Pool, np.nd
     about[count - relevant :] = 0
     about = rng.permutation(about)
     vectors = centres[about] + 0.15 * rng.normal(size=(count, 20))
-    pool = Pool.of([str(number) for number in range(count)], vectors, rng.normal(size=20), np.arange(count, 0.0, -1.0))
+    pool = Pool.from_embeddings(
+        [str(number) for number in range(count)], vectors, rng.normal(size=20), np.arange(count, 0.0, -1.0)
+    )
     return pool, (about == 0).astype(float)
 
 

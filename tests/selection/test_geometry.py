@@ -1,4 +1,4 @@
-"""Distances, their median, and kernels of them."""
+"""Test distances, their median, and kernels."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_cosine_distances_are_accurate_to_all_digits(dtype: type) -> None:
     base: NDArray[np.floating] = rng.normal(size=(40, 768)).astype(dtype)
     step: NDArray[np.floating] = rng.normal(size=(40, 768)).astype(dtype)
     given_embeddings = np.vstack([base, base, base + 1e-2 * step, base + 1e-4 * step])
-    pool = Pool.of([str(i) for i in range(160)], given_embeddings, base[0], scores=-np.arange(160))
+    pool = Pool.from_embeddings([str(i) for i in range(160)], given_embeddings, base[0], scores=-np.arange(160))
     exact = pool.embeddings.astype(np.float64)
     exact /= np.linalg.norm(exact, axis=1)[:, None]
     truth = ((exact[:40, None, :] - exact[None, :, :]) ** 2).sum(-1) / 2

@@ -1,4 +1,4 @@
-"""Sessions that return what is more likely than not to score at least so much."""
+"""Test sessions that return documents which probably score at least a minimum."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_min_relevance_decides_known_scores_at_the_edge(config: Config) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_min_relevance_keeps_the_k_most_relevant(config: Config) -> None:
-    """If more than k documents reach the minimum, calls and set are those without it."""
+    """If more than k documents reach the minimum, calls and set equal those without it."""
     pool, scores = clustered(200, 12, 2)
     known = {document: float(scores[document]) for document in range(0, 200, 2)}
     session = session_of(pool, budget=10, k=5, config=config, known=known, min_relevance=0.01)
@@ -63,7 +63,7 @@ def test_min_relevance_asks_for_the_most_doubtful_document() -> None:
 @pytest.mark.parametrize("least", [0.0, 0.05, 0.1, 0.3, 0.5, 0.9, 0.95, 1.0])
 @pytest.mark.parametrize("scale", [Scale(), Scale(0.25, 0.25), Scale(0.1, 0.1, 0.1), Scale(0.25, 0.0, 0.25)])
 def test_reaching_is_the_probability_of_a_score_at_the_threshold(least: float, scale: Scale) -> None:
-    """Compare with the share of possible scores, on the scale of the scores."""
+    """The reference is the share of possible scores, on the scale of the scores."""
     weights, means, variances = np.array([0.3, 0.7]), np.array([[-1.0, 2.0], [0.5, -3.0]]), np.full((2, 2), 1.5)
     shares = (np.arange(20_000) + 0.5) / 20_000
     drawn = scale.scores(means[:, :, None] + np.sqrt(variances)[:, :, None] * norm.ppf(shares))

@@ -1,4 +1,4 @@
-"""What more calls are expected to bring, and how much of what is relevant a set holds."""
+"""Test the expected gain of further calls, and the expected share of relevant documents."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from tests.sessions import session_of
 def test_gains_of_a_set_equal_hand_computed_values() -> None:
     """Two of four documents fit.
 
-    The second is inside and worth nothing in one of two cases, the third is outside and better than the cut in one of
-    two; the first is scored, and the fourth never comes in.
+    The second is inside, and worthless with probability 1/2. The third is outside, and better than the cut with
+    probability 1/2. The first is scored, and the fourth never enters.
     """
     shares = np.full((2, 4), 0.5)
     scores = np.array([[0.9, 0.8, 0.1, 0.0], [0.9, 0.0, 0.5, 0.2]])
@@ -43,7 +43,7 @@ def test_deviation_of_the_loss_matches_simulation() -> None:
 def test_session_stops_by_the_cautious_loss() -> None:
     """A session continues while its expected loss plus three deviations exceeds the threshold."""
     pool, scores = question(2)
-    session = session_of(pool, budget=200, k=30, config=TrendConfig(), settle=0.05)
+    session = session_of(pool, budget=200, k=30, config=TrendConfig(), tolerance=0.05)
     bounds = [0.0]
     while (asked := session.ask(5)).size:
         session.tell(asked, scores[asked])
@@ -61,7 +61,7 @@ def test_gains_of_doubt_are_largest_for_the_most_doubtful() -> None:
 def test_recall_of_scored_documents_is_exact_and_else_bounded() -> None:
     nothing = np.zeros(3)
     inside = np.array([True, False, True])
-    assert Recall.of(nothing, inside) is None
-    assert Recall.of(np.array([1.0, 0.0, 1.0]), inside) == Recall(1.0, 1.0, 1.0)
-    recall = Recall.of(np.array([1.0, 0.5, 0.5]), inside)
+    assert Recall.estimate(nothing, inside) is None
+    assert Recall.estimate(np.array([1.0, 0.0, 1.0]), inside) == Recall(1.0, 1.0, 1.0)
+    recall = Recall.estimate(np.array([1.0, 0.5, 0.5]), inside)
     assert recall is not None and 0.4 < recall.low < 0.75 < recall.expected < recall.high < 1.0

@@ -1,4 +1,4 @@
-"""Relevance to people: the scorer is one of several signals."""
+"""Test relevance to people, for which the scorer is one of several signals."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ def of(seed: int = 3, size: int = 60, *, words: bool = True) -> Pool:
     if not words:
         return pool
     bm25 = np.maximum(np.random.default_rng(seed).normal(size=size), 0)
-    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
+    return Pool.from_embeddings(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
 
 
 def posterior(
@@ -53,9 +53,9 @@ def speaking(pool: Pool, near: Matrix) -> Matrix:
 
 
 def literally(pool: Pool, scores: dict[int, float], share: float) -> tuple[Matrix, Matrix, float]:
-    """Return the expected log-odds for people, from the belief about scores.
+    """Return the expected log-odds of relevance to people, given a belief about scores.
 
-    They are (N,) log-odds, (N,) additions by the signals, and the factor of the sum.
+    The result has (N,) log-odds, (N,) additions by the signals, and the factor of the sum.
     """
     believed = posterior(pool, scores, human=False).beliefs
     mean = (believed.weights[:, None] * believed.means).sum(axis=0)

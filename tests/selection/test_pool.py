@@ -1,4 +1,4 @@
-"""Pools: what is checked, their features, their memory, and their map."""
+"""Test pools: checks, features, memory, and maps."""
 
 import tracemalloc
 from dataclasses import replace
@@ -33,7 +33,7 @@ QUERY = np.arange(1.0, 7.0)
 
 def test_pool_orders_all_fields_by_inner_product() -> None:
     terms = np.array([[True, False, False, False], [False, True, True, False]])
-    pool = Pool.of(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, 4]}, terms=terms)
+    pool = Pool.from_embeddings(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, 4]}, terms=terms)
     unit = EMBEDDINGS / np.linalg.norm(EMBEDDINGS, axis=1)[:, None]
     cosines = unit @ (QUERY / np.linalg.norm(QUERY))
     order = np.argsort(-cosines)
@@ -58,9 +58,9 @@ def test_pool_names_vectors_without_a_direction(bad: float) -> None:
     embeddings = EMBEDDINGS.copy()
     embeddings[2] = bad
     with pytest.raises(InvalidEmbeddings, match="'c' has no direction"):
-        Pool.of(IDS, embeddings, QUERY)
+        Pool.from_embeddings(IDS, embeddings, QUERY)
     with pytest.raises(InvalidEmbeddings, match="the query"):
-        Pool.of(IDS, EMBEDDINGS, np.full(6, bad))
+        Pool.from_embeddings(IDS, EMBEDDINGS, np.full(6, bad))
 
 
 @pytest.mark.parametrize(
@@ -77,21 +77,21 @@ def test_pool_refuses_mismatched_shapes(
     embeddings: NDArray[np.floating], query: NDArray[np.floating], message: str
 ) -> None:
     with pytest.raises(InvalidEmbeddings, match=message):
-        Pool.of(IDS, embeddings, query)
+        Pool.from_embeddings(IDS, embeddings, query)
 
 
 def test_pool_checks_ids_scores_and_features() -> None:
     with pytest.raises(InvalidInput, match="empty"):
-        Pool.of([], np.empty((0, 6)), QUERY)
+        Pool.from_embeddings([], np.empty((0, 6)), QUERY)
     with pytest.raises(DuplicateIds, match="'b'"):
-        Pool.of(["a", "b", "c", "b"], EMBEDDINGS, QUERY)
+        Pool.from_embeddings(["a", "b", "c", "b"], EMBEDDINGS, QUERY)
     with pytest.raises(InvalidInput, match="score"):
-        Pool.of(IDS, EMBEDDINGS, QUERY, scores=[1, 2, 3])
+        Pool.from_embeddings(IDS, EMBEDDINGS, QUERY, scores=[1, 2, 3])
     with pytest.raises(InvalidInput, match="'d' is not a finite"):
-        Pool.of(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, np.nan]})
+        Pool.from_embeddings(IDS, EMBEDDINGS, QUERY, features={"bm25": [1, 2, 3, np.nan]})
     for shape in ((4,), (2, 3), (4, 2)):
         with pytest.raises(InvalidInput, match="terms"):
-            Pool.of(IDS, EMBEDDINGS, QUERY, terms=np.ones(shape, dtype=np.bool_))
+            Pool.from_embeddings(IDS, EMBEDDINGS, QUERY, terms=np.ones(shape, dtype=np.bool_))
 
 
 @settings(max_examples=30)
@@ -117,12 +117,12 @@ def test_rank_and_similarity_depend_on_how_the_pool_is_ranked() -> None:
     """A fused pool has its similarity as a feature; otherwise similarity ranks the pool."""
     rng = np.random.default_rng(0)
     vectors, query, bm25 = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 4.0, 9.0, 1.0])
-    plain = Pool.of(list("abcd"), vectors, query)
+    plain = Pool.from_embeddings(list("abcd"), vectors, query)
     rank, similarity = rank_and_similarity(plain)
     assert (np.diff(rank) < 0).all() and (np.diff(similarity) < 0).all()
     assert lexical(plain).shape == (0, 4)
     features = {"similarity": np.array([0.3, 0.9, 0.1, 0.5]), "bm25": bm25}
-    fused = Pool.of(list("abcd"), vectors, query, [4.0, 3.0, 2.0, 1.0], features)
+    fused = Pool.from_embeddings(list("abcd"), vectors, query, [4.0, 3.0, 2.0, 1.0], features)
     rank, similarity = rank_and_similarity(fused)
     assert (np.diff(rank) < 0).all()
     np.testing.assert_allclose(similarity, standardised(features["similarity"]))
@@ -131,14 +131,14 @@ def test_rank_and_similarity_depend_on_how_the_pool_is_ranked() -> None:
 
 def test_documents_with_equal_scores_share_a_rank() -> None:
     rng = np.random.default_rng(0)
-    pool = Pool.of(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [0.0, 2.0, 0.0, 1.0, 0.0])
+    pool = Pool.from_embeddings(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [0.0, 2.0, 0.0, 1.0, 0.0])
     assert pool.ids == ["b", "d", "a", "c", "e"]
     np.testing.assert_allclose(rank_and_similarity(pool)[0], standardised(np.array([5.0, 4.0, 2.0, 2.0, 2.0])))
 
 
 def test_term_features_are_centred_with_unit_mean_square() -> None:
     rng = np.random.default_rng(0)
-    pool = Pool.of(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3))
+    pool = Pool.from_embeddings(list("abcd"), rng.normal(size=(4, 3)), rng.normal(size=3))
     assert terms(pool).shape == (0, 4)
     for none in (np.empty((0, 4), np.bool_), np.zeros((2, 4), np.bool_), np.ones((2, 4), np.bool_)):
         assert not terms(replace(pool, terms=none)).any()
@@ -149,11 +149,11 @@ def test_term_features_are_centred_with_unit_mean_square() -> None:
 
 
 def test_signals_of_callers_become_ranks_of_their_own() -> None:
-    """Each signal has ranks of its own, whatever its scale; a missing value has no effect."""
+    """Each signal has its own ranks, whatever its scale; a missing value has no effect."""
     rng = np.random.default_rng(0)
     clicks, age = np.array([1e9, np.nan, 3.0, 3.0, -7.0]), np.array([np.nan] * 5)
     features = {"clicks": clicks, "bm25": np.ones(5), "age": age, "similarity": np.ones(5), "flat": np.full(5, 2.0)}
-    pool = Pool.of(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [5, 4, 3, 2, 1], features)
+    pool = Pool.from_embeddings(list("abcde"), rng.normal(size=(5, 3)), rng.normal(size=3), [5, 4, 3, 2, 1], features)
     columns = signals(pool)
     assert columns.shape == (3, 5)
     np.testing.assert_array_equal(columns[[0, 2]], np.zeros((2, 5)))
@@ -162,7 +162,7 @@ def test_signals_of_callers_become_ranks_of_their_own() -> None:
     assert columns[1][1] == 0
     for bad in ({"clicks": [1, 2, 3, 4, np.inf]}, {"bm25": [1, 2, 3, 4, np.nan]}, {"clicks": [1, 2]}):
         with pytest.raises(InvalidInput):
-            Pool.of(list("abcde"), pool.embeddings, pool.query, features=bad)
+            Pool.from_embeddings(list("abcde"), pool.embeddings, pool.query, features=bad)
 
 
 pytestmark = pytest.mark.strangers
@@ -174,7 +174,7 @@ def test_session_memory_is_within_its_estimate(method: str, count: int, budget: 
     draw = np.random.default_rng(0)
     vectors = draw.standard_normal((count, 32), dtype=np.float32)
     ids, bm25, terms = [str(number) for number in range(count)], draw.random(count), draw.random((8, count)) < 0.1
-    pool = Pool.of(ids, vectors, vectors[0] + 0.1, np.arange(count, 0, -1.0), {"bm25": bm25}, terms)
+    pool = Pool.from_embeddings(ids, vectors, vectors[0] + 0.1, np.arange(count, 0, -1.0), {"bm25": bm25}, terms)
     tracemalloc.start()
     session = session_of(pool, budget=budget, k=50, config=METHODS[method], order=True)
     while (asked := session.ask(at_once)).size:

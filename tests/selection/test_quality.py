@@ -1,7 +1,7 @@
-"""Is the default still as good as it was?
+"""Test that the default method is as good as it was.
 
-On a small table, generated from a seed: scores that follow the ranking, the words and a field over the embeddings, on
-the log-odds scale, with noise, as cross-encoders give them.
+The table is small and generated from a seed. Its scores follow the ranking, the words and a field over the embeddings,
+on the log-odds scale, with noise, as the scores of cross-encoders do.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ def question(seed: int) -> tuple[Pool, Scores]:
     vectors = centres[rng.integers(10, size=N)] + 0.6 * rng.normal(size=(N, D))
     query = centres[0] + 0.7 * rng.normal(size=D)
     words = rng.gamma(1.0, 2.0, size=N)
-    pool = Pool.of([str(i) for i in range(N)], vectors, query, features={"bm25": words})
+    pool = Pool.from_embeddings([str(i) for i in range(N)], vectors, query, features={"bm25": words})
     distances = 1.0 - pool.embeddings @ pool.embeddings.T
     field = np.linalg.cholesky(np.exp(-3.0 * distances) + 0.1 * np.eye(N)) @ rng.normal(size=N)
     similarity = (pool.scores - pool.scores.mean()) / pool.scores.std()
@@ -35,8 +35,8 @@ def question(seed: int) -> tuple[Pool, Scores]:
 def figures() -> dict[str, float]:
     """Return means over the questions.
 
-    They are CE-nCG, the expected score less the real one of the unscored documents of the sets, the share of these
-    within one deviation, and the expected loss over the real one.
+    They are CE-nCG, the expected minus the real score of the unscored documents of the sets, the share of these within
+    one deviation, and the expected loss over the real one.
     """
     gains, errors, within, expected = [], [], [], []
     for seed in range(QUESTIONS):
@@ -61,7 +61,7 @@ def test_default_method_keeps_its_measured_quality() -> None:
     """Measured: .670, +.025, .66 and .61.
 
     A constant of `trend` that is eight times as large or as small leaves these bounds. The first calls' rule and the
-    retrieval bonus hardly matter here. The loss is expected too small, because here neighbours err less alike than on
+    retrieval bonus hardly matter here. The expected loss is too small, because neighbours err less alike here than on
     tables of real scores.
     """
     found = figures()
@@ -73,11 +73,11 @@ def test_default_method_keeps_its_measured_quality() -> None:
 
 @pytest.mark.slow
 def test_few_calls_are_never_worse_than_none() -> None:
-    """Compare with the retriever's order, and with its first B by their scores.
+    """The references are the retriever's order, and its first B documents by their scores.
 
-    The set is within a point in each cell, and better on average. In one of three tables one document in fifty says yes
-    and the others no. Measured: 0 and +6.3; -41 and -7.9 with slopes that are expected to be 0 and an unknown level
-    before the first score.
+    The set is within a point in each cell, and better on average. In one of three tables one document in fifty scores 1
+    and the others 0. Measured: 0 and +6.3. With slopes that are expected to be 0 and an unknown level before the first
+    score: -41 and -7.9.
     """
     gains: dict[tuple[str, int, int], list[float]] = {}
     for seed in range(QUESTIONS):

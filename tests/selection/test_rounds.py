@@ -1,4 +1,4 @@
-"""A session that is asked for a number of rounds."""
+"""Test sessions with a number of rounds."""
 
 from dataclasses import replace
 

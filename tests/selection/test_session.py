@@ -1,4 +1,4 @@
-"""Properties of a session that hold for any pool, budget, capacity and round size."""
+"""Test properties of a session that hold for any pool, budget, capacity and round size."""
 
 from typing import Any
 
@@ -43,12 +43,12 @@ def test_unscored_documents_outside_the_set_have_no_higher_belief(family: str, c
 
 def test_tied_retrieval_scores_keep_the_given_order() -> None:
     embeddings = np.random.default_rng(0).normal(size=(6, 4))
-    pool = Pool.of(list("abcdef"), embeddings, np.ones(4), scores=[1, 2, 2, 1, 2, 1])
+    pool = Pool.from_embeddings(list("abcdef"), embeddings, np.ones(4), scores=[1, 2, 2, 1, 2, 1])
     assert list(pool.ids) == ["b", "c", "e", "a", "d", "f"]
 
 
 def test_round_of_documents_follows_the_kriging_believer() -> None:
-    """The picks equal those of a session that is told, one at a time, its own beliefs."""
+    """The picks equal those of a session that observes its own means, one at a time."""
     for seed in range(3):
         pool, scores = clustered(200, 12, seed)
         rounds, believer = (session_of(pool, budget=30, k=40) for _ in range(2))
@@ -67,7 +67,7 @@ def test_round_of_documents_follows_the_kriging_believer() -> None:
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_expected_loss_matches_simulated_best_sets(config: Config, by_tokens: bool) -> None:
-    """Draw all scores many times, and take the best set of each draw."""
+    """The reference draws all scores many times, and takes the best set of each draw."""
     rng = np.random.default_rng(0)
     pool, scores = clustered(800, 8, 1)
     capacity = TokenCapacity(rng.integers(1, 4, 800).astype(float), 400.0) if by_tokens else DocumentCapacity(200)
@@ -98,7 +98,7 @@ def test_session_refuses_scores_outside_0_and_1_unchanged(score: float) -> None:
 
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
 def test_session_spends_calls_on_the_order_if_everything_fits(config: Config) -> None:
-    """The document believed best is scored next, and the answer is ordered by belief."""
+    """The document with the highest mean is scored next, and the answer is ordered by mean."""
     pool, scores = clustered(60, 8, 3)
     histories = []
     for capacity in (60, TokenCapacity(np.arange(60.0) + 1, 1e6)):
@@ -116,11 +116,11 @@ def test_session_spends_calls_on_the_order_if_everything_fits(config: Config) ->
     assert scores[histories[0]].sum() > scores[:15].sum()  # than in the order of the retrieval
 
 
-@pytest.mark.parametrize(("k", "settle"), [(60, None), (60, 0.9), (5, None)])
-def test_budget_that_covers_the_pool_is_spent_at_once(k: int, settle: float | None) -> None:
+@pytest.mark.parametrize(("k", "tolerance"), [(60, None), (60, 0.9), (5, None)])
+def test_budget_that_covers_the_pool_is_spent_at_once(k: int, tolerance: float | None) -> None:
     pool, scores = clustered(60, 8, 3)
     known = {7: float(scores[7])}
-    session = session_of(pool, budget=60, k=k, known=known, settle=settle, order=True)
+    session = session_of(pool, budget=60, k=k, known=known, tolerance=tolerance, order=True)
     asked = session.ask(100)
     assert sorted(asked) == [document for document in range(60) if document != 7]
     session.tell(asked[:20], scores[asked[:20]])  # as far as there was time
@@ -183,7 +183,10 @@ def test_session_refuses_answers_for_documents_it_did_not_ask_for() -> None:
 
 @pytest.mark.parametrize("config", [SelectionConfig(), TrendConfig()])
 def test_giving_documents_up_makes_room_in_the_set(config: Config) -> None:
-    """This holds for tokens and counts; if the rest fits, or nothing does, there is nothing to decide."""
+    """This holds for tokens and counts.
+
+    If the rest fits, or no document does, there is nothing to decide.
+    """
     pool, _ = clustered(12, 4, 0)
     lengths = np.array([9.0] * 6 + [3.0] * 6)
     for capacity in (6, TokenCapacity(lengths, 18.0)):

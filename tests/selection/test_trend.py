@@ -1,4 +1,4 @@
-"""The posterior with a learned trend, on the log-odds scale."""
+"""Test the posterior with a learned trend, on the log-odds scale."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,30 +35,30 @@ OTHER = TrendPrior(Normal(-1.0, 0.8), Normal(-0.2, 0.2), Normal(0.9, 0.2), Norma
 
 def with_bm25(pool: Pool, seed: int = 0) -> Pool:
     bm25 = np.maximum(np.random.default_rng(seed).normal(size=len(pool)), 0)
-    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
+    return Pool.from_embeddings(pool.ids, pool.embeddings, pool.query, pool.scores, {"bm25": bm25})
 
 
 def with_terms(pool: Pool, seed: int = 0) -> Pool:
-    """Add BM25 and three query words; every document has the last one."""
+    """Return the pool with BM25 and three query words; every document has the last one."""
     rng = np.random.default_rng(seed)
     terms = rng.uniform(size=(3, len(pool))) < np.array([[0.1], [0.5], [1.0]])
     return replace(with_bm25(pool, seed), terms=terms)
 
 
 def with_signals(pool: Pool, seed: int = 0) -> Pool:
-    """Add BM25 and three signals of the caller."""
+    """Return the pool with BM25 and three signals of the caller."""
     rng = np.random.default_rng(seed)
     features = {
         "bm25": np.maximum(rng.normal(size=len(pool)), 0),
         **{name: rng.normal(size=len(pool)) for name in "abc"},
     }
-    return Pool.of(pool.ids, pool.embeddings, pool.query, pool.scores, features)
+    return Pool.from_embeddings(pool.ids, pool.embeddings, pool.query, pool.scores, features)
 
 
 def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) -> list[tuple[Matrix, Matrix, Matrix]]:
-    """Return of each member the (N, N) covariances of its field and its trend, and (N,) its mean.
+    """Return each member's (N, N) covariances of its field and its trend, and its (N,) mean.
 
-    The mean is in units of the amplitude. Members are without and with BM25, with the caller's signals too, each
+    The mean is in units of the amplitude. Members are without BM25, with it, and with the caller's signals too, each
     without and with the reweighted query.
     """
     field = np.exp(kappa * (pool.embeddings @ pool.embeddings.T - 1))
@@ -82,7 +82,7 @@ def members_before(pool: Pool, kappa: float, prior: TrendPrior = DEFAULT_PRIOR) 
 
 
 def conditioned(covariance: Matrix, observed: list[int]) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the inverse covariance of observations, covariances with them, and conditional variances."""
+    """Return the inverse covariance of observations, covariances with them, and variances."""
     noisy = covariance[np.ix_(observed, observed)] + NOISE * np.eye(len(observed))
     inverse = np.asarray(np.linalg.inv(noisy), dtype=np.float64)
     cross = covariance[:, observed]
@@ -94,8 +94,8 @@ def member(
 ) -> tuple[Matrix, Matrix, float]:
     """Return mean and variance of a score's log-odds, and the log marginal likelihood.
 
-    They are under the most probable amplitude, as if more scores had been seen, by default one of an amplitude of 1.
-    Differences in variance count by t^2 / (t^2 + 6.25).
+    They are under the most probable amplitude, as if more scores had been observed, by default one of an amplitude of
+    1. Differences in variance count by t^2 / (t^2 + 6.25).
     """
     t = len(observed)
     inverse, cross, variance = conditioned(field + trend, observed)
@@ -177,7 +177,7 @@ def test_level_cuts_reproduce_the_observed_counts() -> None:
     means, deviations = rng.normal(-0.5, 0.8, (2, 30)), rng.uniform(0.3, 1.0, (2, 30))
     weights = np.array([0.3, 0.7])
     scores = np.repeat([0.0, 0.5, 1.0], [18, 7, 5])
-    scale = Scale.of(scores.tolist()).cut(scores, weights, means, deviations)
+    scale = Scale.from_scores(scores.tolist()).cut(scores, weights, means, deviations)
     shares, levels = scale.outcomes(weights, means, deviations**2)
     assert levels.ravel().tolist() == [0.0, 0.5, 1.0]
     low, high = scale.cuts
@@ -195,7 +195,7 @@ def test_level_cuts_reproduce_the_observed_counts() -> None:
     ],
 )
 def test_scale_detects_a_scorer_with_levels(scores: tuple[float, ...], levels: tuple[float, ...]) -> None:
-    assert Scale.of(scores).levels == levels
+    assert Scale.from_scores(scores).levels == levels
 
 
 def test_scale_holds_exact_zeros_and_ones_half_a_step_away() -> None:
@@ -217,9 +217,9 @@ def test_scale_holds_exact_zeros_and_ones_half_a_step_away() -> None:
 @settings(max_examples=40)
 @given(arrays(np.float64, 20, elements=st.floats(0, 1)), st.sampled_from([(), (0.0,), (1.0,), (0.0, 0.5, 1.0)]))
 def test_scale_round_trips_scores_and_is_monotone(scores: Scores, also: tuple[float, ...]) -> None:
-    """Seen scores come back unchanged, including 0 and 1; values between them keep their order."""
+    """Observed scores come back unchanged, including 0 and 1; others keep their order."""
     seen = np.append(scores, also)
-    scale = Scale.of(seen.tolist())
+    scale = Scale.from_scores(seen.tolist())
     np.testing.assert_allclose(scale.scores(scale.log_odds(seen)), seen, rtol=0, atol=3e-7)
     between = scale.scores(np.linspace(-20, 20, 1_000))
     assert (np.diff(between) >= 0).all() and between[0] >= 0 and between[-1] <= 1
@@ -276,7 +276,7 @@ def test_equal_embeddings_leave_ranking_and_words_in_effect(d: int) -> None:
     """Rounding noise must not reweight the query, which once made variances negative."""
     rng = np.random.default_rng(0)
     embeddings, query = np.tile(rng.normal(size=d), (200, 1)), rng.normal(size=d)
-    pool = Pool.of(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
+    pool = Pool.from_embeddings(list(map(str, range(200))), embeddings.astype(np.float32), query, -np.arange(200.0))
     assert not SharedRows(pool, VonMisesFisher(1.0)).reweighted_diagonal.any()
     with np.errstate(all="raise", under="ignore"):
         session = run(pool, rng.uniform(size=200), 60, 10, 5)
@@ -317,7 +317,7 @@ SMOOTH, COARSE = (0.1, 0.9), (0.0, 0.5, 1.0)  # what a scorer was seen to say
 def test_scale_moments_match_a_fine_quadrature(
     scores: tuple[float, ...], deviations: tuple[float, ...], bound: float
 ) -> None:
-    scale, means = Scale.of(scores), np.linspace(-16, 16, 161)
+    scale, means = Scale.from_scores(scores), np.linspace(-16, 16, 161)
     shares = norm.pdf(NODES) * SPACING
     for deviation in deviations:
         mean, variance = scale.moments(np.ones(1), means[None], np.full((1, 161), deviation**2))
@@ -348,7 +348,7 @@ def test_scale_keeps_the_order_of_nearly_equal_scores() -> None:
 def test_heavy_tails_keep_an_unlikely_level_possible() -> None:
     """The tails are those of a logistic distribution with the same mean and variance."""
     np.testing.assert_allclose(logistic_share(NODES), logistic(scale=np.sqrt(3) / np.pi).cdf(NODES), atol=1e-12)
-    scale = replace(Scale.of([0.0] * 5 + [0.5, 1.0] * 3), cuts=(0.0, 2.0))
+    scale = replace(Scale.from_scores([0.0] * 5 + [0.5, 1.0] * 3), cuts=(0.0, 2.0))
     means, variances = np.full((1, 1), -8.0), np.full((1, 1), 4.0)
     shares, _ = scale.outcomes(np.ones(1), means, variances, heavy=True)
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)

@@ -16,7 +16,7 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def selector_of() -> AsyncIterator[MakeSelector]:
-    """Return a function that makes selectors, and close them after the test."""
+    """Yield a function that makes selectors, and close them after the test."""
     made: list[Selector] = []
 
     def make(*args: Any, **options: Any) -> Selector:

@@ -22,7 +22,10 @@ IDS = [f"d{number}" for number in range(30)]
 
 
 class FakeRetriever:
-    """One index of 30 documents. Retrieval takes 3 seconds of the clock and a fetch 0.5; `gone` were deleted since."""
+    """An index of 30 documents, of which `gone` are deleted.
+
+    On the test's clock, retrieval takes 3 seconds and a fetch 0.5.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
@@ -32,7 +35,7 @@ class FakeRetriever:
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         self.clock.now += 3
         ids = IDS[: search.depth]
-        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
+        return Retrieved(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
@@ -55,13 +58,13 @@ class FakeRetriever:
 
 
 def task(budget: int = 6, k: int = 4, rounds: Rounds = 1_000, **fields: Any) -> SelectionTask:
-    """Return a task for the index, with these fields of any of its parts."""
+    """Return a task for the index, with fields of any of its parts."""
     source = IndexSource("index", Search(QUERY, 30))
     return changed(SelectionTask(source, Wanted(k), Spending(budget, rounds=rounds)), **fields)
 
 
 def changed(task: SelectionTask, **fields: Any) -> SelectionTask:
-    """Return the task with other values of fields, which may be fields of its parts."""
+    """Return the task with other values of its fields, or of fields of its parts."""
     for part in ("wanted", "spending", "relevance", "report", "context"):
         names = {field.name for field in dataclasses.fields(getattr(task, part))}
         given = {name: fields.pop(name) for name in names & fields.keys()}
@@ -70,6 +73,6 @@ def changed(task: SelectionTask, **fields: Any) -> SelectionTask:
 
 
 def own_pool(documents: Sequence[Document], query: str = QUERY, **given: Any) -> PoolSource:
-    """Return candidates that come with the request, in place of the index's documents d0, d1, ..."""
+    """Return candidates of a request, in place of the index's documents d0, d1, ..."""
     vectors = np.array([vector_of(f"d{number}") for number in range(len(documents))])
     return PoolSource(query, documents, vectors, vector_of(query), **given)

@@ -1,4 +1,4 @@
-"""Documents of one text within a task: one call, one score."""
+"""Test that documents with one text cost one call and share its score."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,10 @@ from tests.selector.fakes import IDS, QUERY, FakeRetriever, MakeSelector, change
 
 
 class Copying(FakeRetriever):
-    """A retriever of 30 documents with these texts; the vectors of `strange` ones do not fit their texts."""
+    """A retriever of 30 documents with these texts.
+
+    The vectors of `strange` documents do not fit their texts.
+    """
 
     def __init__(self, texts: Sequence[str], strange: bool = False) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class Copying(FakeRetriever):
 
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         vectors = [vector_of(id if self.strange else self.texts[id]) for id in IDS]
-        return Retrieved(Pool.of(IDS, np.array(vectors), vector_of(search.query)))
+        return Retrieved(Pool.from_embeddings(IDS, np.array(vectors), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""

@@ -1,4 +1,4 @@
-"""What comes of a selection whose deadline comes, or whose retriever or scorer fails."""
+"""Test selections whose deadline passes, or whose retriever or scorer fails."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Scores that cost no call, and what the paper's method says of them."""
+"""Test scores that cost no call, and their effect on the paper's method."""
 
 from collections.abc import Sequence
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""Several queries with one budget: what is deleted meanwhile, failures, deadlines, and money."""
+"""Test several queries with one budget: deleted documents, failures, deadlines, and costs."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ QUERIES = ("one", "two", "three")
 
 
 def joint(budget: int = 20, k: int = 4, **more: object) -> SelectionTask:
-    """Return a task of three queries; the third finds only half of the documents."""
+    """Return a task of three queries, of which the third finds only half of the documents."""
     several = [
         WeightedSource(IndexSource("index", Search(query, depth)), 1.0)
         for query, depth in zip(QUERIES, (30, 30, 15), strict=True)

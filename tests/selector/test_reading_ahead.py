@@ -1,4 +1,4 @@
-"""Documents that are read before they are asked for."""
+"""Test documents that are read before the session asks for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,13 @@ from tests.selector.fakes import FakeRetriever, MakeSelector, task
 
 
 class Counting(FakeRetriever):
-    """brought: how many documents come with a pool, which are `came`; trips: for others."""
+    """A retriever that counts.
+
+    Attributes:
+        brought: The number of documents that come with a pool.
+        came: These documents.
+        trips: The fetches of other documents.
+    """
 
     def __init__(self, brought: int = 0) -> None:
         super().__init__()

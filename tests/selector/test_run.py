@@ -1,4 +1,4 @@
-"""What a run refuses in its state, and what its answers say of low scores and of another script."""
+"""Test the checks of a run's steps, and the warnings about low scores and scripts."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -13,7 +13,8 @@ from boundarymorph.inference.concurrency import FairExecutor
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.remarks import script_notices
-from boundarymorph.selector.run import CALLS, Call, SelectionRun, Shared, State
+from boundarymorph.selector.run import CALLS, Call, SelectionRun, State
+from boundarymorph.selector.shared import Shared
 from boundarymorph.telemetry.tracing import Stopwatch
 from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import FakeRetriever, MakeSelector, task

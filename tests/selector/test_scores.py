@@ -1,4 +1,4 @@
-"""What a calibration makes of scores, and how long they take."""
+"""Test calibrated scores, and the time limit for a round of scores."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from boundarymorph.caching.scores import MemoryScoreCache
 from boundarymorph.calibration.calibration import Calibration, ProbabilityMap
 from boundarymorph.calibration.shipped import shipped_map
-from boundarymorph.selector.scores import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
+from boundarymorph.selector.shared import FIRST_GUESS, MOST_CHARACTERS, OVERHEAD, Pace
 from boundarymorph.selector.task import SelectionTask
 from tests.fakes.scorer import SeededScorer, score_of
 from tests.selector.fakes import QUERY, FakeRetriever, MakeSelector, changed, task

@@ -1,4 +1,4 @@
-"""The way of a request, cancellation, and what is deleted meanwhile."""
+"""Test the steps of a selection, cancellation, and documents that are deleted meanwhile."""
 
 import threading
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Connections that never send a request, are too many, do not read, or ask for an upgrade, over real sockets."""
+"""Test connections that send no request, are too many, do not read, or ask for an upgrade."""
 
 import asyncio
 import resource
@@ -50,7 +50,10 @@ async def test_unfinished_request_head_is_closed_after_head_seconds(tmp_path: Pa
 
 
 async def test_request_head_over_head_bytes_is_refused(tmp_path: Path) -> None:
-    """The request line and headers count as received; an unfinished head over the limit is not awaited."""
+    """The request line and headers count as received.
+
+    The server does not wait for the end of a head over the limit.
+    """
 
     def request(size: int) -> bytes:
         head = b"GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-a: %s\r\n\r\n"
@@ -117,7 +120,7 @@ def hung_up() -> float:
 
 
 async def test_unread_answer_is_given_up_after_event_seconds(tmp_path: Path) -> None:
-    """The answer has several megabytes of JSON, which the service does not keep for ever."""
+    """The service does not keep an answer of several megabytes for ever."""
     pool = [{"id": f"{number}", "text": "text " * 50_000} for number in range(20)]
     body = orjson.dumps({"query": "q", "pool": pool, "budget": 0, "k": 20, "return_documents": True})
     before = hung_up()

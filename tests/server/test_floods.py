@@ -1,4 +1,4 @@
-"""What a caller without a key sends to take memory or time from others, over real sockets."""
+"""Test that callers without a key cannot take much memory or time, over real sockets."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ IN_SOCKETS = 16 * 2**20  # bytes that the kernel may hold between two sockets of
 
 
 async def accepted(writer: Any, data: bytes, most: int) -> int:
-    """Return the bytes of a flood that the service reads until it stops or closes the connection."""
+    """Return the bytes of a flood that the service reads until it stops or disconnects."""
     taken = 0
     while taken < most and not writer.transport.is_closing():
         writer.write(data)

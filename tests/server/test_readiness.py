@@ -1,4 +1,4 @@
-"""Parts that come and go while a process runs."""
+"""Test the readiness of parts that become available and unavailable."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Part:
-    """A probe that answers on demand."""
+    """A probe that answers as the test says."""
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None

@@ -1,4 +1,7 @@
-"""The length of state machine runs: short and deterministic in `make test`, long in `make soak NAME=models`."""
+"""The length of state machine runs.
+
+They are short and deterministic in `make test`, and long in `make soak NAME=models`.
+"""
 
 from hypothesis import HealthCheck, settings
 
@@ -11,14 +14,14 @@ settings.load_profile("unhurried")
 
 
 def times(short: int, long: int) -> int:
-    """Return the number of runs: the first in `make test`, the second if time does not matter."""
+    """Return the number of runs, which is `long` in `make soak` and `short` otherwise."""
     return long if settings.get_current_profile_name() == SOAK else short
 
 
 def draws(runs: int, steps: int) -> settings:
-    """So many runs of at most so many steps in `make test`.
+    """Return settings for this many runs and steps in `make test`, and more in `make soak`.
 
-    A machine takes them as `TestX = XMachine.TestCase` and `TestX.settings = draws(30, 40)`.
+    A machine uses them as `TestX = XMachine.TestCase` and `TestX.settings = draws(30, 40)`.
     """
     return settings(
         max_examples=times(runs, SOAK_FACTOR * runs),

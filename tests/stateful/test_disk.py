@@ -1,6 +1,7 @@
-"""Indexes on a disk that is full or read-only at times, before and after restarts, against a dictionary.
+"""Test indexes against a dictionary, on a disk that is full or read-only at times.
 
-Whatever the disk, all that was acknowledged is read; what cannot be written says so and changes nothing.
+Processes restart. All acknowledged writes can always be read; a write that is impossible raises an error and changes
+nothing.
 """
 
 import os
@@ -80,7 +81,7 @@ class DiskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.state == "roomy")
     @rule(files=st.booleans(), stopped=st.sets(processes))
     def fill(self, files: bool, stopped: set[int]) -> None:
-        """stopped: the processes that end before, and start again after."""
+        """Fill the disk; the `stopped` processes end before and start again after."""
         for process in stopped:
             self.catalogs[process].close()
         self.disk.fill_with_files() if files else self.disk.fill()
@@ -91,7 +92,7 @@ class DiskMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.state == "roomy")
     @rule()
     def make_read_only(self) -> None:
-        """Only a disk without open files can be made so."""
+        """Make the disk read-only, for which no file may be open."""
         for catalog in self.catalogs:
             catalog.close()
         self.disk.make_read_only()

@@ -1,4 +1,4 @@
-"""An index with two readers, as in two processes, against a dictionary of its documents.
+"""Test an index with two readers, as in two processes, against a dictionary.
 
 Limits are tiny: changes are read three at a time, two deletions are recorded, matches of few filters are kept, and an
 index of kind ivf is trained with a few documents, which are one cluster. Some reads are interrupted: another process
@@ -125,7 +125,10 @@ def same(one: Answer, other: Answer) -> bool:
 
 
 class InterruptedIndex(LocalIndex):
-    """An index that runs `interrupt` before the SQL statement with number `after`, and bounds their number."""
+    """An index that runs `interrupt` before one of its SQL statements.
+
+    `after` is the number of statements before that. The index also limits their number.
+    """
 
     interrupt: Callable[[], None] | None = None
     after = 0
@@ -138,7 +141,10 @@ class InterruptedIndex(LocalIndex):
         return connection
 
     def _connect(self, patience: float) -> Any:
-        """With little patience for reads to leave the log, since the read that was interrupted is one of them."""
+        """Connect with little patience for readers of the log.
+
+        The interrupted read is one of them, and does not end before the write.
+        """
         return super()._connect(0.001 if patience == _LOG_PATIENCE else patience)
 
     def _before(self, statement: str) -> None:
@@ -158,7 +164,7 @@ class InterruptedIndex(LocalIndex):
 class IndexMachine(RuleBasedStateMachine):
     @initialize(lexical=st.booleans(), device=st.booleans(), kind=st.sampled_from(["flat", "ivf"]))
     def make(self, lexical: bool, device: bool, kind: str) -> None:
-        """device: the second reader has a mirror of its vectors."""
+        """Make an index with two readers; with `device`, the second one has a mirror of the vectors."""
         self.folder = Path(tempfile.mkdtemp(prefix="index-", dir=MEMORY))
         self.path = self.folder / "index.sqlite3"
         DocumentStore.create(self.path, encoder=None, dimension=DIMENSION, kind=kind, lexical=lexical).close()
@@ -219,7 +225,7 @@ class IndexMachine(RuleBasedStateMachine):
         compacting: bool,
         after: int,
     ) -> None:
-        """The writer is another process; threads of the reader search as soon as it has written."""
+        """Retrieve while the other reader, as another process, writes and refreshes the first."""
         index, other = self.indexes[reader], self.indexes[1 - reader]
         before, failures = dict(self.model), []
 
@@ -298,7 +304,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @invariant()
     def values_are_those_of_what_is_held(self) -> None:
-        """Check that nothing remains of deleted documents."""
+        """Check that no metadata of deleted documents remain."""
         for index in getattr(self, "indexes", [])[:1]:
             with index.transaction() as connection:
                 (stale,) = connection.execute(

@@ -1,4 +1,4 @@
-"""Selections over a retriever and a scorer that fail, hang and lose documents, in virtual time."""
+"""Test selections with failing and hanging parts and lost documents, in virtual time."""
 
 import asyncio
 import math
@@ -71,7 +71,7 @@ class SelectorLoop(VirtualLoop):
 
 
 class ScriptedRetriever(FakeRetriever):
-    """An index whose calls take from a script: seconds, an error, or ids that are deleted first."""
+    """An index with a script for its calls: seconds, an error, or ids to delete first."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -95,7 +95,7 @@ class ScriptedRetriever(FakeRetriever):
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         await self._act()
         ids = sorted(self.texts)
-        return Retrieved(Pool.of(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
+        return Retrieved(Pool.from_embeddings(ids, np.array([vector_of(id) for id in ids]), vector_of(search.query)))
 
     async def documents(
         self, index: str, ids: Sequence[str], *, texts: bool = True, caller: str = ""
@@ -106,7 +106,7 @@ class ScriptedRetriever(FakeRetriever):
 
 
 class ScriptedScorer(SeededScorer):
-    """Takes seconds from a script, or an error; counts what it scored."""
+    """A scorer with a script for its calls, seconds or an error, which counts its scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,10 @@ class ScriptedScorer(SeededScorer):
 
 
 class SelectorMachine(RuleBasedStateMachine):
-    """Each step changes the index or selects. The model is the documents, and what the scripted parts have seen."""
+    """Change the index or select in each step.
+
+    The model is the documents, and the calls that the scripted parts have received.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ class SelectorMachine(RuleBasedStateMachine):
 
     @rule(ids=st.sets(st.sampled_from(IDS), min_size=1, max_size=8), version=st.integers(0, 2))
     def upload(self, ids: set[str], version: int) -> None:
-        """Some texts are those of other documents too."""
+        """Upload documents, some with equal texts."""
         self.retriever.texts |= {id: f"text {int(id[1:]) // (version + 1)}" for id in ids}
 
     @rule(
@@ -234,7 +237,7 @@ class SelectorMachine(RuleBasedStateMachine):
             assert len(step.selected) == len(set(step.selected)) <= k
 
     def _own_pool(self, query: str, data: st.DataObject) -> tuple[PoolSource, dict[str, float]]:
-        """The same texts under other ids, and those of which a caller knows the score."""
+        """Return a pool with the same texts under other ids, and the scores that a caller knows."""
         documents = [Document(f"own {id}", text) for id, text in sorted(self.retriever.texts.items())]
         brought = data.draw(st.sets(st.sampled_from([document.id for document in documents]), max_size=2))
         known = {document.id: score_of(query, document.text) for document in documents if document.id in brought}
@@ -243,7 +246,10 @@ class SelectorMachine(RuleBasedStateMachine):
     async def _carry_out(
         self, task: SelectionTask, steps: list[Progress | SelectionResult], leaves: float | None
     ) -> BaseException | None:
-        """All steps of a task, or the error that ended it; after so many seconds its caller leaves."""
+        """Append all steps of a task, and return the error that ended it.
+
+        If `leaves` is given, the caller leaves after as many seconds.
+        """
 
         async def follow() -> None:
             async for step in self.selector.steps(task):

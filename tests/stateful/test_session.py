@@ -1,4 +1,4 @@
-"""A selection session against the documents that were asked for, scored and given up."""
+"""Test a session against the documents that were asked for, scored and given up."""
 
 from collections import Counter
 from typing import Any
@@ -29,12 +29,12 @@ SCORES = st.sampled_from([0.0, 1.0, 1e-9, 0.5]) | st.floats(0, 1)
 
 @st.composite
 def pools(draw: st.DrawFn) -> tuple[Pool, NDArray[np.float64]]:
-    """5 to 30 documents, some of them the same, and their scores."""
+    """Draw 5 to 30 documents, some of them equal, and their scores."""
     count, dimension, seed = draw(st.integers(5, 30)), draw(st.integers(2, 4)), draw(st.integers(0, 99))
     rng = np.random.default_rng(seed)
     embeddings = rng.normal(size=(count, dimension))[rng.integers(draw(st.integers(2, count)), size=count)]
     scores = np.array(draw(st.lists(SCORES, min_size=count, max_size=count)))
-    return Pool.of([f"d{n}" for n in range(count)], embeddings, rng.normal(size=dimension)), scores
+    return Pool.from_embeddings([f"d{n}" for n in range(count)], embeddings, rng.normal(size=dimension)), scores
 
 
 @st.composite
@@ -48,7 +48,7 @@ def distincts(draw: st.DrawFn, count: int) -> Groups | None:
 class SessionMachine(RuleBasedStateMachine):
     """Ask, tell in any order, give up, and learn which texts are the same.
 
-    The model has the scores, the calls that were made, the remaining ones, and the equal texts.
+    The model has the scores, the calls that were made, the remaining documents, and the equal texts.
     """
 
     @initialize(case=pools(), config=st.sampled_from(CONFIGS), by_tokens=st.booleans(), data=st.data())
@@ -73,7 +73,7 @@ class SessionMachine(RuleBasedStateMachine):
             "k": self.capacity,
             "config": config,
             "known": {document: float(self.scores[document]) for document in known},
-            "settle": data.draw(st.sampled_from([None, 0.3])),
+            "tolerance": data.draw(st.sampled_from([None, 0.3])),
             "order": data.draw(st.booleans()),
             "distinct": data.draw(distincts(count)),
         }
@@ -126,7 +126,7 @@ class SessionMachine(RuleBasedStateMachine):
         elif self.left <= self.known | self.unanswered:
             assert reason is StopReason.POOL_EXHAUSTED
         else:
-            assert reason in ({None} if orders or self.options["settle"] is None else {None, StopReason.SETTLED})
+            assert reason in ({None} if orders or self.options["tolerance"] is None else {None, StopReason.SETTLED})
         if reason is None:
             open = len({int(self.texts[document]) for document in self.left - self.known - self.unanswered})
             most = min(n, budget - self.paid, open)
@@ -156,7 +156,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
-        """Of what was asked, of what is known, or of anything; the whole pool only rarely."""
+        """Give up documents in flight or, if there are none, any documents."""
         of = st.sampled_from(self.asked) if self.asked else st.integers(0, len(self.pool) - 1)
         gone = data.draw(st.lists(of, max_size=4))
         self.session.give_up(gone)

@@ -1,8 +1,7 @@
-"""Serve the tests in place of Elasticsearch and OpenSearch.
+"""Stand in for Elasticsearch and OpenSearch.
 
-osmem has mappings, filters, BM25 and ids as they do, and is behind a server that adds searches by vectors and scrolls.
-
-As Elasticsearch since 9.2 it leaves vectors out of `_source`, and has dense_vector in place of knn_vector.
+osmem has their mappings, filters, BM25 and ids. The server here adds searches by vectors and scrolls to it. As
+Elasticsearch since 9.2 it leaves vectors out of `_source`, and has dense_vector in place of knn_vector.
 """
 
 import json
@@ -41,7 +40,7 @@ def nested(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Cluster(Upstream):
-    """bodies: of the searches that it got."""
+    """A server in front of osmem, which records the bodies of searches."""
 
     def __init__(self, behind: str, *, opensearch: bool) -> None:
         super().__init__(self._replied_by)
@@ -95,7 +94,7 @@ class Cluster(Upstream):
         return found
 
     def searched(self, place: str, body: Any, *, scroll: bool) -> Any:
-        """Return the hits of a search; those by a vector are ordered by their cosine with it."""
+        """Return the hits of a search; a search by a vector orders them by their cosine with it."""
         assert set(body) <= {"query", "knn", "size", "_source", "fields"}
         size, query = body["size"], body.get("query")
         assert size <= MOST
@@ -123,7 +122,7 @@ class Cluster(Upstream):
         return self.scrolled(hits, size) if scroll else {"hits": {"hits": hits[:size]}}
 
     def vector_search(self, body: Any) -> tuple[str, Any, Any]:
-        """Field, vector and query of what a search ranks; the vector is None if it does not rank by one."""
+        """Return the field, the vector and the query of a search, with None for no vector."""
         if "knn" in body:
             knn = body["knn"]
             assert set(knn) == {"field", "query_vector", "k", "num_candidates"} and not self.opensearch
@@ -174,7 +173,7 @@ def cluster(*, opensearch: bool) -> Iterator[Cluster]:
 
 
 def fill(url: str, name: str, properties: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make an index of osmem's with documents by id."""
+    """Make an index in osmem with documents by id."""
     asked(url, "PUT", f"/{name}", {"settings": {"index": {"knn": True}}, "mappings": {"properties": properties}})
     lines = [line for id, row in rows.items() for line in ({"index": {"_index": name, "_id": id}}, row)]
     if lines:

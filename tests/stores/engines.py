@@ -1,4 +1,4 @@
-"""Everything that can hold indexes, for tests: the URL of a store that holds nothing, or "" for this machine."""
+"""Run everything that can hold indexes, for tests."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,10 @@ ENGINES = ("local", "pgvector", "lancedb", "qdrant", "milvus", "elasticsearch", 
 
 @contextmanager
 def engine(name: str, folder: Path) -> Iterator[str]:
-    """Run an engine over a folder, and yield its URL."""
+    """Run an engine over a folder, and yield the URL of its empty store.
+
+    The URL is empty for indexes on this machine.
+    """
     match name:
         case "local":
             yield ""

@@ -1,6 +1,7 @@
-"""Milvus for tests: milvus-lite as a server, in this process or in one of its own.
+"""Run Milvus for tests: milvus-lite as a server, in this process or in one of its own.
 
-With MILVUS_URL a server that runs there stands in for the former, as in `make test-stores STORE=milvus`.
+With MILVUS_URL, the server at that URL takes the place of the one in this process, as in `make test-stores
+STORE=milvus`.
 """
 
 import os
@@ -57,7 +58,7 @@ def embedded(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def process(directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server in a process of its own, which answers, and is killed at the end if it still runs."""
+    """Run a server in its own process, and kill it at the end."""
     command = [sys.executable, "-c", "from milvus_lite.cmdline import main; main()", "server"]
     options = ["--data-dir", str(directory), "--host", "127.0.0.1", "--port", str(port)]
     with _answering([*command, *options], port, subprocess.DEVNULL) as running:
@@ -66,7 +67,10 @@ def process(directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def server(interpreter: str, directory: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The server that the package `milvus` carries, which an interpreter has that has nothing of ours; as `process`."""
+    """Run the server of the package `milvus` with an interpreter that has this package.
+
+    It is killed at the end.
+    """
     command = [interpreter, "-P", str(_PROGRAM), str(directory), str(port), str(free_port())]
     with (directory / "log").open("ab") as log, _answering(command, port, log) as running:
         yield running

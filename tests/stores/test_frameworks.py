@@ -1,6 +1,7 @@
-"""Stores that LangChain and LlamaIndex fill, attached without a description: the programs of examples/own_stores.
+"""Test that stores filled by LangChain and LlamaIndex can be attached without a description.
 
-FRAMEWORKS_PYTHON: of an environment with the packages of LlamaIndex that ours lacks (`make test-stores`).
+The programs are those of examples/own_stores. FRAMEWORKS_PYTHON is the interpreter of an environment with LlamaIndex's
+packages for stores (`make test-stores`).
 """
 
 import os

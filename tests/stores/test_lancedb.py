@@ -1,4 +1,4 @@
-"""Tables of LanceDB as indexes, in folders."""
+"""Test tables of LanceDB as indexes."""
 
 import shutil
 from dataclasses import replace
@@ -36,7 +36,7 @@ COLUMNS = [replace(each, metadata={k: v for k, v in each.metadata.items() if "."
 
 
 def fill(folder: Path, name: str, rows: list[Document], *, text: bool = False, type: Any = None) -> Any:
-    """text: whether metadata are JSON in text."""
+    """Make a table of documents; with `text`, metadata are JSON in a text column."""
     vectors = arrow.array(
         list(VECTORS[: len(rows)].astype((type or arrow.float32()).to_pandas_dtype())),
         arrow.list_(type or arrow.float32(), DIMENSION),

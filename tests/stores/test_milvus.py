@@ -1,4 +1,4 @@
-"""Milvus as a store: collections of others, answers in parts, words, and what its servers can do."""
+"""Test Milvus as a store: attached collections, answers in parts, words, and versions."""
 
 import itertools
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def catalog(url: str) -> Iterator[StoreCatalog]:
 def test_pool_over_the_search_limit_is_complete(
     catalog: StoreCatalog, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It is read in pages, or at once if it is only a little larger, and also with a filter."""
+    """The pool is read in pages, or at once if it is only a little larger, also with a filter."""
     assert stores.SEARCH_LIMIT == 16_384
     documents = [Document(id, "", metadata={"third": n % 3 == 0, "s": str(n % 3)}) for n, id in enumerate(names(120))]
     catalog.create("a", encoder=None, dimension=4, kind=kind, lexical=False).upsert(documents, unit(120, 4))
@@ -177,7 +177,7 @@ def test_float16_vectors_are_read_in_both_forms(catalog: StoreCatalog) -> None:
 
 
 def test_server_with_full_text_search_finds_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """milvus-lite stands in: its calls are those for a server, but its scores differ."""
+    """milvus-lite has the calls of a server, but other scores."""
     monkeypatch.setattr(Server, "full_text", property(lambda _: True))
     monkeypatch.delenv("MILVUS_URL", raising=False)
     with milvus.embedded(tmp_path) as url:

@@ -1,4 +1,4 @@
-"""Milvus that is not there, never answers or refuses: a typed error in time, and back again."""
+"""Test a Milvus that is missing, never answers or refuses, and its recovery."""
 
 import socket
 import threading
@@ -94,7 +94,7 @@ def test_milvus_error_is_raised_as_a_typed_error(
 
 @pytest.mark.parametrize("error", [AWAY, Refused(grpc.StatusCode.UNAVAILABLE)])
 def test_milvus_after_a_failure_is_tried_by_one_call_at_a_time(client: Mock, error: Exception) -> None:
-    """The others fail meanwhile, and succeed after it has succeeded."""
+    """The other calls fail until this call has succeeded."""
     connection, begun, goes_on = MilvusConnection("http://host:1"), threading.Event(), threading.Event()
     client.search.side_effect = error
     with pytest.raises(RetrieverUnavailable):

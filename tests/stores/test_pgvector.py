@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL with pgvector as indexes, over a real server."""
+"""Test tables of PostgreSQL with pgvector as indexes, on a real server."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Collections of Qdrant as indexes, in the client's own engine: there is no server here."""
+"""Test collections of Qdrant as indexes, with the client's own engine in place of a server."""
 
 from collections.abc import Iterator
 from typing import Any

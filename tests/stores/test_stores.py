@@ -1,4 +1,4 @@
-"""The contract of stores over collections of others in Milvus, and what is shared by all stores."""
+"""Test attached collections in Milvus, and the code that all stores share."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""A service whose indexes are in a store, as processes over real sockets; and how stores are configured."""
+"""Test services whose indexes are in a store, and the configuration of stores."""
 
 import sys
 from importlib.metadata import EntryPoint, EntryPoints

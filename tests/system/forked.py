@@ -1,7 +1,7 @@
-"""Processes that skip the imports: forked from one that has loaded the service and has no threads yet.
+"""Start processes without their imports, by forking a process that has loaded the service.
 
 Starting Python and importing the service takes more CPU than most tests do. `start` avoids that and still gives real
-processes, with their own memory, files, signals and exit codes.
+processes, with their own memory, files, signals and exit codes. The process that forks has no threads.
 """
 
 import atexit
@@ -53,7 +53,7 @@ class Forked:
         return self._await(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired, with timeout in seconds."""
+        """Wait for the exit code, or raise subprocess.TimeoutExpired after seconds."""
         code = self._await(timeout)
         if code is None:
             assert timeout is not None
@@ -97,7 +97,10 @@ def start(
     directory: Path,
     program: str = COMMANDS,
 ) -> Forked:
-    """`main()` of a module, with stdout and stderr to file descriptors; both to `output` without another one."""
+    """Run `main()` of a module in a new process.
+
+    Its stdout and stderr go to file descriptors, or both to `output`.
+    """
     client, theirs = socket.socketpair()
     request = orjson.dumps(
         {
@@ -115,7 +118,10 @@ def start(
 
 @cache
 def _forking() -> socket.socket:
-    """Where the process that forks takes requests; it ends with this one."""
+    """Start the process that forks, and return the socket for requests to it.
+
+    It ends with this process.
+    """
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -144,7 +150,10 @@ def _bytes(connection: socket.socket, count: int) -> bytes:
 
 
 def _serve(requests: socket.socket) -> None:
-    """Fork a watcher for each request, which forks the process, tells its id, and in the end its exit code."""
+    """Fork a watcher for each request.
+
+    The watcher forks the process, and sends its id and at last its exit code.
+    """
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()

@@ -1,4 +1,4 @@
-"""Steady load on a service: clients that ask one request after the other, and what became of each."""
+"""Put a steady load on a service: clients that send requests, and their outcomes."""
 
 import threading
 import time
@@ -32,7 +32,14 @@ def outcome(response: httpx.Response) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """began, ended: of time.monotonic(); outcome: or the name of the error of a connection that broke."""
+    """An answer to a request.
+
+    Attributes:
+        began: The time of time.monotonic() when the request was sent.
+        ended: The time when the answer arrived.
+        outcome: The outcome, or the name of a transport error.
+        calls: The calls of the cross-encoder.
+    """
 
     began: float
     ended: float
@@ -62,7 +69,10 @@ class Load:
         return len(self.since(moment)) >= rounds * self.clients
 
     def is_normal(self, moment: float, normal: Callable[[Answer], bool], rounds: int = 3) -> bool:
-        """Whether the last so many answers for each client, all of them to requests made since, are normal."""
+        """Return whether the last answers of all clients to requests since a moment are normal.
+
+        `rounds` is their number per client.
+        """
         answers = self.since(moment)[-rounds * self.clients :]
         return len(answers) == rounds * self.clients and all(map(normal, answers))
 
@@ -74,7 +84,10 @@ class Load:
 
 @contextmanager
 def load(url: str, body: Callable[[int], Mapping[str, Any]], clients: int = CLIENTS) -> Iterator[Load]:
-    """Selections by some clients until the end of the block. body: of each request, by its number."""
+    """Select with some clients until the end of the block.
+
+    `body` makes a request from its number.
+    """
     seen, stop = Load(clients), threading.Event()
 
     def ask(client: httpx.Client, number: int) -> Answer:

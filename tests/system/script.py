@@ -1,4 +1,4 @@
-"""A program that runs until its test has seen enough, forked, so that it does not import the service again."""
+"""Run a program until its test ends it, forked so that it does not import the service again."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from tests.system.forked import Forked, start
 
 @contextmanager
 def running(code: str, *arguments: str) -> Iterator[tuple[Forked, IO[bytes]]]:
-    """A process that runs this code with sys.argv[1:] as given, killed at the end, and what it prints."""
+    """Run code with these arguments, yield the process and its output, and kill it."""
     told, end = os.pipe()
     with (
         open(told, "rb") as printed,

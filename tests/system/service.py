@@ -1,4 +1,4 @@
-"""`boundarymorph serve`, `boundarymorph scorer` and `boundarymorph retriever` as processes, with a client for each."""
+"""Run the service, the scorer and the retriever as processes, with a client for each."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def copied(data: Path, folder: Path) -> Path:
 
 
 def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
-    """What of an answer of POST /select is the same when it is asked again, whether or not its scores are cached."""
+    """Return the part of an answer that a repeated request has too, cached or not."""
     usage = dict(answer["usage"])
     usage["asked"] = usage.pop("cross_encoder_calls") + usage.pop("cached_scores")
     del usage["trips"]  # of which a round from the cache makes none
@@ -48,7 +48,10 @@ def repeatable(answer: dict[str, Any]) -> dict[str, Any]:
 def boundarymorph(
     *arguments: str, data: Path, embedded: bool = False, environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, to its end. environment, embedded: as `service` has them."""
+    """Run a command in a process of its own until it ends.
+
+    `environment` and `embedded` are as in `service`.
+    """
     command = [*arguments, "--data-directory", str(data)]
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = start(
@@ -66,7 +69,7 @@ def boundarymorph(
 
 
 def environment_with(embedded: bool) -> dict[str, str]:
-    """Of a process that opens the embedded weights, or the tiny ones in their place."""
+    """Return the environment of a process with the embedded weights, or with tiny ones."""
     return ENVIRONMENT if embedded else {**ENVIRONMENT, weights.VARIABLE: str(weights.written())}
 
 
@@ -127,7 +130,7 @@ class Service:
         assert uploaded.is_success and uploaded.json()["skipped"] == 0, uploaded.text
 
     def metric(self, sample: str) -> float:
-        """The value of a sample, named with its labels in alphabetical order; 0 if it is not there."""
+        """Return the value of a sample, or 0; its labels are in alphabetical order."""
         lines = self.client.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample))
 
@@ -141,10 +144,16 @@ def service(
     embedded: bool = False,
     through: Sequence[str] = (),
 ) -> AbstractContextManager[Service]:
-    """A service over a data directory, killed at the end if it still runs.
+    """Run a service over a data directory, and kill it at the end.
 
-    ready: whether it is awaited; environment: what is added to it; embedded: on the embedded weights, where an answer
-    or its duration goes by them, and not on the tiny ones; through: a command that runs another.
+    Args:
+        data: The data directory.
+        options: Further options of the command.
+        port: The port, by default a free one.
+        ready: Whether to wait until it is ready.
+        environment: Further environment variables.
+        embedded: Whether it uses the embedded weights, not the tiny ones.
+        through: A command that runs the service's command.
     """
     log_file, variables = data.parent / f"{data.name}.log", {**environment_with(embedded), **environment}
     return _process("serve", log_file, [*options, "--data-directory", str(data)], port, ready, variables, through)
@@ -194,7 +203,7 @@ def _process(
 def _started(
     arguments: Sequence[str], output: int, environment: Mapping[str, str], directory: Path, through: Sequence[str]
 ) -> subprocess.Popen[bytes] | Forked:
-    """A process by itself where something is to come before its imports; else a fork."""
+    """Start a process, by forking unless something must come before its imports."""
     if not (through or "LD_PRELOAD" in environment):
         return start(arguments, output=output, environment=environment, directory=directory)
     command = [*through, sys.executable, "-m", "tests.weights", *arguments]

@@ -1,4 +1,4 @@
-"""A process that serves an application without models, with a route that takes a given time."""
+"""Serve an application without models, whose route takes a given time."""
 
 import asyncio
 import time

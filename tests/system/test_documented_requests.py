@@ -1,4 +1,4 @@
-"""The requests that README.md and docs/ show for the demo's index are answered as they stand there."""
+"""Test that the documented requests for the demo's index have the documented answers."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The exit code of a process that is told to stop, depending on its running requests."""
+"""Test the exit code of a process that is stopped during requests."""
 
 import os
 import signal

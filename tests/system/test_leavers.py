@@ -1,6 +1,6 @@
-"""Test callers that begin a request, read some of the answer and leave, drawn from a seed.
+"""Test that callers that leave during an answer leak no resources.
 
-The resources that they used must be free again. `make soak NAME=leavers` has more of them.
+The callers are drawn from a seed. `make soak NAME=leavers` has more of them.
 """
 
 import random

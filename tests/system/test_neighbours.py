@@ -1,6 +1,6 @@
-"""One key takes all that it can get of something bounded; another key's small request is answered as if it were alone.
+"""Test that a key that uses its whole share does not delay another key's small request.
 
-docs/running.md#shares lists what is bounded.
+docs/running.md#shares lists the shares.
 """
 
 import json
@@ -119,10 +119,10 @@ def seconds(ask: Callable[[Key], httpx.Response], key: Key) -> float:
 
 
 def stays_served(ask: Callable[[Key], httpx.Response], pair: tuple[Key, Key], take: Callable[[Key], Any]) -> None:
-    """Check that a small request of one key is answered in twice its quiet time while the other holds all it can get.
+    """Check that a small request takes at most twice its quiet time beside a busy key.
 
-    The machine may be busy with other tests, so what counts is that it is answered although nothing is given back; the
-    times are a bound with patience.
+    Other tests may keep the machine busy. So the check that counts is that the request is answered although the busy
+    key gives nothing back, and the bound on its time is generous.
     """
     greedy, modest = pair
     quiet = max(seconds(ask, modest) for _ in range(3))

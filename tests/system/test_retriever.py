@@ -1,4 +1,4 @@
-"""The retriever in a separate process: a gateway in front of it gives the same answers."""
+"""Test a gateway with the retriever in a separate process: it gives the same answers."""
 
 from collections.abc import Iterator
 from pathlib import Path

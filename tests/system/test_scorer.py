@@ -1,4 +1,4 @@
-"""The scorer in a separate process, behind a gateway: the same answers, draining, and disconnections."""
+"""Test a gateway with the scorer in a separate process: answers, draining, disconnections."""
 
 import signal
 import time

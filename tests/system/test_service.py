@@ -1,4 +1,4 @@
-"""The service as a process, over a real socket."""
+"""Test the service as a process, over a real socket."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""Long uploads to a real process: memory and progress."""
+"""Test the memory and the progress of long uploads to a real process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,10 @@ def peak(running: Service) -> int:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_upload_memory_does_not_grow_with_its_size(running: Service, strict: bool) -> None:
-    """It does not grow with the size of documents either: a batch of 256 would otherwise take 26 MB."""
+    """It does not grow with the size of documents either.
+
+    A batch of 256 large documents would otherwise take 26 MB.
+    """
     url = f"/indexes/own/documents?strict={strict}"
     small = running.client.post(url, content=lines(20 * 10**6, 10_000), headers=NDJSON)
     assert small.is_success, small.text

@@ -1,4 +1,4 @@
-"""A collector of spans on a real socket: OTLP over HTTP."""
+"""Collect spans on a real socket: OTLP over HTTP."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from tests.fakes.upstream import Reply, Request, Upstream, in_a_thread
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One that was collected, with the name of its service."""
+    """A collected span with the name of its service."""
 
     service: str
     name: str
@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(slots=True)
 class Collector:
-    """What came in so far: decoded, and as it was."""
+    """The received spans, decoded and as bytes."""
 
     url: str
     spans: list[Span] = field(default_factory=list)

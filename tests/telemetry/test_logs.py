@@ -1,4 +1,4 @@
-"""Log lines, as people and as machines read them."""
+"""Test log lines in their text and JSON forms."""
 
 import logging
 import os

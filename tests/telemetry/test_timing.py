@@ -1,4 +1,4 @@
-"""Server-Timing, as it is collected and as it is answered."""
+"""Test how the times of Server-Timing are collected and sent."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""One trace over three processes, and none where none is asked for."""
+"""Test a trace over three processes, and that there is none unless it is configured."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A real browser, on a real service over documents of the demo."""
+"""Run a real browser on a real service over documents of the demo."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Yield a service with an index like the demo's, of a few modules."""
+    """Yield the URL of a service with an index like the demo's, of a few modules."""
     library = Path(sysconfig.get_path("stdlib"))
     documents = [
         {"id": name, "title": name, "text": text, "metadata": {"kind": kind}}
@@ -59,16 +59,16 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def opened(browser: Browser, demonstrated: Service) -> Open:
-    """Opens a path of a service in a fresh profile.
+    """Yield a function that opens a path of a service in a fresh profile.
 
-    Whatever the browser has to say of the page, or anything that it asks of other hosts, fails the test.
+    The test fails if the browser logs a message, or the page requests anything from other hosts.
     """
 
     @contextmanager
     def open_page(
         path: str = "/playground", url: str = demonstrated.url, refusals: bool = False, **options: Any
     ) -> Iterator[Page]:
-        """refusals: whether answers may be errors."""
+        """Open a page; with `refusals`, answers may be errors."""
         said: list[str] = []
 
         def on_message(message: ConsoleMessage) -> None:

@@ -1,6 +1,6 @@
-"""`make pictures`: the playground as it opens -> docs/playground.png.
+"""Take a picture of the playground as it opens: `make pictures` writes docs/playground.png.
 
-docs/playground.digest is the digest of the page's files, by which a test says when the picture is old.
+docs/playground.digest is the digest of the page's files. A test compares it to find outdated pictures.
 """
 
 from __future__ import annotations

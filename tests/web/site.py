@@ -1,6 +1,7 @@
-"""`make docs`: every page of the built site in a browser, as wide as a desk and a phone.
+"""Open every page of the built site in a browser, in a wide and a narrow window.
 
-A page may ask for nothing from elsewhere, must not be wider than the screen, and must not complain.
+`make docs` runs this. A page may request nothing from other hosts, must not be wider than the window, and must log no
+message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The playground in a real browser: it answers as the API does, and everybody can read it."""
+"""Test the playground in a real browser: its answers, and its accessibility."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that the pages are made of."""
+"""Test the files of the web pages."""
 
 from __future__ import annotations
 

@@ -56,8 +56,6 @@ class Key:
     """A key as configured, without the secret.
 
     Attributes:
-        name: The caller's name.
-        scopes: Its permissions.
         sha256: The hash of the secret, hexadecimal.
         indexes: The indexes that it may use, by name or by a prefix and `*`; empty for all.
         tenant: Keys of one tenant share scores; so do all keys without a tenant, where this is empty.
@@ -84,7 +82,6 @@ class Caller:
     """The sender of a request.
 
     Attributes:
-        name: The name of its keys.
         keys: The keys with its secret; empty if the service has no keys.
     """
 
@@ -112,21 +109,15 @@ class Caller:
         return not self.keys or any(key.is_for(index) for key in self.keys)
 
     def require(self, index: str) -> None:
-        """Raise UnknownIndex for an index that the caller may not use.
-
-        The error does not reveal whether the index exists.
-        """
+        """Raise UnknownIndex for an index that the caller may not use, even if it exists."""
         if not self.sees(index):
             raise UnknownIndex(f"there is no index {index!r} for the API key of {self.name}")
 
 
 def parse_key(text: str) -> Key:
-    """Parse `NAME:SCOPE,SCOPE:SHA256`, which indexes and a tenant may follow.
+    """Parse `NAME:SCOPE,SCOPE:SHA256`, which `:INDEX,INDEX*` and `:TENANT` may follow.
 
-    They follow as `:INDEX,INDEX*` or `:INDEX,INDEX*:TENANT`. The indexes of a tenant may be empty.
-
-    Raises:
-        InvalidConfiguration: If the text is malformed.
+    The indexes of a tenant may be empty. Raises InvalidConfiguration.
     """
     name, scopes, sha256, indexes, tenant = [*text.split(":", 4), "", "", "", ""][:5]
     colons = text.count(":")
@@ -150,11 +141,7 @@ def parse_key(text: str) -> Key:
 
 
 def make_key(name: str, scopes: Collection[Scope], indexes: Sequence[str] = (), tenant: str = "") -> tuple[str, Key]:
-    """Return a new secret, to be shown once, and the key to configure.
-
-    Raises:
-        InvalidConfiguration: For a bad name, scope, index, or tenant.
-    """
+    """Return a new secret, to be shown once, and its key. Raises InvalidConfiguration."""
     secret = f"bm_{secrets.token_urlsafe(32)}"
     return secret, parse_key(str(Key(name, frozenset(scopes), _sha256(secret), tuple(indexes), tenant)))
 
@@ -181,10 +168,9 @@ class KeyRing:
         return {key.name for key in self._keys} or {ANONYMOUS}
 
     def caller(self, authorization: str | None) -> Caller:
-        """Return the caller with this Authorization header, anonymous if there are no keys.
+        """Return the caller with this Authorization header. Raises Unauthenticated.
 
-        Raises:
-            Unauthenticated: If the key is missing or unknown.
+        The caller is anonymous if there are no keys.
         """
         if not self._keys:
             return Caller(ANONYMOUS)
@@ -237,12 +223,7 @@ class Origins:
         self._any = "*" in allowed or (with_keys and not allowed)
 
     def check(self, headers: Headers) -> None:
-        """Check the Host, Origin and Content-* headers of a request.
-
-        Raises:
-            Forbidden: For the wrong host or page.
-            UnsupportedMediaType: For a compressed or non-JSON body.
-        """
+        """Check the Host, Origin and Content-* headers. Raises Forbidden or UnsupportedMediaType."""
         origin = headers.get("origin")
         if not self._any:
             given = headers.get("host", HERE[0])  # browsers always send this header; some probes do not
@@ -283,10 +264,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_private(name: str) -> bool:
-    """Return whether no other site can have this name.
-
-    Such a name is an address, a name without dots, or one of a private domain.
-    """
+    """Return whether a name is an address, without dots, or in a domain that no other site has."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -332,15 +310,7 @@ class Policy:
 
 class Policies:
     def __init__(self, settings: Settings, callers: Collection[str]) -> None:
-        """Read the policies of the settings.
-
-        Args:
-            settings: The settings with the policies.
-            callers: The names of all keys.
-
-        Raises:
-            InvalidConfiguration: If a policy names an unknown key.
-        """
+        """Read the policies. Raises InvalidConfiguration if one is for a key not in `callers`."""
         self._named = {DEFAULT_POLICY: Policy()}
         self._meant_for: dict[str, tuple[str, ...]] = {}  # by name, the keys that a policy is for
         self._of_key: dict[str, Policy] = {}
@@ -358,11 +328,8 @@ class Policies:
     def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy in the path, else `model`, else the caller's key.
 
-        `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget.
-
-        Raises:
-            UnknownPolicy: For an unknown name in a path.
-            InvalidInput: For a bad budget.
+        `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a name in a path, and
+        InvalidInput for a bad budget.
         """
         if path is not None:
             if found := self._chosen(path):

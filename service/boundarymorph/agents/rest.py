@@ -64,9 +64,6 @@ class Service:
     Attributes:
         http: A client that sends the credentials of the caller.
         url: The public URL of the service, for links to documents.
-        settings: The settings of the tools.
-        caller: The name of the caller.
-        shown: The notes that callers have been shown.
     """
 
     http: httpx2.AsyncClient
@@ -80,12 +77,9 @@ class Service:
         return await self._answer("GET", path)
 
     async def select(self, asked: Mapping[str, Any]) -> Any:
-        """Return the answer of POST /select, with texts.
+        """Return the answer of POST /select, with texts. Raises ToolError.
 
         Fields that are None are not sent. Cancelling the call ends the work in the service.
-
-        Raises:
-            ToolError: If the service refuses the request or does not answer.
         """
         given = {name: value for name, value in asked.items() if value is not None}
         return await self._answer("POST", "/select", to_json({"return_documents": True, **given}))
@@ -117,13 +111,7 @@ def within(
 ) -> Service:
     """Return a `Service` that calls the application in this process.
 
-    Args:
-        app: The application.
-        url: Its public URL.
-        headers: The headers with the credentials of the caller.
-        settings: The settings of the tools.
-        caller: The name of the caller that the service works for.
-        shown: The notes that callers have been shown; None if there were none.
+    The headers have the credentials of the caller.
     """
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:

@@ -45,7 +45,7 @@ async def read(request: Request, access: Access, most: int | None = None) -> byt
         if int(declared) > limit:
             raise _too_large(limit)
         access.bytes_in_flight.check(visit.caller, int(declared))
-    take = visit.charging(access)
+    take = visit.reserve_bytes(access)
     chunks, size = [], 0
     try:
         async with asyncio.timeout(seconds):
@@ -143,7 +143,7 @@ def streamed(request: Request, access: Access, held: int) -> AsyncIterator[bytes
     """
     declared = request.headers.get("content-length", "")
     size = min(held, int(declared)) if declared.isdecimal() else held
-    take = visit_of(request).charging(access)
+    take = visit_of(request).reserve_bytes(access)
     take(min(size, access.bytes_in_flight.most_alone))
     return chunks(request, access)
 
@@ -154,7 +154,7 @@ def spooling(request: Request, access: Access) -> Callable[[int], None]:
     They count towards limits.bytes_in_flight until the request ends, as /tmp is often in memory. One upload may have
     half of a caller's share: beyond it the function raises BodyTooLarge, and Overloaded if others have too many bytes.
     """
-    take = visit_of(request).charging(access)
+    take = visit_of(request).reserve_bytes(access)
     most, kept = access.bytes_in_flight.most_alone // 2, 0
 
     def keep(size: int) -> None:

@@ -24,7 +24,7 @@ from boundarymorph.scoring.scorer import BatchingScorer
 JSON = "application/json"
 
 
-def prefers(request: Request, kind: str) -> bool:
+def prefers_media_type(request: Request, kind: str) -> bool:
     """Return whether the Accept header gives this media type a higher quality than JSON."""
     accept = ",".join(request.headers.getlist("accept")).lower()
     qualities = dict(map(_parsed_quality, accept.split(",")))
@@ -141,36 +141,36 @@ def _refuse_unknown_parameters(request: Request) -> None:
         )
 
 
-def permitted(request: Request) -> Caller:
+def permitted_caller(request: Request) -> Caller:
     """Return the caller of a request that `allowed` has admitted."""
     found = visit_of(request).permitted
     assert found is not None, "the route has no dependency on `allowed`"
     return found
 
 
-async def behalf(request: Request) -> str:
+async def caller_name(request: Request) -> str:
     """Return on whose behalf an identified request is answered."""
     return visit_of(request).caller
 
 
-async def ready(request: Request) -> Parts:
+async def ready_parts(request: Request) -> Parts:
     """Return the parts of the process after they have answered a first probe."""
     return (await service(request)).require()
 
 
-async def built(request: Request) -> Parts:
+async def built_parts(request: Request) -> Parts:
     """Return the parts of the process for work that needs neither a model nor another process."""
     return (await service(request)).require(probed=False)
 
 
-async def scorer(parts: Annotated[Parts, Depends(ready)]) -> BatchingScorer:
+async def scorer(parts: Annotated[Parts, Depends(ready_parts)]) -> BatchingScorer:
     return cast("BatchingScorer", parts.scorer)
 
 
 AccessOf = Annotated[Access, Depends(access)]
 ServiceOf = Annotated[Lifecycle, Depends(service)]
 CallerOf = Annotated[str, Depends(allowed(Scope.SELECT))]
-BehalfOf = Annotated[str, Depends(behalf)]
-BuiltOf = Annotated[Parts, Depends(built)]
-ReadyOf = Annotated[Parts, Depends(ready)]
+BehalfOf = Annotated[str, Depends(caller_name)]
+BuiltOf = Annotated[Parts, Depends(built_parts)]
+ReadyOf = Annotated[Parts, Depends(ready_parts)]
 ScorerOf = Annotated[Any, Depends(scorer)]

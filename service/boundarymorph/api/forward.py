@@ -17,7 +17,7 @@ from starlette import types
 
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, indexes, openapi
-from boundarymorph.api.dependencies import AccessOf, built, permitted
+from boundarymorph.api.dependencies import AccessOf, built_parts, permitted_caller
 from boundarymorph.api.schemas import IndexList
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import RetrieverFailed, RetrieverUnavailable
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MOST_LISTED = 2**26  # most bytes of a list of indexes
 
 
-async def _remote(parts: Annotated[Any, Depends(built)]) -> RemoteRetriever:
+async def _remote(parts: Annotated[Any, Depends(built_parts)]) -> RemoteRetriever:
     found: RemoteRetriever = parts.retriever
     return found
 
@@ -65,7 +65,7 @@ async def _forward(request: Request, access: AccessOf, retriever: RemoteOf) -> R
 
 async def _list(request: Request, access: AccessOf, retriever: RemoteOf) -> Response:
     """Answer as the retriever does, without the indexes that the key may not use."""
-    caller, answer = permitted(request), await _answer(request, access, retriever)
+    caller, answer = permitted_caller(request), await _answer(request, access, retriever)
     if caller.sees_all or not answer.is_success:
         return _ForwardedResponse(answer)
     try:

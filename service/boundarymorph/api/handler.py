@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, problems
-from boundarymorph.api.dependencies import JSON, prefers
+from boundarymorph.api.dependencies import JSON, prefers_media_type
 from boundarymorph.api.visit import visit_of
 from boundarymorph.errors import BoundaryMorphError
 from boundarymorph.selector.result import Progress, SelectionResult
@@ -28,7 +28,7 @@ STATUS_HEADER = "X-BoundaryMORPH-Status"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequest:
     """A request that was read.
 
     Attributes:
@@ -45,7 +45,7 @@ class Prepared:
 
 
 async def answer_request(
-    request: Request, access: Access, selector: Selector, prepare: Callable[[Any, float], Prepared]
+    request: Request, access: Access, selector: Selector, prepare: Callable[[Any, float], PreparedRequest]
 ) -> Response:
     """Return the answer to a request. If the caller disconnects, the work ends.
 
@@ -65,7 +65,7 @@ async def answer_request(
         prepared = await bodies.off_loop(
             request, access, body, lambda: prepare(bodies.decode(body, access.settings.limits), arrival)
         )
-    task, streams = prepared.task, prepared.event is not None and prefers(request, EVENTS)
+    task, streams = prepared.task, prepared.event is not None and prefers_media_type(request, EVENTS)
     turn = access.admission.turn(task.context.caller, deadline=task.context.deadline.moment)
     async with AsyncExitStack() as held:
         steps = await held.enter_async_context(aclosing(selector.steps(task, watch, progress=streams)))
@@ -94,7 +94,9 @@ async def _first_step(
     return await anext(steps)
 
 
-async def make_answer(access: Access, prepared: Prepared, result: SelectionResult) -> tuple[bytes, dict[str, str]]:
+async def make_answer(
+    access: Access, prepared: PreparedRequest, result: SelectionResult
+) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of the answer, made in a thread if it is large.
 
     Raises:
@@ -105,7 +107,7 @@ async def make_answer(access: Access, prepared: Prepared, result: SelectionResul
     content, headers = (
         await access.work.parsing.run(make, caller=context.caller) if prepared.is_large(result) else make()
     )
-    context.room.check_answer(len(content))
+    context.memory.check_answer(len(content))
     return content, headers
 
 
@@ -124,7 +126,7 @@ class _Events(bodies.Streamed):
 async def _events(
     request: Request,
     access: Access,
-    prepared: Prepared,
+    prepared: PreparedRequest,
     step: Progress | SelectionResult,
     steps: AsyncIterator[Progress | SelectionResult],
     held: AsyncExitStack,
@@ -137,7 +139,7 @@ async def _events(
             step = await anext(steps)
         content, _ = await make_answer(access, prepared, step)
         last = _event("selection", content)
-        visit_of(request).charging(access)(len(last))
+        visit_of(request).reserve_bytes(access)(len(last))
     except BoundaryMorphError as error:
         last = _event("problem", problems.problem_of(request, error).model_dump_json(exclude_none=True).encode())
     await held.aclose()

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from boundarymorph.access.callers import NDJSON, Scope, UnsupportedMediaType
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi, problems, schemas
-from boundarymorph.api.dependencies import AccessOf, BehalfOf, BuiltOf, allowed, permitted, prefers
+from boundarymorph.api.dependencies import AccessOf, BehalfOf, BuiltOf, allowed, permitted_caller, prefers_media_type
 from boundarymorph.api.middleware import ENCODED_SLASH
 from boundarymorph.api.problems import UnknownDocument
 from boundarymorph.api.schemas import (
@@ -86,7 +86,7 @@ REPORTED = "lines `progress` (UploadProgress), and finally `report` (UploadRepor
 @router.get("", dependencies=READ, summary="List the indexes", responses=openapi.problems(503))
 async def list_indexes(request: Request, access: AccessOf, behalf: BehalfOf, indexes: BuiltOf) -> IndexList:
     """List the indexes that the key may use, and the indexes that cannot be read."""
-    sees = permitted(request).sees
+    sees = permitted_caller(request).sees
     listed = await access.work.read.run(indexes.catalog.list, sees, caller=behalf)
     found = [index for index in listed if sees(index.name)]  # the key may not name a store that does not answer
     return IndexList(
@@ -222,7 +222,7 @@ async def upsert_documents(
         ingesting(index, indexes.encoder, entries, strict=strict, spooled=spooled, run=run, caller=behalf)
     )
     report = await anext(reports)
-    if prefers(request, NDJSON[0]):
+    if prefers_media_type(request, NDJSON[0]):
         return _WhileUploading(_lines(request, report, reports), media_type=NDJSON[0])
     async for latest in reports:
         report = latest

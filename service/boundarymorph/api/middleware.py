@@ -162,7 +162,7 @@ class LargeAnswers(Middleware):
                 begun, start = start, None
                 if begun is not None:
                     try:
-                        visit.charging(access)(len(message.get("body", b"")))
+                        visit.reserve_bytes(access)(len(message.get("body", b"")))
                     except (LimitExceeded, Overloaded) as error:
                         refused = True
                         refusal = await problems.refused(Request(scope), error)

@@ -216,11 +216,11 @@ def _nearest(request: Request) -> APIRoute | None:
     """Return the route whose path is most like the request's, or None if no path is similar."""
     routes = [route for route in request.app.router.routes if isinstance(route, APIRoute) and route.include_in_schema]
     known = {route.path_format: route for route in reversed(routes)}
-    found = _alike(request.scope["path"][:LONGEST], tuple(reversed(known)))
+    found = _closest_path(request.scope["path"][:LONGEST], tuple(reversed(known)))
     return known[found] if found else None
 
 
 @lru_cache(KEPT)
-def _alike(path: str, known: tuple[str, ...]) -> str | None:
+def _closest_path(path: str, known: tuple[str, ...]) -> str | None:
     found = get_close_matches(_POLICY.sub("", path.lower()), known, n=1)
     return found[0] if found else None

@@ -15,7 +15,7 @@ from pydantic import Field
 from boundarymorph.access.callers import Scope
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, openapi
-from boundarymorph.api.dependencies import JSON, AccessOf, BehalfOf, ReadyOf, allowed, permitted
+from boundarymorph.api.dependencies import JSON, AccessOf, BehalfOf, ReadyOf, allowed, permitted_caller
 from boundarymorph.api.schemas import Array, Message
 from boundarymorph.reading import check_bound
 from boundarymorph.retrieval import frame
@@ -95,7 +95,7 @@ async def retrieve(request: Request, access: AccessOf, caller: BehalfOf, parts: 
     """Return ids, unit embeddings and scores, best first, in the safetensors format."""
     limits = access.settings.limits
     wanted = await bodies.read_model(request, access, Retrieve)
-    permitted(request).require(wanted.index)
+    permitted_caller(request).require(wanted.index)
     embedding = wanted.query_embedding
     check_bound("query", len(wanted.query), limits.query_characters, "characters")
     check_bound("depth", wanted.depth, limits.pool, "candidates")
@@ -175,6 +175,6 @@ async def embed_documents(request: Request, access: AccessOf, caller: BehalfOf, 
 
 async def _ids(request: Request, access: Access) -> Ids:
     wanted = await bodies.read_model(request, access, Ids)
-    permitted(request).require(wanted.index)
+    permitted_caller(request).require(wanted.index)
     check_bound("ids", len(wanted.ids), access.settings.limits.pool, "ids")
     return wanted

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 
 from boundarymorph.access.limits import Access
 from boundarymorph.api import handler, openapi
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted
-from boundarymorph.api.handler import Prepared
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ServiceOf, permitted_caller
+from boundarymorph.api.handler import PreparedRequest
 from boundarymorph.api.lifecycle import Lifecycle, Parts
 from boundarymorph.api.select_answers import SelectResponse
 from boundarymorph.api.select_response import event_of, response_of
@@ -49,7 +49,7 @@ async def select(request: Request, access: AccessOf, caller: CallerOf, service: 
 
 def _prepared(
     request: Request, access: Access, service: Lifecycle, parts: Parts, data: Any, arrival: float
-) -> Prepared:
+) -> PreparedRequest:
     """Read a request, whose body is `data`, and check that its caller may make it.
 
     Raises:
@@ -59,7 +59,7 @@ def _prepared(
         UnknownIndex: If the caller may not use the index.
         NotReady: If the request needs a model, and the process is not ready.
     """
-    key, visit = permitted(request), visit_of(request)
+    key, visit = permitted_caller(request), visit_of(request)
     policy = access.policies.of(key.name, request.path_params.get("policy"))
     pool = data.get("pool") if isinstance(data, dict) else None
     documents = pool.get("documents") if isinstance(pool, dict) else pool
@@ -72,7 +72,7 @@ def _prepared(
         window=parts.scorer.max_length,
         caller=visit.caller,
         tenant=key.tenant,
-        room=visit.room(access),
+        memory=visit.memory_limits(access),
     )
     if task.spending.budget or wanted.index is not None or (wanted.vectors or access.settings.vectors) == "encoder":
         service.require()  # other requests need no model
@@ -82,11 +82,11 @@ def _prepared(
 
     def answer(result: SelectionResult) -> tuple[bytes, dict[str, str]]:
         content = response_of(result, explain=explain, policy=policy.name).model_dump_json().encode()
-        if len(content) > task.context.room.answer and task.report.optional_texts and result.has_texts:
+        if len(content) > task.context.memory.answer and task.report.optional_texts and result.has_texts:
             return answer(result.without_texts())
         return content, {}
 
-    return Prepared(task, answer, partial(_is_large, task), partial(event_of, explain=explain))
+    return PreparedRequest(task, answer, partial(_is_large, task), partial(event_of, explain=explain))
 
 
 def _is_large(task: SelectionTask, result: SelectionResult) -> bool:

@@ -27,7 +27,7 @@ from boundarymorph.retrieval.passages import Cut
 from boundarymorph.selection import methods
 from boundarymorph.selection.capacity import LIKELY
 from boundarymorph.selection.pool import COMPLETE
-from boundarymorph.selector.documents import FREE, Grouping, Room
+from boundarymorph.selector.documents import UNLIMITED, Grouping, MemoryLimits
 from boundarymorph.selector.task import (
     Accepted,
     Context,
@@ -59,7 +59,7 @@ def task_of(
     window: int | None = None,
     caller: str = "",
     tenant: str = "",
-    room: Room = FREE,
+    memory: MemoryLimits = UNLIMITED,
 ) -> SelectionTask:
     """Return the task of a request, with defaults filled in and limits checked.
 
@@ -71,7 +71,7 @@ def task_of(
         window: The tokens that the scorer reads, or None if it does not say.
         caller: The caller on whose behalf the work is done; "" is the service itself.
         tenant: The tenant whose known scores are used.
-        room: The room in which the bytes of the work are counted.
+        memory: The limits on the memory of the task.
 
     Raises:
         LimitExceeded: If a value is beyond a limit.
@@ -97,7 +97,7 @@ def task_of(
             boosts=boosts_of(request.boost, () if request.pool is None else request.pool.documents),
         ),
         _report(request, limits),
-        context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, room),
+        context_of(request.deadline_ms, request.on_failure, settings, arrival, caller, tenant, memory),
         sources if request.queries else (),
     )
 
@@ -109,12 +109,12 @@ def context_of(
     arrival: float,
     caller: str,
     tenant: str,
-    room: Room,
+    memory: MemoryLimits,
 ) -> Context:
     """Return the context of a request with these fields; see `task_of` for the other arguments."""
     seconds = settings.deadline_seconds if deadline_ms is None else deadline_ms / 1e3
     deadline = Deadline.of_request(arrival, min(seconds, settings.limits.deadline_seconds))
-    return Context(caller, tenant, deadline, ACCEPTED[on_failure], room)
+    return Context(caller, tenant, deadline, ACCEPTED[on_failure], memory)
 
 
 def _wanted(request: SelectRequest, settings: Settings) -> Wanted:
@@ -161,7 +161,7 @@ def _spending(request: SelectRequest, settings: Settings) -> Spending:
         explicit=request.budget is not None,
         goal=request.spend,
         rounds=rounds_of(request.rounds, settings),
-        settle=settings.auto_settle if request.budget == "auto" and objective is None else None,
+        tolerance=settings.auto_settle if request.budget == "auto" and objective is None else None,
         reuse=request.reuse and not (objective and request.budget == 0),  # then only the caller's scores count
         known=_known(request),
     )

@@ -11,7 +11,7 @@ from boundarymorph.access.callers import Caller
 from boundarymorph.access.limits import Access
 from boundarymorph.access.rates import Decision
 from boundarymorph.api.schemas import Problem
-from boundarymorph.selector.documents import Room
+from boundarymorph.selector.documents import MemoryLimits
 
 VISIT = "visit"  # the key in the state of an ASGI scope
 Refusal = Callable[[Problem], tuple[int, Any]]  # returns status and body in another wire format
@@ -41,15 +41,15 @@ class Visit:
     refusal: Refusal | None = None
     compressible: bool = False
 
-    def charging(self, access: Access) -> Callable[[int], None]:
+    def reserve_bytes(self, access: Access) -> Callable[[int], None]:
         """Return a function that charges bytes to the caller until the request ends.
 
         The bytes are those of bodies, texts, answers, and selections. The function raises Overloaded or LimitExceeded.
         """
         return self.until_end.enter_context(access.bytes_in_flight.reserve(self.caller))
 
-    def room(self, access: Access) -> Room:
-        return Room(self.charging(access), answer=access.settings.limits.body_bytes)
+    def memory_limits(self, access: Access) -> MemoryLimits:
+        return MemoryLimits(self.reserve_bytes(access), answer=access.settings.limits.body_bytes)
 
 
 def visit_of(request: Mapping[str, Any]) -> Visit:

@@ -19,7 +19,6 @@ class Caches:
     """A cache of scores, and the size of a cache of vectors.
 
     Attributes:
-        scores: The cache of scores, if any.
         vector_bytes: Most bytes of the vectors of queries; 0 for no cache.
         link: The connection to Redis, which `close` closes.
     """
@@ -37,11 +36,7 @@ class Caches:
 
 
 def build_caches(chosen: CacheSettings) -> Caches:
-    """Return a cache in Redis, one in this process, or none.
-
-    Raises:
-        InvalidConfiguration: If the URL is malformed.
-    """
+    """Return a cache in Redis, one in this process, or none. Raises InvalidConfiguration."""
     if not chosen.enabled:
         return Caches()
     size, seconds = chosen.memory_bytes, chosen.seconds_to_live

@@ -45,7 +45,7 @@ class State(IntEnum):
 
 
 class CircuitBreaker:
-    """Opens after `failures` failures in a row, and after a growing pause tries one call.
+    """Opens after `failures` in a row, and after growing pauses tries one call.
 
     Concurrent failures count once.
     """
@@ -186,17 +186,9 @@ class RedisLink:
         failures: int = FAILURES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare a client; it does not connect yet.
+        """Prepare a client, which does not connect yet. Raises InvalidConfiguration.
 
-        Args:
-            url: An address redis://, rediss:// (TLS) or unix://; its query holds options of `redis-py`.
-            timeout: Seconds to wait for an answer.
-            connections: Most connections.
-            failures: Failures in a row that open a circuit.
-            clock: The clock of the circuit breakers, in seconds.
-
-        Raises:
-            InvalidConfiguration: If the URL is malformed.
+        The query of the URL holds options of `redis-py`. A circuit opens after `failures` in a row.
         """
         self._redis: Any = connected(url, timeout, connections)
         places = asyncio.Semaphore(connections)
@@ -237,10 +229,7 @@ class RedisScoreCache:
     ) -> None:
         """Use a link, which the caller closes.
 
-        Args:
-            link: The connection to Redis.
-            seconds_to_live: Lifetime of a query's scores since its first write.
-            namespace: Part of the keys; separates services.
+        The scores of a query live `seconds_to_live` from the first write. The namespace separates services.
         """
         self._link, self._namespace = link, namespace
         self._milliseconds = max(1, round(1000 * seconds_to_live))
@@ -321,10 +310,9 @@ def decoded(value: object) -> CachedScore | None:
 
 
 def connected(url: str, timeout: float, connections: int) -> Redis:
-    """Return a client of Redis that waits `timeout` seconds and never tries again.
+    """Return a client that waits `timeout` seconds and never tries again.
 
-    Raises:
-        InvalidConfiguration: If the URL is malformed. The message has no part of it, as it may contain a password.
+    Raises InvalidConfiguration; the message has no part of the URL, as it may contain a password.
     """
     try:
         from redis.asyncio import Redis

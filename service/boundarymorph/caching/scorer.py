@@ -48,7 +48,7 @@ class _Flight:
 class Source:
     """Reads, computes, and writes the values of one call.
 
-    `compute` is called once for all missing values, and again for values that another request failed to compute.
+    `compute` is called for all missing values, and again for those that another request failed to compute.
     """
 
     read: Callable[[Sequence[_Key]], Awaitable[Sequence[CachedScore | None]]]
@@ -64,7 +64,6 @@ class ReadThrough:
     """
 
     def __init__(self, writes: int, clock: Callable[[], float]) -> None:
-        """Set the bound on background writes at a time, and the clock."""
         self._most_writes, self._clock = writes, clock
         self._flights: dict[_Key, _Flight] = {}
         self._writes: set[asyncio.Task[None]] = set()
@@ -72,13 +71,7 @@ class ReadThrough:
     async def get(self, keys: Sequence[_Key], source: Source, *, deadline: float | None = None) -> list[CachedScore]:
         """Return n values for n keys; equal keys are looked up once.
 
-        Args:
-            keys: The keys of the values.
-            source: Reads, computes, and writes missing values.
-            deadline: Seconds on the clock.
-
-        Raises:
-            DeadlineExceeded: If the values are late. Errors of `source.compute` pass through.
+        The deadline is in seconds on the clock. Raises DeadlineExceeded, and the errors of `source.compute`.
         """
         found: dict[_Key, CachedScore] = {}
         wanted = list(dict.fromkeys(keys))
@@ -196,23 +189,16 @@ class CachingScorer:
     ) -> None:
         """Put a cache before a scorer; the caller closes both.
 
-        `writes` is the bound on pending background writes.
+        At most `writes` writes in the background are pending.
         """
         self.scorer, self.cache = scorer, cache
         self.clock = clock
         self.through = ReadThrough(writes, clock)
 
     def task_scores(self, query: str, tenant: str = "", instruction: str | None = None, caller: str = "") -> TaskScores:
-        """Return the scores of one task.
+        """Return the scores of one task. Raises TakesNoInstruction.
 
-        Args:
-            query: The query of all pairs.
-            tenant: Tasks of the same tenant share their scores.
-            instruction: The instruction for the scorer, if any.
-            caller: The name of the caller.
-
-        Raises:
-            TakesNoInstruction: If there is an instruction and the scorer takes none.
+        Tasks of the same tenant share their scores.
         """
         if instruction is not None and not self.scorer.takes_instruction:
             raise TakesNoInstruction(self.scorer.name)
@@ -229,7 +215,6 @@ class TaskScores:
         reused: Scores of earlier requests by position; they replace calls.
         calls: Number of scores computed for this task.
         cached: Number of scores from the cache or computed for another task.
-        truncated: Number of truncated pairs among all three.
         requests: Number of requests to the scorer.
         tokens: Tokens that a language model read and wrote for this task.
         failure: As in `Scores`, of the last call.
@@ -257,10 +242,7 @@ class TaskScores:
 
     @property
     def _identity(self) -> str | None:
-        """Return the name under which these scores are cached now, or None if they are not.
-
-        The name depends on the model, the tenant, and the instruction.
-        """
+        """Return the name of model, tenant, and instruction for the cache; None if not cached now."""
         name = None if self._caching.cache is None else self.model
         if name is not None and self._instruction is not None:
             return f"{name}\0{self._tenant}\0{digest(self._instruction).hex()}"
@@ -287,13 +269,8 @@ class TaskScores:
     ) -> NDArray[np.float64]:
         """Return n scores in the order of the texts, NaN where the scorer gave none.
 
-        Args:
-            texts: The n texts.
-            documents: Their ids, which are stored with the scores.
-            deadline: Seconds on the clock.
-
-        Raises:
-            ScorerUnavailable: If the model has changed since the last call. Errors of the scorer pass through.
+        The ids of the documents are stored with the scores. The deadline is in seconds on the clock. Raises
+        ScorerUnavailable if the model has changed since the last call, and the errors of the scorer.
         """
         model, cache, scorer = self._identity, self._caching.cache, self._caching.scorer
         if model is None or cache is None or not texts:

@@ -65,15 +65,11 @@ class Calibration:
     """A calibration that `boundarymorph calibrate` learned, for one scorer and one encoder.
 
     Attributes:
-        scorer: The name of the scorer.
         encoder: The name of the encoder; "words" where the vectors were made from words, and None if unknown.
         maps: A map for each kind of relevance where it predicts judgements better than relevance itself.
-        queries: The number of judged queries.
-        judgments: The number of judgements.
         created: The time, UTC in ISO 8601. Answers name the calibration by it.
         report: The measurements on queries that were left out.
         trust: The trust in the scorer, or "none" to make no calls. None keeps the declared trust.
-        version: The version of the format.
     """
 
     scorer: str
@@ -87,12 +83,7 @@ class Calibration:
     version: int = VERSION
 
     def staleness(self, scorer: str | None, encoder: str | None) -> str | None:
-        """Return why it does not apply to these models; None if it applies.
-
-        Args:
-            scorer: The name of the scorer; None if unknown.
-            encoder: The name of the encoder; None if unknown.
-        """
+        """Return why it does not apply to these models; None if it applies."""
         for kind, own, present in (("scorer", self.scorer, scorer), ("encoder", self.encoder, encoder)):
             if present is not None and own is not None and own != present:
                 return f"it was learned with the {kind} {own!r}, and {present!r} is in use; calibrate again"
@@ -103,11 +94,7 @@ class Calibration:
 
     @classmethod
     def of_file(cls, path: Path) -> Calibration:
-        """Read the calibration of the setting `calibration`.
-
-        Raises:
-            InvalidConfiguration: If the file cannot be read or is not a calibration.
-        """
+        """Read the calibration of the setting `calibration`. Raises InvalidConfiguration."""
         try:
             return cls.of_json(orjson.loads(path.read_bytes()))
         except (OSError, orjson.JSONDecodeError, InvalidInput) as error:
@@ -115,11 +102,7 @@ class Calibration:
 
     @classmethod
     def of_json(cls, values: Any) -> Calibration:
-        """Read a calibration from JSON.
-
-        Raises:
-            InvalidInput: If it is malformed; the message names the mistake.
-        """
+        """Read a calibration from JSON. Raises InvalidInput, which names the mistake."""
         try:
             if values["version"] != VERSION:
                 raise ValueError(f"its version is {values['version']!r}, and this release reads {VERSION}")

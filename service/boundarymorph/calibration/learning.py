@@ -51,10 +51,7 @@ class JudgedQuery:
         return float(self.targets[np.argsort(-key, kind="stable")[:k]].sum() / best)
 
     def order_shares(self) -> OrderShares | None:
-        """Return how well each order separates relevant documents from others.
-
-        None means that the query lacks either.
-        """
+        """Return how well each order separates relevant documents from others; None without either."""
         relevant = self.grades > 0
         if relevant.all() or not relevant.any():
             return None
@@ -70,17 +67,8 @@ def learn(
 ) -> Calibration:
     """Learn the trust in a scorer, and a map for each kind of relevance where it helps.
 
-    A map helps if it predicts queries better that were left out.
-
-    Args:
-        queries: The judged queries.
-        scorer: The name of the scorer.
-        encoder: The name of the encoder, as in `Calibration`.
-        declared: The trust in the scorer before.
-        created: The time, as in `Calibration`.
-
-    Raises:
-        InvalidInput: If there are too few judgements.
+    A map helps if it predicts queries better that were left out. `declared` is the trust before. Raises InvalidInput if
+    there are too few judgements.
     """
     queries = [query for query in queries if len(query)]
     _check(queries)
@@ -103,14 +91,9 @@ def learn(
 
 
 def fit(values: NDArray[np.float64], targets: NDArray[np.float64]) -> tuple[float, float]:
-    """Fit a logistic regression of targets on log-odds, and return its slope and intercept.
+    """Return the slope, 0 or more, and the intercept of a logistic regression.
 
-    Args:
-        values: (n,) log-odds.
-        targets: (n,) targets in [0, 1].
-
-    Returns:
-        The slope, 0 or more, and the intercept.
+    `values` are (n,) log-odds, and `targets` are (n,) in [0, 1].
     """
     from scipy.optimize import minimize
 
@@ -218,10 +201,7 @@ class _Measured:
 
 
 def _ncg(queries: Sequence[JudgedQuery], k: int, chosen: Choice) -> dict[str, float] | None:
-    """Return the mean nCG@k of judged documents by three orders.
-
-    None means that no query has more than k judged documents, some of them relevant.
-    """
+    """Return the mean nCG@k of three orders; None without a query with more than k documents."""
     seen = [query for query in queries if len(query) > k and query.targets.any()]
     if not seen:
         return None
@@ -234,7 +214,6 @@ def _ncg(queries: Sequence[JudgedQuery], k: int, chosen: Choice) -> dict[str, fl
 
 
 def _advice(maps: Mapping[RelevanceKind, ProbabilityMap]) -> str:
-    """Say what relevance means from now on."""
     if "human" in maps:
         return "Relevance is now the probability that a person agrees"
     if maps:

@@ -96,11 +96,7 @@ def _requests(index: str | None, pools: Path | None, queries: Sequence[str], dep
 
 
 def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibration) -> str:
-    """Store a calibration with its index, or in a file, and return the place.
-
-    Raises:
-        UnknownIndex: If the index does not exist.
-    """
+    """Store a calibration with its index, or in a file, and return the place."""
     from boundarymorph.retrieval.build import build_indexes, build_remote_retriever
 
     if index is None:
@@ -126,11 +122,7 @@ def _keep(settings: Settings, index: str | None, out: Path | None, made: Calibra
 
 
 def _suggest(requests: Requests, settings: Settings, budget: int, count: int, out: Path | None) -> None:
-    """Write pairs to judge to a file, or to standard output.
-
-    Raises:
-        InvalidInput: If the file may already contain grades by a person.
-    """
+    """Write pairs to judge. Raises InvalidInput if the file may contain grades by a person."""
     if out is not None:
         with storage_errors("the pairs cannot be written"):
             if out.is_file() and out.stat().st_size:
@@ -152,12 +144,12 @@ async def _pairs(requests: Requests, settings: Settings, budget: int, count: int
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.select_task import task_of
     from boundarymorph.cli import terminal
-    from boundarymorph.selector.judging import Judging
+    from boundarymorph.selector.judging import Judge
 
     found: list[dict[str, str | None]] = []
     doing = f"finding pairs to judge, at most {budget:,} calls for each query; queries"
     async with parts(settings) as built:
-        judging = Judging(built.selector, built.retriever, built.scorer)
+        judging = Judge(built.selector, built.retriever, built.scorer)
         with terminal.steps(new_console(stderr=True), doing, len(requests)) as advance:
             for number, (query, request) in enumerate(requests.items()):
                 wanted = SelectRequest.model_validate({**request, "budget": budget})
@@ -172,12 +164,12 @@ async def _learn(requests: Requests, settings: Settings, given: Judgments) -> tu
     from boundarymorph.api.select_schemas import SelectRequest
     from boundarymorph.api.select_task import task_of
     from boundarymorph.calibration.learning import learn
-    from boundarymorph.selector.judging import Judging
+    from boundarymorph.selector.judging import Judge
     from boundarymorph.selector.scores import WORDS
 
     judged: dict[str, JudgedPool] = {}
     async with parts(settings) as built:
-        judging = Judging(built.selector, built.retriever, built.scorer)
+        judging = Judge(built.selector, built.retriever, built.scorer)
         for query, request in requests.items():
             if query in given:
                 wanted, window = SelectRequest.model_validate(request), built.scorer.max_length

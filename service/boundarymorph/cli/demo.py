@@ -118,11 +118,7 @@ def _members(owner: object, prefix: str, depth: int) -> Iterator[tuple[str, str,
 
 @contextmanager
 def service(data_directory: Path) -> Iterator[httpx.Client]:
-    """Start `boundarymorph serve` on a free port, await readiness, and stop it at the end.
-
-    Raises:
-        DemoFailed: If it does not start.
-    """
+    """Start `boundarymorph serve` on a free port, await readiness, and stop it at the end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -58,9 +58,13 @@ app.command()(mcp)
 
 
 @app.command()
-def config() -> None:
+def config(
+    describe: Annotated[bool, typer.Option(help="Print a boundarymorph.toml that describes every setting.")] = False,
+) -> None:
     """Print the settings in force as JSON, without secrets."""
-    typer.echo(Settings.load().shown())
+    from boundarymorph.settings.template import template
+
+    typer.echo(template() if describe else Settings.load().shown(), nl=not describe)
 
 
 @app.command()

@@ -45,10 +45,7 @@ def open_source(source: Path) -> Iterator[tuple[Stream, int | None]]:
 
 @contextmanager
 def undamaged(source: Path, so_far: str = "") -> Iterator[None]:
-    """Raise InvalidInput where a damaged gzip file is read.
-
-    `so_far` is a sentence about the documents before the damage.
-    """
+    """Raise InvalidInput, with the sentence `so_far`, where a damaged gzip file is read."""
     try:
         yield
     except reading.DAMAGED as error:
@@ -56,10 +53,9 @@ def undamaged(source: Path, so_far: str = "") -> Iterator[None]:
 
 
 def records(source: Path) -> Iterator[Record]:
-    """Yield the JSON objects and lines of text of a source.
+    """Yield the JSON objects and lines of text of a source. Raises InvalidInput.
 
-    Raises:
-        InvalidInput: As `reading.records` does, and for a file that its name calls comma-separated values.
+    It also refuses a file that its name calls comma-separated values.
     """
     if source.name.lower().endswith((".csv", ".csv.gz")):
         raise InvalidInput(f"{source}: {reading.AS_LINES}")
@@ -69,10 +65,7 @@ def records(source: Path) -> Iterator[Record]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let the first `Ctrl-C` within the block raise KeyboardInterrupt.
-
-    Without this, asyncio would go on reading standard input.
-    """
+    """Let the first `Ctrl-C` in the block raise KeyboardInterrupt, which asyncio would delay."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -85,11 +78,7 @@ def interruptible() -> Iterator[None]:
 
 
 async def chunks(stream: Stream, source: Path) -> AsyncIterator[bytes]:
-    """Yield the content of the stream as it arrives.
-
-    Raises:
-        InvalidInput: If a gzip file is damaged.
-    """
+    """Yield the content of the stream as it arrives. Raises InvalidInput for damaged gzip."""
     while True:
         with undamaged(source, WRITTEN):
             chunk = stream.read1(1 << 18)

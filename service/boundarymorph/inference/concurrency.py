@@ -54,10 +54,7 @@ class Deadline:
 
     @classmethod
     def of_request(cls, arrival: float, seconds: float) -> Self:
-        """Return the deadline of a caller that waits `seconds` from `arrival`.
-
-        `arrival` is in seconds on `time.monotonic()`.
-        """
+        """Return the deadline of a caller that waits `seconds` from `arrival` on `time.monotonic()`."""
         return cls(arrival + seconds - min(RETURN * seconds, LONGEST_RETURN))
 
     @property
@@ -109,10 +106,7 @@ T = TypeVar("T")
 
 
 async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks and wait for their end.
-
-    If the caller is cancelled meanwhile, the cancellation is raised when they have ended.
-    """
+    """Cancel the tasks and wait for their end, before a cancellation of the caller is raised."""
     for task in tasks:
         task.cancel()
     cancelled: asyncio.CancelledError | None = None
@@ -137,10 +131,7 @@ async def cancel_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all results in order, or raise the first error.
-
-    An error is raised after the other tasks have been cancelled and have ended.
-    """
+    """Return all results in order, or raise the first error when the other tasks have ended."""
     if not coroutines:
         return []
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
@@ -160,11 +151,7 @@ REMEMBERED = 10_000  # callers whose last turn is known
 def remaining_share(held: int, total: int, most: int, share: float) -> int:
     """Return how much more a caller may take, as in `Shares`; it may be negative.
 
-    Args:
-        held: The amount that the caller holds.
-        total: The amount that all callers hold.
-        most: The bound on `total`.
-        share: The share of a caller that is alone.
+    The caller holds `held` of a `total` of at most `most`, and may have its share of that when it is alone.
     """
     left = most - total
     if not held:
@@ -189,10 +176,8 @@ class Shares:
     def __init__(self, most: int, share: float = 1.0, *, what: str = "places") -> None:
         """Set the bound.
 
-        Args:
-            most: The amount that all callers may hold.
-            share: In (0, 1], the part that a caller may hold when it is alone; with 1 only the bound counts.
-            what: The name of the units, for messages.
+        All callers may hold `most` units, which messages call `what`. A caller that is alone may hold a share in (0, 1]
+        of them; with 1 only the bound counts.
         """
         self.most = most
         self._share = share
@@ -370,10 +355,7 @@ def check_awaited() -> None:
 
 @contextmanager
 def awaited_context() -> Iterator[Context]:
-    """Yield a context for work in a thread.
-
-    In the context, `check_awaited` raises once the block has ended.
-    """
+    """Yield a context for a thread, where `check_awaited` raises once the block has ended."""
     abandoned, context = threading.Event(), copy_context()
     context.run(_abandoned.set, abandoned)
     try:
@@ -383,19 +365,13 @@ def awaited_context() -> Iterator[Context]:
 
 
 async def run_on_loop(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """Run a function on the event loop, after other tasks.
-
-    This suits work of a few milliseconds, which a thread would delay more.
-    """
+    """Run a function of a few milliseconds on the event loop, after other tasks."""
     await asyncio.sleep(0)
     return function(*args)
 
 
 async def run_in_default_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """Run a function in the event loop's own threads, without a bound.
-
-    This suits programs that do one thing at a time.
-    """
+    """Run a function in the event loop's own threads, without a bound."""
     return await asyncio.to_thread(function, *args)
 
 
@@ -420,10 +396,7 @@ class FairExecutor:
         return run
 
     async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments, caller: str = "") -> Result:
-        """Call the function in a thread for a caller; "" is the service itself.
-
-        Errors of the function are raised here.
-        """
+        """Call the function in a thread for a caller; "" is the service itself."""
         loop = asyncio.get_running_loop()
         await self._turns.take(caller)
 

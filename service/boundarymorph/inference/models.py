@@ -47,7 +47,6 @@ class TokenSequence:
 
     Attributes:
         ids: (n,) token ids, including special ones.
-        truncated: Whether anything was cut.
         type_ids: (n,) segments, if the model distinguishes them.
         unknown: Whether the model knows no word of the document.
     """
@@ -66,14 +65,11 @@ class ModelRole:
     """What a model is used for, in messages and errors.
 
     Attributes:
-        name: Scorer or encoder.
         item: The input, such as a pair.
         result: The output for an item.
         done: The verb for it, such as scored.
-        dtype: The type of a result.
         unavailable: The error if the model cannot work now.
         failed: The error if another try will not help.
-        metrics: The metrics of the role.
         shape: The shape of one result.
     """
 
@@ -94,7 +90,6 @@ class Results:
 
     Attributes:
         values: (n, ...) in the order of the items.
-        truncated: Number of items that were truncated.
     """
 
     values: NDArray[Any]
@@ -142,10 +137,7 @@ CHARACTERS_A_TOKEN, LEAST_CHARACTERS, MOST_CHARACTERS_A_TOKEN = 8, 1_024, 64
 
 
 def plain_tokenizer(tokenizer: Tokenizer, also: set[str] | None = None) -> Tokenizer:
-    """Copy a tokenizer so that it neither pads nor truncates, and reads special tokens as text.
-
-    `also` names further tokens that it reads as text.
-    """
+    """Copy a tokenizer so that it neither pads nor truncates, nor reads any special token."""
     state = json.loads(tokenizer.to_str())
     for token in state["added_tokens"]:
         token["special"] |= token["content"] in (also or ())
@@ -161,7 +153,6 @@ class Head(NamedTuple):
 
     Attributes:
         ids: Token ids without special ones.
-        truncated: Whether there are more.
     """
 
     ids: NDArray[np.int64]
@@ -169,10 +160,7 @@ class Head(NamedTuple):
 
 
 def tokens_with_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """Return which tokens of the vocabulary have a letter or digit.
-
-    Unknown and special tokens have none.
-    """
+    """Return which tokens of the vocabulary, not special or unknown, have a letter or digit."""
     special = tokenizer.get_added_tokens_decoder()
     known = {number: text for text, number in tokenizer.get_vocab().items()}
     found = np.zeros(max(known, default=-1) + 1, np.bool_)
@@ -212,8 +200,7 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
     """Tokenize prefixes of n texts, at most `tokens` tokens each, so that the work is bounded.
 
-    Raises:
-        Abandoned: If the caller has gone.
+    Raises Abandoned if the caller has gone.
     """
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
@@ -236,9 +223,9 @@ def _heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int, characters: 
 
 
 def _framing(tokenizer: Tokenizer, count: int) -> Callable[..., tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return a function that frames the tokens of one or two texts with special tokens.
+    """Return a function that puts special tokens around the tokens of one or two texts.
 
-    The function returns the token ids, and for each the text that it belongs to.
+    It returns the token ids, and for each the text that it belongs to.
     """
     some = tokenizer.encode("a", add_special_tokens=False)
     if not some:  # a vocabulary without this letter
@@ -271,9 +258,6 @@ class Weights:
     """An ONNX model in a directory with model.onnx and tokenizer.json.
 
     Attributes:
-        model: The name of the model.
-        precision: The type of its weights.
-        directory: The folder with its files.
         sha256: The hash of model.onnx.
         positions: Most tokens of an input.
     """
@@ -346,16 +330,10 @@ class OnnxTextModel:
     pads = False
 
     def __init__(self, weights: Weights, *, max_length: int | None = None, threads: int | None = None) -> None:
-        """Load the model.
+        """Load the model for this many concurrent runs, by default one per core.
 
-        Args:
-            weights: The files of the model.
-            max_length: Most tokens of an input, including special ones.
-            threads: Concurrent runs, by default one per core.
-
-        Raises:
-            ModelUnavailable: If the files are missing or not the expected ones.
-            InvalidConfiguration: For a length that the model cannot read.
+        Raises ModelUnavailable if the files are missing or not the expected ones, and InvalidConfiguration for a length
+        that the model cannot read.
         """
         import onnxruntime
         from tokenizers import Tokenizer
@@ -375,10 +353,7 @@ class OnnxTextModel:
         self._output = self._session.get_outputs()[0].name
 
     def infer(self, ids: NDArray[np.int64], type_ids: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
-        """Return the first output for (n,) token ids and segments (0 if None), without a batch axis.
-
-        Thread-safe.
-        """
+        """Return the first output for (n,) token ids and segments. Thread-safe."""
         segments = np.zeros_like(ids) if type_ids is None else type_ids
         features = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": segments}
         feed = {name: values[None] for name, values in features.items() if name in self._inputs}

@@ -29,7 +29,6 @@ class Role:
     """What the servers do for us, in errors and messages.
 
     Attributes:
-        name: The kind of server.
         unavailable: The error if no server works now.
         failed: The error if another try will not help.
         done: The verb for a handled text.
@@ -56,15 +55,11 @@ class Replica(Generic[P]):
     """A server.
 
     Attributes:
-        peer: Its connections.
         fault: The fault that its last request showed; None if it answers.
         since: The time of that fault.
         free_at: The time from which it may be called again.
         failures: Failures in a row.
-        requests: Requests underway.
-        texts: Texts underway.
         on_trial: Whether a request underway will show whether it works again.
-        begun: Requests so far.
         newest: Number of the first request whose outcome counts.
         model: The model that it last named.
         most_texts: Most texts at a time; None for any number.
@@ -120,17 +115,9 @@ class Balancer(Generic[P]):
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """Prepare to call the servers.
+        """Prepare to call the servers, with this number of requests at a time to each.
 
-        Args:
-            peers: The servers.
-            role: What they do, for errors and messages.
-            requests: Most requests at a time to one server.
-            clock: Returns the time in seconds.
-            seed: Decides among equals.
-
-        Raises:
-            InvalidConfiguration: If there are no peers, or a peer occurs twice.
+        The seed decides among equals. Raises InvalidConfiguration if there are no peers, or a peer occurs twice.
         """
         if not peers:
             raise InvalidConfiguration(f"a remote {role.name} needs the URL of at least one server")
@@ -225,8 +212,7 @@ class Balancer(Generic[P]):
     def serves(self, peer: P, model: str, *, texts: int | None = None) -> None:
         """Record which model a server serves, and the most texts that it takes at a time.
 
-        Raises:
-            OtherModel: If another model is in use that another working server still serves.
+        Raises OtherModel if another model is in use that another working server still serves.
         """
         replica = self.replicas[peer]
         replica.model, replica.most_texts = model, texts
@@ -329,7 +315,7 @@ class Balancer(Generic[P]):
             self._change(replica, None)
 
     def _change(self, replica: Replica[P], fault: Exception | None) -> None:
-        """Record a fault or its end; report and log when a server stops working or works again."""
+        """Record a fault or its end; report and log when a server stops or starts working."""
         worked = replica.works
         if fault is None:
             replica.fault = None

@@ -87,20 +87,10 @@ class RemoteModel:
         clock: Callable[[], float] = time.monotonic,
         seed: int = 0,
     ) -> None:
-        """Prepare the connections.
+        """Prepare the connections, this many to all servers together.
 
-        Args:
-            endpoints: The servers.
-            role: What they do, for errors and messages.
-            api_key: The key that is sent to them.
-            timeout: Seconds for a call without a deadline.
-            attempt_timeout: Seconds for one request.
-            connections: Connections to all servers together.
-            clock: Returns the time in seconds.
-            seed: Decides among equal servers.
-
-        Raises:
-            InvalidConfiguration: If the endpoints do not fit together.
+        `timeout` bounds a call without a deadline, and `attempt_timeout` one request. The seed decides among equal
+        servers. Raises InvalidConfiguration if the endpoints do not fit together.
         """
         self._servers = [
             _Server(endpoint, role.name, api_key=api_key, connections=connections) for endpoint in endpoints
@@ -165,10 +155,8 @@ class RemoteModel:
     async def call(self, context: Context, texts: Sequence[str], *, deadline: float | None = None) -> Answer:
         """Return the results of n > 0 texts, all from one model, in part if that is allowed.
 
-        Raises:
-            DeadlineExceeded: If they are late.
-            Overloaded: If all servers are busy.
-            InvalidInput: If a text is not valid Unicode. Errors of the role are raised as well.
+        Raises DeadlineExceeded, Overloaded if all servers are busy, InvalidInput if a text is not valid Unicode, and
+        errors of the role.
         """
         moment = Deadline(self._clock() + self._timeout if deadline is None else deadline, self._clock)
         try:
@@ -246,7 +234,7 @@ class RemoteModel:
     async def _ask(
         self, server: _Server, context: Context, texts: Sequence[str], deadline: Deadline, *, again: bool = True
     ) -> Answer:
-        """Return the results of one server, in several requests if it takes fewer texts than others.
+        """Return the results of one server, if necessary in several requests.
 
         With `again`, it tries again if the server has another model.
         """

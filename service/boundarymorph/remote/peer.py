@@ -113,7 +113,7 @@ class Unreadable(Exception):
 
 
 class Response:
-    """An answer. Its body is `content` after `read`, else in `chunks`.
+    """An answer: its body is `content` after `read`, else in `chunks`.
 
     Reading raises aiohttp.ClientError.
     """
@@ -133,11 +133,7 @@ class Response:
         return self.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     async def read(self, most: int = SMALL) -> bytes:
-        """Read the body, which frees the connection.
-
-        Raises:
-            Unreadable: If it has over `most` bytes or is compressed.
-        """
+        """Read the body, which frees the connection. Raises Unreadable."""
         encoding, declared = self.headers.get("content-encoding", "identity"), self._answer.content_length
         if encoding != "identity":
             self.close()
@@ -225,10 +221,8 @@ class ConnectionPool:
     ) -> Response:
         """Send a request and return its answer before its body is read.
 
-        Cancelling closes the connection. Errors of the body's iterator pass through.
-
-        Raises:
-            aiohttp.ClientError: An error of `NOT_CONNECTED` if nothing was sent.
+        Cancelling closes the connection. Errors of the body's iterator pass through. Raises an aiohttp.ClientError, of
+        `NOT_CONNECTED` if nothing was sent.
         """
         try:
             answer = await self._running().request(
@@ -302,18 +296,10 @@ class Peer:
         paid: bool = False,
         ours: bool = False,
     ) -> None:
-        """Prepare the connections.
+        """Prepare the connections. Raises InvalidConfiguration for a key that no header can carry.
 
-        Args:
-            base: The server's URL without a trailing slash.
-            role: The kind of server, for messages.
-            api_key: The key that is sent to it.
-            connections: Most connections.
-            paid: Whether each request costs money, so that none is repeated that may have been carried out.
-            ours: Whether it belongs to this service, so that requests name the caller.
-
-        Raises:
-            InvalidConfiguration: If the key is not valid in a header.
+        A server is `paid` if each request costs money, so that none is repeated that may have been carried out. It is
+        `ours` if it belongs to this service, so that requests name the caller.
         """
         self.base, self.paid, self.ours = base, paid, ours
         self._role = role

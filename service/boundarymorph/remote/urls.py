@@ -23,7 +23,6 @@ class Endpoint:
     """A server and its wire format.
 
     Attributes:
-        dialect: The wire format.
         base: Scheme, host, port, and path prefix, without a trailing slash.
         model: The name of the model; None for the one that the server has.
         revision: Its revision, if the operator names it.
@@ -42,9 +41,7 @@ def identified(description: Description, endpoint: Endpoint, address: str) -> De
 
     Caches use the name. Unless the server names a revision, or its model belongs to the hub or to a hosted service, the
     operator's revision is appended or, without one, a hash of `address`, the base URL of the first server of the model.
-
-    Raises:
-        Unusable: If the server has another revision than the operator's.
+    Raises Unusable if the server has another revision than the operator's.
     """
     if endpoint.activation not in (None, "none"):
         description = replace(description, name=f"{description.name}/{endpoint.activation}")
@@ -67,11 +64,9 @@ def own_url(host: str, port: int) -> str:
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path.
+    """Return a name as one segment of a path. Raises InvalidInput for `.` and `..`.
 
-    Raises:
-        InvalidInput: For a part `.` or `..`, however often it is percent-encoded, because a proxy may read another
-            path.
+    They are refused however often they are percent-encoded, because a proxy may read another path.
     """
     read = text
     for _ in range(_DECODINGS):
@@ -103,8 +98,7 @@ class Spelling:
 def parse(url: str, spelling: Spelling) -> Endpoint:
     """Read `SCHEME://HOST:PORT/PREFIX?model=NAME`.
 
-    Raises:
-        InvalidConfiguration: If it is malformed; the message does not contain the password.
+    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
     """
     noun = spelling.noun
     parts = _split(url, noun)
@@ -122,8 +116,7 @@ def parse(url: str, spelling: Spelling) -> Endpoint:
 def parse_plain(url: str, noun: str) -> str:
     """Return `http(s)://HOST:PORT/PREFIX` without the last slash.
 
-    Raises:
-        InvalidConfiguration: If it is malformed; the message does not contain the password.
+    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
     """
     parts = _split(url, noun)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:

@@ -39,7 +39,6 @@ class Request:
 
     Attributes:
         path: The path under the server's base URL.
-        body: The body of the POST.
         cut: Number of texts that were shortened to be accepted at all.
     """
 
@@ -151,26 +150,18 @@ class Dialect(ABC):
         return self.home is not None
 
     def most_answer(self, sent: bytes, count: int) -> int:
-        """Return the most bytes that the results of `count` texts can need.
-
-        `sent` is the request, because some servers repeat it.
-        """
+        """Return the most bytes of the results of `count` texts; some servers repeat the request."""
         return FRAME + ESCAPED * len(sent) + count * self.answer_bytes
 
     @abstractmethod
     def request(self, model: str, context: Context, texts: Sequence[str], seconds: float) -> Request:
-        """Build the request for the results of n texts.
+        """Build the request for the results of n texts, for which we wait this many seconds.
 
-        Args:
-            model: Its name in the server's description.
-            context: What the texts are for.
-            texts: The n texts.
-            seconds: How long we wait for the answer.
+        The model has its name in the server's description.
         """
 
     @abstractmethod
-    def read(self, body: bytes, count: int) -> Answer:
-        """Read the results of `count` texts."""
+    def read(self, body: bytes, count: int) -> Answer: ...
 
     def describe(self, body: bytes, model: str | None) -> Description:
         raise Unusable("it does not describe itself")
@@ -246,10 +237,7 @@ def chosen(cards: list[dict[str, Any]], model: str | None) -> dict[str, Any]:
 
 
 def by_index(results: Iterable[tuple[object, object]], count: int, noun: str) -> dict[int, object]:
-    """Return results by the index of their text, which is given with each.
-
-    Some of the `count` results may be missing.
-    """
+    """Return results by the given index of their text; some of the `count` may be missing."""
     ordered = dict[int, object]()
     for index, result in results:
         if not is_count(index) or index >= count:
@@ -314,9 +302,7 @@ def chunks(context: Context, texts: Sequence[str], most: int, most_bytes: int | 
     """Split the texts, in order, into parts of similar length.
 
     A part has at most `most` texts and, unless it is a single text, at most `most_bytes` as JSON with the context.
-
-    Raises:
-        InvalidInput: If a text is not valid Unicode.
+    Raises InvalidInput if a text is not valid Unicode.
     """
     if len(texts) > most:
         parts = -(-len(texts) // most)

@@ -58,10 +58,7 @@ class ArtifactFile:
     def __init__(self, folder: Path, index: str, *, create: bool = False) -> None:
         """Open nothing yet.
 
-        Args:
-            folder: The folder of the file.
-            index: The name of the index, for messages.
-            create: Whether the first write makes the folder; otherwise it belongs to the index.
+        With `create`, the first write makes the folder; otherwise it belongs to the index.
         """
         self.index = index
         self._folder, self._path, self._create = folder, folder / FILE, create
@@ -89,9 +86,7 @@ class ArtifactFile:
     def change(self, **changes: object) -> None:
         """Replace some of the artifacts on the disk.
 
-        Raises:
-            CorruptIndex: If the file is damaged.
-            UnknownIndex: If the index is deleted.
+        Raises CorruptIndex if the file is damaged, and UnknownIndex if the index is deleted.
         """
         with storage_errors(str(self._path)), self._alone():
             _write(self._path, replace(self.read(), **changes))  # type: ignore[arg-type]

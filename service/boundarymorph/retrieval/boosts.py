@@ -79,10 +79,9 @@ class Decay:
         decay: float,
         now: float,
     ) -> Decay:
-        """Read the fields of a rule at a place of the request; `now` is in seconds since 1970.
+        """Read a rule's fields. Raises InvalidInput, with its place in the request.
 
-        Raises:
-            InvalidInput: With the place, if a field is wrong.
+        `now` is in seconds since 1970.
         """
         dates = isinstance(origin, str)
         start = now if origin == "now" else seconds_of(origin) if isinstance(origin, str) else origin
@@ -114,8 +113,6 @@ class FieldValueFactor:
 
     Attributes:
         path: The field. Of a list the first number counts.
-        factor: Above 0.
-        modifier: The function.
         missing: Replaces a missing field.
     """
 
@@ -165,10 +162,7 @@ class Boosts:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.float64]:
-        """Return (N,) boosts of the documents with these ids.
-
-        Without rules the documents are not needed.
-        """
+        """Return (N,) boosts of the documents with these ids; only rules need the documents."""
         boosts = []
         for id in ids:
             boost, metadata = self.weights.get(id, 1.0), documents[id].metadata if id in documents else {}
@@ -189,18 +183,12 @@ class Boosts:
 
 
 def clamp(boost: float) -> float:
-    """Return the nearest number from LEAST to MOST.
-
-    It is LEAST for NaN, such as the logarithm of a negative number.
-    """
+    """Return the nearest number from LEAST to MOST, and LEAST for NaN."""
     return min(max(LEAST, boost), MOST)
 
 
 def numbers(metadata: Mapping[str, Any], path: tuple[str, ...], dates: bool = False) -> list[float]:
-    """Return the numbers of a field, or of the elements of its list.
-
-    With `dates`, strings are dates.
-    """
+    """Return the numbers, or with `dates` also the dates, of a field or of its list."""
     found: list[float] = []
     for value in values_at(metadata, path):
         for each in value if isinstance(value, list) else [value]:
@@ -211,10 +199,7 @@ def numbers(metadata: Mapping[str, Any], path: tuple[str, ...], dates: bool = Fa
 
 
 def seconds_of(date: str) -> float | None:
-    """Return the seconds from 1970 to a date in ISO 8601, or None if it is not a date.
-
-    A date without a time zone is in UTC.
-    """
+    """Return the seconds from 1970 to a date in ISO 8601, by default in UTC, or None."""
     try:
         read = datetime.fromisoformat(date)
     except ValueError:

@@ -30,7 +30,7 @@ def scores_by_rank(count: int) -> NDArray[np.float64]:
     return np.asarray(1.0 / (RANK_CONSTANT + np.arange(1, count + 1, dtype=np.float64)))
 
 
-class Ordered(NamedTuple):
+class KnownOrder(NamedTuple):
     """Candidates in an order, and the reason for it, in words."""
 
     pool: Pool
@@ -149,7 +149,7 @@ class IndexedCandidates:
         characters = await self.retriever.characters(self.source.index, ids, caller=self.caller)
         return _tokens(np.array([characters.get(id, np.nan) for id in ids]))
 
-    def ordered(self) -> Ordered | None:
+    def ordered(self) -> KnownOrder | None:
         """Return the candidates in the known order, without vectors, or None without an order."""
         return None
 
@@ -172,7 +172,7 @@ class GivenCandidates:
         warnings = [] if self.source.cut is None else await run(self._divide, self.source.cut)
         ids = [document.id for document in self.source.given]
         if self.source.listed:
-            return Retrieved(Pool.listed(ids), vectors="none")
+            return Retrieved(Pool.from_ids(ids), vectors="none")
         made: tuple[ArrayLike, ArrayLike, VectorSource, list[Notice]]
         lexical = (
             self.source.vectors == "lexical" and self.source.embeddings is None and self.source.query_embedding is None
@@ -193,7 +193,7 @@ class GivenCandidates:
             made = await self._embedded(run)
         documents, query, source, of_vectors = made
         scores = features["bm25"] if by_words else self._order
-        pool = await run(Pool.of, ids, documents, query, scores, features, terms)
+        pool = await run(Pool.from_embeddings, ids, documents, query, scores, features, terms)
         if by_words:  # the scores are BM25, so the inner products become the feature
             similarity = await run(lambda: (pool.embeddings @ pool.query).astype(np.float64))
             pool = replace(pool, features={**pool.features, "similarity": similarity})
@@ -237,12 +237,12 @@ class GivenCandidates:
         lengths = dict(zip(self._by_id, tokens, strict=True))
         return np.array([lengths[id] for id in ids], dtype=np.float64)
 
-    def ordered(self) -> Ordered | None:
+    def ordered(self) -> KnownOrder | None:
         ids = [document.id for document in self.source.given]
         if self._order is not None:
-            return Ordered(Pool.listed(ids, self._order), "the one given")
+            return KnownOrder(Pool.from_ids(ids, self._order), "the one given")
         bm25 = self._features.get("bm25")
-        return None if bm25 is None else Ordered(Pool.listed(ids, bm25), "BM25's")
+        return None if bm25 is None else KnownOrder(Pool.from_ids(ids, bm25), "BM25's")
 
     @cached_property
     def _order(self) -> ArrayLike | None:

@@ -34,8 +34,6 @@ class Document:
 
     Attributes:
         id: Unique within an index or a pool.
-        text: The text.
-        title: The title, if any.
         metadata: Any JSON object.
     """
 
@@ -51,11 +49,7 @@ class Document:
 
 
 def fingerprint(document: Document, embedding: NDArray[np.floating] | None = None) -> bytes:
-    """Return 16 bytes that identify a document and any embedding given with it.
-
-    Raises:
-        InvalidInput: If it cannot be encoded.
-    """
+    """Return 16 bytes that identify a document and any embedding. Raises InvalidInput."""
     content = [document.title, document.text, dict(document.metadata)]
     state = hashlib.blake2b(canonical(document, content), digest_size=16)
     if embedding is not None:
@@ -64,11 +58,7 @@ def fingerprint(document: Document, embedding: NDArray[np.floating] | None = Non
 
 
 def canonical(document: Document, value: object) -> bytes:
-    """Encode part of a document as JSON with sorted keys.
-
-    Raises:
-        InvalidInput: If that is not possible.
-    """
+    """Encode part of a document as JSON with sorted keys. Raises InvalidInput."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
@@ -110,10 +100,7 @@ def first_piece(read: Read, ids: Sequence[str], few: int = FEW, many: int = MANY
 
 
 def unread_ids(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
-    """Return the ids that a read may have left out.
-
-    They are those after the last one that it found, if the documents are large.
-    """
+    """Return the ids after the last one found, which a read of large documents may leave out."""
     if not found or size_of_all(found.values()) < FULL:
         return []
     last = max(place for place, id in enumerate(ids) if id in found)
@@ -121,10 +108,7 @@ def unread_ids(ids: Sequence[str], found: Mapping[str, Document]) -> list[str]:
 
 
 def in_pieces(read: Read, ids: Sequence[str]) -> Iterator[Mapping[str, Document]]:
-    """Yield the documents with these ids, in order, a piece at a time.
-
-    Each piece is read as by `Index.documents`.
-    """
+    """Yield the documents with these ids, in order, in pieces as of `Index.documents`."""
     left = list(ids)
     while left:
         found = read(left)
@@ -148,8 +132,6 @@ class Search:
     """A search for the `depth` documents nearest to a query, or all if there are fewer.
 
     Attributes:
-        query: The text.
-        depth: The number of documents.
         embedding: (d,), instead of encoding the query.
         filter: A filter of the metadata (`filters`).
         hybrid: Whether to fuse the nearest with the best by words.
@@ -168,10 +150,7 @@ class Search:
 
     @cached_property
     def condition(self) -> Filter | None:
-        """The parsed filter.
-
-        Raises InvalidInput, or LimitExceeded if it is too large.
-        """
+        """Return the parsed filter. Raises InvalidInput or LimitExceeded."""
         return None if self.filter is None else Filter(self.filter)
 
     @cached_property
@@ -187,8 +166,6 @@ class Retrieved:
     """A pool, and warnings about its retrieval.
 
     Attributes:
-        pool: The candidates.
-        warnings: The warnings.
         vectors: The source of the vectors.
         documents: The documents that came with it, by id.
         artifacts: The artifacts of the index.
@@ -212,13 +189,8 @@ class Retriever(Protocol):
     async def retrieve(self, index: str, search: Search, *, caller: str = "") -> Retrieved:
         """Return the candidates of a search, with a warning if there are none.
 
-        BM25 is a feature if the index has words.
-
-        Raises:
-            UnknownIndex: If there is no such index.
-            EmptyIndex: If it has no documents.
-            InvalidEmbeddings: If the query's vector does not fit.
-            InvalidInput: If the index does not support the search.
+        BM25 is a feature if the index has words. Raises UnknownIndex, EmptyIndex, InvalidEmbeddings if the query's
+        vector does not fit, and InvalidInput if the index does not support the search.
         """
 
     async def documents(

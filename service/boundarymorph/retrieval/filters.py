@@ -27,6 +27,7 @@ from reprlib import Repr
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from boundarymorph.errors import InvalidInput, LimitExceeded
+from boundarymorph.inference.concurrency import check_awaited
 
 MAX_DEPTH = 8  # nesting of and, or and not
 MAX_VALUES = 1_000  # values in all comparisons and lists together
@@ -55,9 +56,7 @@ class Filter:
     def __init__(self, filter: object, place: str = "filter") -> None:
         """Parse a decoded JSON value at a place of the request.
 
-        Raises:
-            InvalidInput: With the place, if it is malformed.
-            LimitExceeded: With the place, if it is too large.
+        Raises InvalidInput and LimitExceeded with the place.
         """
         self.condition = _read(filter, place, 1, _Count())
 
@@ -104,10 +103,7 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Compare a field, or an element of its list, with a value of one `type_of`.
-
-    "in" has several values.
-    """
+    """Compare a field, or an element of its list, with a value, or several, of one `type_of`."""
 
     path: tuple[str, ...]
     type: str
@@ -279,7 +275,11 @@ def _shown(value: object) -> str:
 
 
 def values_at(metadata: Mapping[str, Any], path: tuple[str, ...]) -> list[Any]:
-    """Return a list of the value at a path; it is empty if there is no value. See `spellings`."""
+    """Return a list of the value at a path; it is empty if there is no value. See `spellings`.
+
+    Raises Abandoned, as filters and boosts may look up millions of values.
+    """
+    check_awaited()
     for names in spellings(path):
         value: Any = metadata
         for name in names:
@@ -351,11 +351,9 @@ class Language(Protocol[E]):
     def leaf(self, condition: Exists | Compare) -> Bounds[E]:
         """Translate the condition of the field at a path, whose names may have dots."""
 
-    def joined(self, by: Literal["and", "or"], parts: Sequence[E]) -> E:
-        """Join at least two expressions."""
+    def joined(self, by: Literal["and", "or"], parts: Sequence[E]) -> E: ...
 
-    def negated(self, part: E) -> E:
-        """Return the expression that matches all other documents."""
+    def negated(self, part: E) -> E: ...
 
 
 def bounds(condition: Condition, language: Language[E]) -> Bounds[E]:

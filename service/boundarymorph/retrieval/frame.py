@@ -36,11 +36,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def encode_pool(retrieved: Retrieved) -> bytes:
-    """Encode a pool and its attachments for `decode_pool`.
-
-    Raises:
-        InvalidInput: If an id is not valid Unicode.
-    """
+    """Encode a pool and its attachments. Raises InvalidInput if an id is not valid Unicode."""
     pool = retrieved.pool
     tensors = {
         "vectors": _rows(pool.embeddings) if retrieved.halves is None else retrieved.halves,
@@ -123,11 +119,7 @@ def encode_embeddings(embeddings: Embeddings) -> bytes:
 
 
 def decode_embeddings(frame: bytes, count: int) -> Embeddings:
-    """Reverse `encode_embeddings`.
-
-    Raises:
-        MalformedFrame: If the frame is malformed or has not `count` vectors.
-    """
+    """Reverse `encode_embeddings`. Raises MalformedFrame unless it has `count` vectors."""
     tensors, metadata = _opened(frame, EMBEDDINGS_TYPE)
     vectors = _taken(tensors, "vectors", np.dtype("<f4"), None)
     _check_used_up(tensors)
@@ -158,7 +150,6 @@ def _rows(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def _vectors(tensors: Tensors) -> NDArray[Any]:
-    """Read (N, d) unit rows."""
     sent = _taken(tensors, "vectors", None, None)
     if sent.ndim != 2 or not sent.shape[1] or sent.dtype.kind != "f":
         raise MalformedFrame(f"its vectors are {sent.dtype} of {sent.shape}")

@@ -53,10 +53,7 @@ def lexical_vectors(words: PoolWords, query: str) -> LexicalVectors:
 
 
 class _Sparse(NamedTuple):
-    """An (n, m) matrix by its entries, row by row.
-
-    `starts` has (n + 1,) starts of rows, and the end.
-    """
+    """An (n, m) matrix by its entries, row by row, with (n + 1,) starts of rows and the end."""
 
     values: NDArray[np.float32]
     columns: NDArray[np.intp]
@@ -107,10 +104,7 @@ def _weighted(counts: _Sparse, weights: NDArray[np.float32]) -> _Sparse:
 
 
 def _reduced(documents: _Sparse, question: NDArray[np.float32]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return (N, d) and (d,) coordinates along the leading right singular vectors.
-
-    The query is folded in.
-    """
+    """Return (N, d) and (d,) coordinates along the leading right singular vectors."""
     count, vocabulary = documents.shape
     components = DIMENSIONS - 1
     if vocabulary <= components:
@@ -166,10 +160,7 @@ def _without(basis: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray
 def _directions(
     documents: NDArray[np.floating], query: NDArray[np.floating]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Normalize to unit length.
-
-    Rows without a direction get one in an extra dimension, opposite for the query.
-    """
+    """Normalize; rows without a direction get an extra dimension, opposite for the query."""
     rows = np.pad(np.vstack([documents, query]), ((0, 0), (0, 1))).astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))
     without = lengths <= NEGLIGIBLE**2

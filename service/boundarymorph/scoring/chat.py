@@ -208,9 +208,7 @@ class Completion:
     """A model's answer.
 
     Attributes:
-        text: The text after it finished thinking.
         refusal: Why it wrote nothing.
-        tokens: The tokens of the text, with any log-probabilities.
         usage: The tokens read and written, if given.
         cut_off: Whether it reached the limit of its length.
     """

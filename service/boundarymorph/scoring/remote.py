@@ -81,7 +81,6 @@ class RerankServer(Dialect):
         characters: Most characters of a text, because the server rejects longer ones.
         advice: How to make the server give relevance scores.
         activation: The kind of its results, by the operator or the model; without it they must be in [0, 1].
-        known: The model, if it is in the table.
     """
 
     texts, score = "documents", "relevance_score"
@@ -346,12 +345,7 @@ def parse(url: str, judge: JudgeSettings | None = None) -> Endpoint:
     says that the results of other rerank servers are logits (`sigmoid`), cosines (`cosine`), or relevance in [0, 1]
     (`none`).
 
-    Args:
-        url: The address.
-        judge: How a chat model is asked.
-
-    Raises:
-        InvalidConfiguration: If it is malformed; the message does not contain the password.
+    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
     """
     endpoint = urls.parse(url, _SPELLING)
     if isinstance(endpoint.dialect, RerankServer):

@@ -27,7 +27,6 @@ class Scores:
 
     Attributes:
         values: (n,) float64 in [0, 1]; NaN if the scorer answered without a score.
-        truncated: Number of truncated pairs.
         model: The model that gave the scores; None if it cannot change.
         failure: Why the scorer could not give the missing values now; the others are valid.
         tokens: Tokens that a language model read and wrote for them.
@@ -54,8 +53,7 @@ def rounded_into_range(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def checked(scores: Scores, count: int, scorer: str) -> Scores:
     """Return scores for `count` texts, with NaN for those outside [0, 1].
 
-    Raises:
-        ScorerFailed: If all are outside, or their number is wrong.
+    Raises ScorerFailed if all are outside, or their number is wrong.
     """
     values = rounded_into_range(scores.values)
     if values.shape != (count,):
@@ -158,10 +156,7 @@ class CrossEncoder(Model, Protocol):
     def tokenize(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[TokenSequence]:
         """Tokenize the pairs of n texts with one query.
 
-        Without a place for it in the prompt, an instruction is ignored.
-
-        Raises:
-            InvalidInput: If the instruction fills the prompt.
+        Without a place for it in the prompt, an instruction is ignored. Raises InvalidInput if it fills the prompt.
         """
 
     def run(self, pairs: Sequence[TokenSequence], /) -> NDArray[np.float64]:

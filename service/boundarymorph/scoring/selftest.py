@@ -41,12 +41,7 @@ class ScorerProbe:
     """A small call of a scorer, which also tests each model there until the model passes."""
 
     def __init__(self, scorer: Scorer, *, tests: bool = True) -> None:
-        """Set the scorer.
-
-        Args:
-            scorer: A scorer without a cache, which would answer instead.
-            tests: Whether to test models.
-        """
+        """Use a scorer without a cache, which would answer instead, and test its models or not."""
         self._scorer, self._tests = scorer, tests
         self._model: str | None = None
         self._test: asyncio.Task[str | None] | None = None

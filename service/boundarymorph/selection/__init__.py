@@ -1,6 +1,12 @@
 """Implement the mathematics of BoundaryMORPH, with NumPy and without I/O, clock or settings."""
 
-from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore, UpperConfidenceBound, ValueAtCutoff
+from boundarymorph.selection.acquisition import (
+    Acquisition,
+    BoundaryGap,
+    Exploration,
+    UpperConfidenceBound,
+    ValueAtCutoff,
+)
 from boundarymorph.selection.belief import Belief
 from boundarymorph.selection.bookkeeping import BaseSession, ExhaustiveSession, Observation, Selection, StopReason
 from boundarymorph.selection.boost import BoostedBoundary
@@ -28,7 +34,7 @@ __all__ = [
     "DiverseFinish",
     "DocumentCapacity",
     "ExhaustiveSession",
-    "Explore",
+    "Exploration",
     "GroupLimit",
     "Limit",
     "Observation",

@@ -232,7 +232,7 @@ class MostLikely:
 
 
 @dataclass(frozen=True, slots=True)
-class Explore:
+class Exploration:
     """Ask by the boundary gap for the first calls, then by the value at the cutoff.
 
     The gap explores more, which pays while there are few scores. Neither rule applies while all scores are equal. Then

@@ -33,7 +33,9 @@ class Belief:
         return Belief(self.mean[documents], self.std[documents], self.scored[documents])
 
     @classmethod
-    def of_shares(cls, shares: NDArray[np.float64], observed: NDArray[np.intp], happened: NDArray[np.bool_]) -> Belief:
+    def from_probabilities(
+        cls, shares: NDArray[np.float64], observed: NDArray[np.intp], happened: NDArray[np.bool_]
+    ) -> Belief:
         """Return the belief about an event with (N,) probabilities.
 
         Args:
@@ -42,10 +44,10 @@ class Belief:
             happened: (t,) whether the event happened for them.
         """
         shares = np.clip(shares, 0.0, 1.0)
-        return cls.given(shares, np.sqrt(shares * (1.0 - shares)), observed, happened.astype(np.float64))
+        return cls.from_observations(shares, np.sqrt(shares * (1.0 - shares)), observed, happened.astype(np.float64))
 
     @classmethod
-    def given(
+    def from_observations(
         cls,
         mean: NDArray[np.float64],
         std: NDArray[np.float64],
@@ -124,7 +126,7 @@ class Scale:
     cuts: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, scores: Collection[float]) -> Scale:
+    def from_scores(cls, scores: Collection[float]) -> Scale:
         """Choose the scale by the scores.
 
         `clip` is half the smallest distance of a score from 0 or 1 that is not 0 itself, between 1e-7 and 0.25. A 0 or

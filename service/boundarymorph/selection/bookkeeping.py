@@ -66,7 +66,7 @@ class Selection:
     scored: NDArray[np.bool_]
     value: NDArray[np.float64] | None = None
 
-    def at(self, places: NDArray[np.intp]) -> Selection:
+    def subset(self, places: NDArray[np.intp]) -> Selection:
         """Return the documents at these places of the set, in the order of the places."""
         value = None if self.value is None else self.value[places]
         return Selection(self.documents[places], self.relevance[places], self.std[places], self.scored[places], value)
@@ -316,7 +316,7 @@ UNKNOWN = -1.0  # the relevance of unscored documents, so that they come last
 class ExhaustiveSession(BaseSession):
     """A session that asks for all documents in their order, and ranks them by their scores.
 
-    It reads no vectors: see `Pool.listed`.
+    It reads no vectors: see `Pool.from_ids`.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ class ExhaustiveSession(BaseSession):
     def belief(self) -> Belief:
         documents, values = np.array(list(self._scores), dtype=np.intp), np.array(list(self._scores.values()))
         count = len(self.pool)
-        belief = Belief.given(np.full(count, UNKNOWN), np.ones(count), documents, values)
+        belief = Belief.from_observations(np.full(count, UNKNOWN), np.ones(count), documents, values)
         return belief if self.texts is None else share_scores(belief, self.texts)
 
     def outlook(self, enough: float = ENOUGH) -> Outlook:

@@ -274,7 +274,7 @@ class ThresholdDivision(Division):
         shares, scores = state.beliefs.outcomes()
         reaching = (shares * (scores >= self._least)).sum(axis=0)
         reaching[state.scored] = self.reaching.mean[state.scored]
-        return Recall.of(reaching[state.left], state.mask(self.chosen())[state.left])
+        return Recall.estimate(reaching[state.left], state.mask(self.chosen())[state.left])
 
 
 class DoubtDivision(ThresholdDivision):

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Explore
+from boundarymorph.selection.acquisition import Acquisition, BoundaryGap, Exploration
 from boundarymorph.selection.pool import DEFAULT_PRIOR, SIGNAL_WEIGHT, Pool, TrendPrior
 from boundarymorph.selection.posterior import PRIORS, Posterior, ResidualPosterior
 from boundarymorph.selection.process import (
@@ -108,7 +108,7 @@ class TrendConfig:
     kernel: str = "vmf"
     weight: float = LINEAR_WEIGHT
     bonus: float = RETRIEVAL_BONUS
-    acquisition: Acquisition = field(default_factory=Explore)
+    acquisition: Acquisition = field(default_factory=Exploration)
     human: bool = False
     signal_weight: float = SIGNAL_WEIGHT
     noise: float = NOISE

@@ -45,7 +45,7 @@ class Recall:
     probability: float | None = None
 
     @classmethod
-    def of(cls, probabilities: NDArray[np.float64], inside: NDArray[np.bool_]) -> Recall | None:
+    def estimate(cls, probabilities: NDArray[np.float64], inside: NDArray[np.bool_]) -> Recall | None:
         """Estimate the recall of a set.
 
         Args:

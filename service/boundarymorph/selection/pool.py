@@ -19,7 +19,7 @@ COLUMNS = 256  # float32 products summed in float32 before they are added to a f
 class Pool:
     """N candidates C of one query q, best retrieval score first (paper sec. 2, "Setup").
 
-    Build one with `Pool.of`, which checks, normalises and orders; the constructor takes arrays unchanged.
+    Build one with `Pool.from_embeddings`, which checks, normalises and orders; the constructor takes arrays unchanged.
 
     Attributes:
         ids: N document ids, unique.
@@ -41,7 +41,7 @@ class Pool:
         return len(self.ids)
 
     @classmethod
-    def of(
+    def from_embeddings(
         cls,
         ids: Sequence[str],
         embeddings: ArrayLike,
@@ -100,7 +100,7 @@ class Pool:
         )
 
     @classmethod
-    def listed(cls, ids: Sequence[str], scores: ArrayLike | None = None) -> Pool:
+    def from_ids(cls, ids: Sequence[str], scores: ArrayLike | None = None) -> Pool:
         """Return a pool in a given order, without vectors.
 
         Args:

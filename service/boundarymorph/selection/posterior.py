@@ -161,7 +161,7 @@ class Residuals:
         mean += self.prior
         std = np.sqrt(np.maximum(self.variance, MINIMUM_VARIANCE))
         std *= spread if spread > MINIMUM_SCALE else 1.0
-        return Belief.given(mean, std, self.observed, self.scores)
+        return Belief.from_observations(mean, std, self.observed, self.scores)
 
     def reported_belief(self) -> Belief:
         return self.belief()
@@ -172,7 +172,7 @@ class Residuals:
     def reaching_belief(self, least: float) -> Belief:
         belief = self.belief()
         shares = normal_share((belief.mean - least) / np.maximum(belief.std, MINIMUM_SCALE))
-        return Belief.of_shares(shares, self.observed, self.scores >= least)
+        return Belief.from_probabilities(shares, self.observed, self.scores >= least)
 
     def scorer_belief(self, least: float) -> Belief:
         return self.reaching_belief(least)

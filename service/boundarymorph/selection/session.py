@@ -65,7 +65,7 @@ class Session(BaseSession):
         self._looks = [self._look()]
 
     @classmethod
-    def of(
+    def create(
         cls,
         pool: Pool,
         *,
@@ -88,7 +88,7 @@ class Session(BaseSession):
         return len(self.history) + len(self._unanswered)
 
     @property
-    def known(self) -> int:
+    def observation_count(self) -> int:
         """The number of known scores. Copies of a text count once."""
         return self._given + len(self.history)
 
@@ -107,7 +107,7 @@ class Session(BaseSession):
 
         A scorer that rejects most documents gives equal scores for a while, and the estimated loss would be 0.
         """
-        return self.known >= FEWEST_TO_STOP and len(self._different) > 1
+        return self.observation_count >= FEWEST_TO_STOP and len(self._different) > 1
 
     def ask_round(self, rounds: int | None = None, most: int | None = None, full: int = 1) -> NDArray[np.intp]:
         """Return the documents of the next round, as `ask` does.
@@ -125,12 +125,12 @@ class Session(BaseSession):
         if self.stop_reason is not None or self.budget_covers_pool:
             return self.ask(max(1, left if most is None else min(left, most)))
         size = (
-            growing_round_size(self.known, left, self.budget)
+            growing_round_size(self.observation_count, left, self.budget)
             if rounds is None
             else equal_round_size(rounds, self.rounds, min(left, len(self.open_documents)), full)
         )
         most = size if most is None else min(size, most)
-        if rounds is None or rounds > HEADS or rounds >= self.budget or self.known >= size:
+        if rounds is None or rounds > HEADS or rounds >= self.budget or self.observation_count >= size:
             return self._name(self._choices(most))
         first = head(self.pool, self.open_documents, most).tolist()
         return self._name([Choice(document, None, None) for document in first])
@@ -223,7 +223,7 @@ class Session(BaseSession):
         left = self._left if self.texts is None else first_of_each(self._left, self.texts)
         beliefs = self._posterior.beliefs
         belief = self.state.share_scores(beliefs.scorer_belief(enough)).subset(left)
-        if self.known:
+        if self.observation_count:
             return answerable_after(belief)
         return answerable_before(self.pool, belief.mean, beliefs.scorer_belief(ENOUGH).mean[left])
 

@@ -126,7 +126,7 @@ class Mixture:
 
     @cached_property
     def _belief(self) -> Belief:
-        return Belief.given(*self.moments(), self.observed, self.scores)
+        return Belief.from_observations(*self.moments(), self.observed, self.scores)
 
     def moments(self, fantasies: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the (N,) expected scores and standard deviations, without using known scores.
@@ -162,7 +162,7 @@ class Mixture:
     def _judgement(self) -> Belief:
         means, variances, scores, scale = self._read(self._spread())
         mean, variance = scale.moments(self.weights, means, variances)
-        return Belief.given(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, scores)
+        return Belief.from_observations(mean, np.sqrt(np.maximum(variance, MINIMUM_VARIANCE)), self.observed, scores)
 
     def _spread(self, fantasies: int = 0) -> NDArray[np.float64]:
         """Return (q, N) variances for expected scores, with noise; all equal without scores."""
@@ -178,12 +178,12 @@ class Mixture:
         shares, levels = self.scale.outcomes(self.weights, self.means, self.variances + self.residuals.noise)
         mean, second = (shares * levels).sum(axis=0), (shares * np.square(levels)).sum(axis=0)
         std = np.sqrt(np.maximum(second - np.square(mean), MINIMUM_VARIANCE))
-        return Belief.given(mean, std, self.observed, self.scores)
+        return Belief.from_observations(mean, std, self.observed, self.scores)
 
     def reaching_belief(self, least: float) -> Belief:
         means, variances, scores, scale = self._read(self.variances + self.residuals.noise)
         shares = scale.reach_probabilities(least, self.weights, means, variances)
-        return Belief.of_shares(shares, self.observed, scores >= least)
+        return Belief.from_probabilities(shares, self.observed, scores >= least)
 
     def scorer_belief(self, least: float) -> Belief:
         return replace(self, judge=lambda mixture: None).reaching_belief(least)
@@ -348,7 +348,7 @@ class TrendPosterior:
 
     def observe(self, documents: Sequence[int], scores: Sequence[float]) -> None:
         self._scores.update(zip(documents, scores, strict=True))
-        scale = Scale.of(self._scores.values())
+        scale = Scale.from_scores(self._scores.values())
         changed, self._scale = scale.clip != self._scale.clip, scale
         values = scale.log_odds(np.array(list(self._scores.values()))) - self._prior.level.mean
         self._processes.observe(documents, values[len(values) - len(documents) :])
@@ -376,7 +376,7 @@ class TrendPosterior:
         return TrendFantasy(mixture.subset(documents), mixture.belief().mean[documents], rehearsal)
 
     def _mixed(self) -> Mixture:
-        self._fitted = fitted = FittedMembers.of(self._processes, self._members, self._expected, self._prior)
+        self._fitted = fitted = FittedMembers.fit(self._processes, self._members, self._expected, self._prior)
         weights = np.exp(fitted.log_likelihoods - fitted.log_likelihoods.max()).ravel()
         weights /= weights.sum()
         means = fitted.means
@@ -440,7 +440,7 @@ class FittedMembers:
     deviations: NDArray[np.float64]
 
     @classmethod
-    def of(
+    def fit(
         cls,
         processes: GaussianProcesses,
         members: NDArray[np.float64],

@@ -149,7 +149,7 @@ def boundary_of(task: SelectionTask, limit: Limit, method: Config, calibrated: C
 def stop_of(task: SelectionTask, budget: int) -> Budget:
     if task.wanted.target is not None:
         return SearchTarget(budget, task.wanted.target.probability)
-    return Budget(budget) if task.spending.settle is None else Tolerance(budget, task.spending.settle)
+    return Budget(budget) if task.spending.tolerance is None else Tolerance(budget, task.spending.tolerance)
 
 
 def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
@@ -161,6 +161,6 @@ def rounds_of(task: SelectionTask, budget: int, full: int) -> int | None:
     spending = task.spending
     if spending.rounds != "auto":
         return spending.rounds
-    if task.relevance.human and spending.settle is None and task.wanted.target is None:
+    if task.relevance.human and spending.tolerance is None and task.wanted.target is None:
         return ROUNDS
     return None if full == 1 else -(-budget // full)

@@ -100,7 +100,7 @@ class AnswerTooLarge(LimitExceeded):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryLimits:
     """The limits on the memory of a task.
 
     Attributes:
@@ -125,7 +125,7 @@ class Room:
             )
 
 
-FREE = Room()
+UNLIMITED = MemoryLimits()
 
 
 NOTHING = np.empty(0, dtype=np.intp)
@@ -157,7 +157,7 @@ class Documents:
         candidates: Candidates,
         run: Run,
         documents: Mapping[str, Document] | None = None,
-        room: Room = FREE,
+        memory: MemoryLimits = UNLIMITED,
     ) -> None:
         """Start with the documents that came with a pool.
 
@@ -166,13 +166,13 @@ class Documents:
             candidates: The source of their documents.
             run: Runs slow functions in threads.
             documents: The documents that came with texts, by id.
-            room: Counts the bytes of documents that are kept.
+            memory: Counts the bytes of documents that are kept.
 
         Raises:
             Overloaded: If too few bytes are left.
             LimitExceeded: If there would never be enough bytes.
         """
-        self._room = room
+        self._memory = memory
         self.by_id: dict[str, Document] = {}
         self._keep(documents or {}, candidates.texts_at_hand)
         self.outlines: dict[str, Document] = {}
@@ -230,7 +230,7 @@ class Documents:
         at_hand = self._candidates.texts_at_hand
         left = self._missing(positions)
         new = positions[~self._seen[positions]]
-        there = zip(new.tolist(), self.at(new), strict=True)
+        there = zip(new.tolist(), self.get(new), strict=True)
         await self._note({place: document for place, document in there if document is not None})
         places = {self._pool.ids[place]: place for place in positions.tolist()}
         async for piece in in_awaited_pieces(self._candidates.documents, left):
@@ -247,7 +247,7 @@ class Documents:
 
     def _keep(self, documents: Mapping[str, Document], at_hand: bool) -> None:
         if documents and not at_hand:  # the others came with the body
-            self._room.charge(size_of_all(documents.values()))
+            self._memory.charge(size_of_all(documents.values()))
         self.by_id.update(documents)
 
     async def _note(self, there: Mapping[int, Document]) -> None:
@@ -272,7 +272,7 @@ class Documents:
         """The documents that are kept, and those that were read without their texts."""
         return self.outlines | self.by_id
 
-    def at(self, positions: NDArray[np.intp]) -> list[Document | None]:
+    def get(self, positions: NDArray[np.intp]) -> list[Document | None]:
         """Return the documents at these positions; None for each that is deleted or not kept."""
         return [self.by_id.get(self._pool.ids[position]) for position in positions.tolist()]
 
@@ -285,7 +285,7 @@ class Documents:
         return positions[self._blank[positions]]
 
     def _check_answer(self, positions: NDArray[np.intp]) -> None:
-        self._room.check_answer(sum(len(each.content) for each in self.at(positions) if each is not None))
+        self._memory.check_answer(sum(len(each.content) for each in self.get(positions) if each is not None))
 
     async def read_groups(self, grouping: Grouping) -> NDArray[np.intp] | None:
         """Read the groups of all documents.
@@ -315,7 +315,7 @@ class Documents:
             return self.by_id
         if not self.outlines:
             async for piece in in_awaited_pieces(self._candidates.outlines, self._pool.ids):
-                self._room.charge(size_of_all(piece.values()))
+                self._memory.charge(size_of_all(piece.values()))
                 self.outlines.update(piece)
         return self.outlines
 

@@ -35,7 +35,7 @@ class JudgedPool:
     vectors: VectorSource
 
 
-class Judging:
+class Judge:
     """Judging for tasks without a calibration, ignoring deadlines.
 
     Methods raise the errors of a selection.

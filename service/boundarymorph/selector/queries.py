@@ -66,7 +66,7 @@ async def select_for_all(
 
     await gather([run.retrieve() for run in runs])
     fused = fuse([run.pool.ids for run in runs])
-    pool = Pool.listed(fused.ids, fused.scores) if fused.ids else runs[0].pool
+    pool = Pool.from_ids(fused.ids, fused.scores) if fused.ids else runs[0].pool
     by_id = {id: place for place, id in enumerate(pool.ids)}
     places = [np.array([by_id[id] for id in run.pool.ids], dtype=np.intp) for run in runs]
     grouping = next((run.grouping for run in runs if run.grouping is not None), None)

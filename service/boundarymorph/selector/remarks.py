@@ -94,7 +94,30 @@ def low_score_notices(scores: Collection[float]) -> list[Notice]:
     return [Notice("all-scores-low", said)]
 
 
-def document_notices(slug: Slug, count: int, said: str) -> list[Notice]:
+def document_notices(
+    *, blank: int, deleted: int, scores: Collection[float], unanswered: int, truncated: int
+) -> list[Notice]:
+    """Warn about documents that were not scored as expected.
+
+    Args:
+        blank: The number of documents without text.
+        deleted: The number of documents that were deleted from the index meanwhile.
+        scores: The scorer's scores.
+        unanswered: The number of documents without a score of the scorer.
+        truncated: The number of documents that the scorer cut.
+    """
+    no_text = "{has} no text to read, so no call was spent on {it} and {its} score is 0"
+    cut = "{was} cut to the cross-encoder's maximum length to be scored"
+    return [
+        *_counted("documents-without-text", blank, no_text),
+        *_counted("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
+        *low_score_notices(scores),
+        *_counted("documents-without-score", unanswered, "got no score of the scorer, only an expected one"),
+        *_counted("scoring-truncated", truncated, cut),
+    ]
+
+
+def _counted(slug: Slug, count: int, said: str) -> list[Notice]:
     """Return a warning about `count` documents, if there are any.
 
     Args:

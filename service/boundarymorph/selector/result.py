@@ -57,7 +57,7 @@ class Interruption(StrEnum):
     SCORER_FAILED = "scorer_failed"
 
     @classmethod
-    def of(cls, error: BoundaryMorphError) -> Interruption:
+    def from_error(cls, error: BoundaryMorphError) -> Interruption:
         """Return the interruption by an error of INTERRUPTING."""
         return next(_INTERRUPTIONS[kind] for kind in type(error).__mro__ if kind in _INTERRUPTIONS)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -15,24 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boundarymorph.caching.scorer import TaskScores
-from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded, Overloaded
-from boundarymorph.inference.concurrency import Arguments, FairExecutor, Result, Run, run_on_loop
+from boundarymorph.errors import BoundaryMorphError, DeadlineExceeded
+from boundarymorph.inference.concurrency import Arguments, Result, Run, run_on_loop
 from boundarymorph.notices import TEXTS_LEFT_OUT, Notice, Slug
 from boundarymorph.retrieval.candidates import Candidates
 from boundarymorph.retrieval.document import VectorSource
 from boundarymorph.scoring.rerankers import trust_of
 from boundarymorph.selection import BaseSession, Outlook, Pool, Selection, StopReason
 from boundarymorph.selection.outlook import ENOUGH
-from boundarymorph.selection.pool import Trust, footprint
+from boundarymorph.selection.pool import footprint
 from boundarymorph.selector import remarks
 from boundarymorph.selector.composition import SetLimits, add_artifacts, boosts_of, limits_of, rounds_of, session_of
 from boundarymorph.selector.documents import AnswerTooLarge, Documents, Grouping, are_long, texts_of
+from boundarymorph.selector.failures import Failures
+from boundarymorph.selector.finish import append_blank, in_given_order, unused_limits
 from boundarymorph.selector.observer import Observer
-from boundarymorph.selector.result import INTERRUPTING, Explanation, Interruption, Progress, SelectionResult, Status
-from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores, Pace
+from boundarymorph.selector.result import INTERRUPTING, Explanation, Progress, SelectionResult
+from boundarymorph.selector.scores import HARMFUL, SPARED, CalibratedScores
+from boundarymorph.selector.shared import Shared
 from boundarymorph.selector.task import SelectionTask
 
-log = logging.getLogger(__name__)
 # With at most this many candidates, numbers in vectors and scores, a step of a session takes one to three milliseconds.
 SMALL_POOL, FEW_NUMBERS, FEW_SCORES = 1_000, 2**19, 50
 FEW_RUNNING = 4  # with more selections than this, such steps take turns by caller, in threads
@@ -57,25 +58,6 @@ CALLS: dict[Call, tuple[State, State]] = {
 }
 
 
-@dataclass(slots=True)
-class Shared:
-    """The state that the selections of a process share.
-
-    Attributes:
-        executor: The threads for long work.
-        trust: The trust that is declared for the scorer.
-        full: The number of documents that the scorer reads in one pass.
-        pace: The scorer's recent pace.
-        running: The number of selections in progress.
-    """
-
-    executor: FairExecutor
-    trust: Trust | None = None
-    full: int = 1
-    pace: Pace = field(default_factory=Pace)
-    running: int = 0
-
-
 class SelectionRun:
     """A task in progress; long work runs in threads of the executor.
 
@@ -95,6 +77,8 @@ class SelectionRun:
         self._task, self._candidates, self.scores = task, candidates, scores
         self._k, self._budget = task.wanted.k, task.spending.budget
         self._shared, self._observer, self._encoder = shared, observer, encoder
+        self._failures = Failures(task.context, shared, observer)
+        self._warnings = self._failures.warnings  # all warnings for the caller
         self._in_thread: Run = shared.executor.of(task.context.caller)
         self._short = False  # whether steps of the session take a few milliseconds
         self.state: State = "new"
@@ -104,7 +88,6 @@ class SelectionRun:
         self.vectors: VectorSource = "none"
         self.session: BaseSession | None = None
         self.calibrated = CalibratedScores(trust=trust_of(scores.model, shared.trust))
-        self.interruption: Interruption | None = None
         self.ungraded = 0
         self.texts_fit = True  # whether the texts fit into the answer
         self._rounds: int | None = None  # the number of rounds in all; None for rounds that grow
@@ -112,7 +95,6 @@ class SelectionRun:
         self._proposals: Selection | None = None
         self._first: Selection | None = None  # as in `Explanation`
         self._sets: dict[int, NDArray[np.intp]] = {}
-        self.warnings: list[Notice] = []
         self.boosts: NDArray[np.float64] | None = None  # (N,), if the task has any
         self._blank = self._excluded = NOTHING  # documents read without content; documents that the task excludes
 
@@ -136,25 +118,25 @@ class SelectionRun:
                 async with self._task.context.deadline.enforced():
                     retrieved = await self._candidates.retrieve(self._in_thread)
         except INTERRUPTING as error:
-            self._refuse(error)
+            self._failures.refuse_overload(error, scored=False)
             ordered = self._candidates.ordered()
             if ordered is None:
                 raise
-            self.interrupt("nothing-scored", f"nothing was scored, and the order is {ordered.by}", error)
+            self._interrupt("nothing-scored", f"nothing was scored, and the order is {ordered.by}", error)
             self.pool, documents = ordered.pool, None
         else:
-            self.pool, self.vectors, self.warnings = retrieved.pool, retrieved.vectors, list(retrieved.warnings)
-            documents = retrieved.documents
+            self.pool, self.vectors, documents = retrieved.pool, retrieved.vectors, retrieved.documents
+            self._warnings += retrieved.warnings
             self._task = add_artifacts(self._task, retrieved.artifacts)
         if self._task.spending.goal != "scores":
-            self._task.context.room.charge(
+            self._task.context.memory.charge(
                 footprint(self.pool, self._task.spending.budget + len(self._task.spending.known))
             )
         run = (
             self._in_thread if self._candidates.texts_at_hand and are_long((documents or {}).values()) else run_on_loop
         )
         self.documents = await run(
-            Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.room
+            Documents, self.pool, self._candidates, self._in_thread, documents, self._task.context.memory
         )
         if self._task.wanted.excluded:
             ids = map(self._candidates.passages.document_id, self.pool.ids)
@@ -173,19 +155,19 @@ class SelectionRun:
         task = self._task
         if k is not None:
             self._k = k
-        if not len(self.pool) or self.interruption is not None:
+        if not len(self.pool) or self._failures.interruption is not None:
             return
         deleted = NOTHING
         with self._observer.stage("fetch"):
             async with task.context.deadline.enforced():
                 limits = await self._limits()
                 self.boosts, unread = await boosts_of(task, self.documents)
-            self.warnings += unread
+            self._warnings += unread
             try:
                 async with task.context.deadline.enforced():
                     deleted = await self._read_ahead()
             except INTERRUPTING as error:
-                self._warn("known-scores-not-used", "scores known from earlier requests were not used", error)
+                self._failures.warn("known-scores-not-used", "scores known from earlier requests were not used", error)
         scores = task.spending.budget + len(self.scores.reused) + len(task.spending.known)
         small = len(self.pool) <= SMALL_POOL and self.pool.embeddings.size <= FEW_NUMBERS and scores <= FEW_SCORES
         self._short = small and not task.wanted.diversity
@@ -210,7 +192,7 @@ class SelectionRun:
     async def _limits(self) -> SetLimits:
         """Read the limits of the set."""
         limits = await limits_of(replace(self._task.wanted, k=self._k), self._candidates, self.documents, self.pool.ids)
-        self.warnings += limits.warnings
+        self._warnings += limits.warnings
         return limits
 
     async def _read_ahead(self) -> NDArray[np.intp]:
@@ -228,7 +210,7 @@ class SelectionRun:
             settled = {texts[position] for position, id in enumerate(self.pool.ids) if id in brought}
             first = {texts[position]: position for position in reversed(positions.tolist())}
             unsettled = np.array([position for text, position in first.items() if text not in settled], dtype=np.intp)
-            there = zip(unsettled.tolist(), self.documents.at(unsettled), strict=True)
+            there = zip(unsettled.tolist(), self.documents.get(unsettled), strict=True)
             found = {position: document for position, document in there if document is not None}
             self.scores.reused = await self._in_thread(self.scores.reusable, found)
         return self.documents.deleted(positions)
@@ -237,10 +219,10 @@ class SelectionRun:
         """Make the session and the first batch."""
         models = self.scores.model, self._encoder
         self.calibrated, said = CalibratedScores.of(self._task, self.vectors, *models, self._shared.trust)
-        self.warnings += said
+        self._warnings += said
         if self.calibrated.harmful and self._budget and not self._task.ranks_all:
             explicit = self._task.spending.explicit
-            self.warnings.append(HARMFUL if explicit else SPARED)
+            self._warnings.append(HARMFUL if explicit else SPARED)
             self._budget = self._budget if explicit else 0
         self._blank = self.documents.without_content(np.arange(len(self.pool)))
         known, brought, blank = dict(self.scores.reused), self._task.spending.known, set(self._blank.tolist())
@@ -307,16 +289,16 @@ class SelectionRun:
                 asked, scores = await self._score(session.asked)
         except INTERRUPTING as error:
             self.batch = NOTHING
-            if session.scored.any():
-                self.interrupt("budget-not-spent", "a part of the budget was not spent", error)
+            if self._scored:
+                self._interrupt("budget-not-spent", "a part of the budget was not spent", error)
             else:
-                self.interrupt("nothing-scored", "nothing was scored", error)
+                self._interrupt("nothing-scored", "nothing was scored", error)
             return
         with self._observer.stage("select"):
             self.batch = await self._step(self._advance, session, asked, scores)
         if self.scores.failure is not None:
             self.batch = NOTHING
-            self.interrupt("budget-not-spent", "a part of the budget was not spent", self.scores.failure)
+            self._interrupt("budget-not-spent", "a part of the budget was not spent", self.scores.failure)
 
     async def read_for(
         self, session: BaseSession, positions: NDArray[np.intp], *, ahead: bool = False, answer: bool = False
@@ -354,7 +336,7 @@ class SelectionRun:
         deadline.remaining()
         if not positions.size:
             return positions, np.empty(0)
-        texts = texts_of(self.documents.at(positions))
+        texts = texts_of(self.documents.get(positions))
         positions = positions[: pace.count_fitting(texts, self._seconds)]
         texts = texts[: len(positions)]
         ids = None if self._candidates.texts_at_hand else [self.pool.ids[position] for position in positions]
@@ -385,18 +367,15 @@ class SelectionRun:
         """
         self._enter("result")
         task, session, scores = self._task, self.session, self.scores
-        selection, outlook = EMPTY, Outlook(0.0, {}, answerable=0.0)
-        status, stop_reason = Status.COMPLETE, None
+        selection, outlook, stop_reason = EMPTY, Outlook(0.0, {}, answerable=0.0), None
         if session is not None:
             selection, outlook = await self._selection(session)
             stop_reason = session.stop_reason
-            self.warnings += await self._reasons(session, selection)
-            if self.interruption is not None:
-                status = Status.PARTIAL if session.scored.any() else Status.RETRIEVAL_ONLY
-        elif self.interruption is not None:
-            status, selection = Status.RETRIEVAL_ONLY, await self._as_given()
+            self._warnings += await self._reasons(session, selection)
+        elif self._failures.interruption is not None:
+            selection = await self._as_given()
             outlook = Outlook(float(len(selection.documents) < len(self.pool)), {})  # without scores
-        self.warnings += self._remarks()
+        self._warnings += self._remarks()
         result = SelectionResult(
             task=task,
             budget=self._budget,
@@ -405,8 +384,8 @@ class SelectionRun:
             passages=self._candidates.passages,
             history=self.calibrated.history(session.history) if session else (),
             rounds=session.rounds if session else 0,
-            status=status,
-            stop_reason=self.interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
+            status=self._failures.status(scored=self._scored),
+            stop_reason=self._failures.interruption or stop_reason or StopReason.NOTHING_TO_DECIDE,
             outlook=outlook,
             calls=scores.calls,
             cached=scores.cached,
@@ -414,7 +393,7 @@ class SelectionRun:
             documents=self.documents.read_so_far,
             truncated=scores.truncated,
             seconds=self._observer.seconds(),
-            warnings=self.warnings,
+            warnings=self._warnings,
             vectors=self.vectors,
             explained=await self._explained(),
             tokens=scores.tokens,
@@ -453,7 +432,8 @@ class SelectionRun:
                 break
             proposed = NOTHING if self._proposals is None else self._proposals.documents
             changed = await self.read_texts(np.union1d(selection.documents, proposed))
-        return self._with_blank(self.calibrated.read(selection)), outlook
+        blank = np.setdiff1d(self._blank, self._excluded)
+        return append_blank(self.calibrated.read(selection), blank, self._task, self._k), outlook
 
     def _believed(self, session: BaseSession) -> tuple[Selection, Outlook]:
         least = ENOUGH if self._task.wanted.min_relevance is None else self._task.wanted.min_relevance
@@ -469,7 +449,7 @@ class SelectionRun:
                         return await self.read_for(self.session, positions, answer=True)
                     await self.documents.read(positions, answer=True)
         except INTERRUPTING as error:
-            self.interrupt("texts-not-read", "not all texts could be read", error)
+            self._interrupt("texts-not-read", "not all texts could be read", error)
         return False
 
     @contextmanager
@@ -481,90 +461,25 @@ class SelectionRun:
             if not self._task.report.optional_texts:
                 raise
             self.texts_fit = False
-            self.warnings.append(TEXTS_LEFT_OUT)
-
-    def _with_blank(self, selection: Selection) -> Selection:
-        """Return a selection with documents without content at the end, if k allows more."""
-        task, blank = self._task, np.setdiff1d(self._blank, self._excluded)
-        if not task.ranks_all:
-            limited = (
-                task.wanted.max_tokens is not None or task.wanted.distinct is not None or task.wanted.negligible > 0
-            )
-            room = 0 if limited or self._k is None else self._k - len(selection.documents)
-            blank = blank[: max(0, room)]
-        if task.wanted.min_relevance or not blank.size:
-            return selection
-        nothing, value = np.zeros(len(blank)), selection.value
-        return Selection(
-            np.concatenate([selection.documents, blank]),
-            np.concatenate([selection.relevance, nothing]),
-            np.concatenate([selection.std, nothing]),
-            np.concatenate([selection.scored, np.ones(len(blank), dtype=np.bool_)]),
-            None if value is None else np.concatenate([value, nothing]),
-        )
+            self._warnings.append(TEXTS_LEFT_OUT)
 
     async def _as_given(self) -> Selection:
         """Return the first documents in the order of the pool, up to the limit."""
-        task, ids = self._task, self.pool.ids
-        if task.wanted.min_relevance is not None:
-            said = "nothing is known of the scores, so 'min_relevance' left nothing out"
-            self.warnings.append(Notice("min-relevance-not-used", said))
-        if task.relevance.boosts is not None:
-            self.warnings.append(Notice("boost-not-used", "nothing is known of the scores, so 'boost' changed nothing"))
-        self._blank = self.documents.without_content(np.arange(len(ids)))
-        limits = await self._limits()
-        worth = np.arange(len(ids), 0.0, -1.0)  # a token limit divides it by the root of the length
-        if limits.lengths is not None:
-            worth *= np.sqrt(limits.lengths)
-        worth[self._blank] = -1.0  # behind all others
-        worth[self._excluded] = -2.0  # removed below
-        capacity = limits.limit.capacity_for(np.ones(len(ids), dtype=np.bool_), self.documents.texts)
-        fits = capacity.with_others(capacity.fill(worth), worth)
-        documents = np.setdiff1d(np.flatnonzero(fits | task.ranks_all), self._excluded)
-        documents = np.concatenate([np.setdiff1d(documents, self._blank), np.intersect1d(documents, self._blank)])
-        if task.report.return_documents:
+        self._warnings += unused_limits(self._task)
+        self._blank = self.documents.without_content(np.arange(len(self.pool)))
+        selection = in_given_order(self._task, await self._limits(), self.documents.texts, self._blank, self._excluded)
+        if self._task.report.return_documents:
             with self._fitting():
-                await self.documents.read(documents, answer=True)
-        unknown = np.where(np.isin(documents, self._blank), 0.0, 0.5)
-        return Selection(documents, unknown, unknown, np.zeros(len(documents), dtype=np.bool_))
+                await self.documents.read(selection.documents, answer=True)
+        return selection
 
-    def interrupt(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
-        """Record why the result is incomplete.
+    @property
+    def _scored(self) -> bool:
+        """Whether any document is scored."""
+        return self.session is not None and bool(self.session.scored.any())
 
-        It raises the error, or Overloaded, unless the task accepts an incomplete result.
-        """
-        if self._task.context.accepts == "complete":
-            raise error
-        self._refuse(error)
-        self.interruption = self.interruption or Interruption.of(error)
-        self._warn(slug, shortfall, error)
-
-    def _refuse(self, error: BoundaryMorphError) -> None:
-        """Check whether the task accepts a result in which nothing was scored for lack of capacity.
-
-        A deadline that comes while other requests are served counts as a lack of capacity: without them, the request
-        might have been in time.
-
-        Raises:
-            Overloaded: If the task does not accept it.
-        """
-        scored = self.session is not None and self.session.scored.any()
-        if self._task.context.accepts != "scored" or scored:
-            return
-        if isinstance(error, Overloaded):
-            raise error
-        if isinstance(error, DeadlineExceeded) and (others := self._shared.running - 1):
-            raise Overloaded(
-                f"the deadline came before anything was scored, while {others} other requests were served; "
-                "try again later, or allow more time",
-                retry_after=max(1.0, self._observer.seconds()["total"] / (others + 1)),
-            ) from error
-
-    def _warn(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
-        """Add a warning for the caller, and log the details that the caller may not read."""
-        if error.public != str(error) and not error.logged:
-            log.warning("%s: %s", shortfall, error)
-        self.warnings.append(Notice(slug, f"{shortfall}: {error.public}"))
+    def _interrupt(self, slug: Slug, shortfall: str, error: BoundaryMorphError) -> None:
+        self._failures.interrupt(slug, shortfall, error, scored=self._scored)
 
     async def _reasons(self, session: BaseSession, selection: Selection) -> list[Notice]:
         """Say why the set is empty, and why no call was made."""
@@ -573,23 +488,25 @@ class SelectionRun:
             ranking = self.calibrated.read(await self._step(session.ranking))
             scored = bool(ranking.scored.any())
             found += remarks.min_relevance_notices(task.wanted.min_relevance, ranking.relevance, scored)
-        if self.interruption is None and self._budget and not (session.history or self.ungraded or self.scores.reused):
+        if (
+            self._failures.interruption is None
+            and self._budget
+            and not (session.history or self.ungraded or self.scores.reused)
+        ):
             found.append(remarks.no_call_notice(session.stop_reason, len(selection.documents)))
         return found
 
     def _remarks(self) -> list[Notice]:
         """Return the warnings about documents, scores, and the script of the query."""
         left_out = 0 if self.session is None else self.session.given_up
-        deleted = left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0
         encoder = self._encoder if self.vectors in ("index", "encoder") else None
-        blank, about = np.setdiff1d(self._blank, self._excluded), remarks.document_notices
-        no_text = "{has} no text to read, so no call was spent on {it} and {its} score is 0"
-        cut = "{was} cut to the cross-encoder's maximum length to be scored"
         return [
-            *about("documents-without-text", len(blank), no_text),
-            *about("documents-deleted", deleted, "{was} deleted from the index meanwhile and left out"),
-            *remarks.low_score_notices(self.calibrated.scores.values()),
-            *about("documents-without-score", self.ungraded, "got no score of the scorer, only an expected one"),
-            *about("scoring-truncated", self.scores.truncated, cut),
+            *remarks.document_notices(
+                blank=len(np.setdiff1d(self._blank, self._excluded)),
+                deleted=left_out - len(np.union1d(self._excluded, self._blank)) if left_out else 0,
+                scores=self.calibrated.scores.values(),
+                unanswered=self.ungraded,
+                truncated=self.scores.truncated,
+            ),
             *remarks.script_notices(self._task.query, self.scores.model, encoder),
         ]

@@ -16,7 +16,8 @@ from boundarymorph.selection.pool import Trust
 from boundarymorph.selector.observer import Observer
 from boundarymorph.selector.queries import parts_of, select_for_all
 from boundarymorph.selector.result import Progress, SelectionResult
-from boundarymorph.selector.run import SelectionRun, Shared
+from boundarymorph.selector.run import SelectionRun
+from boundarymorph.selector.shared import Shared
 from boundarymorph.selector.task import SelectionTask
 from boundarymorph.telemetry.tracing import Stopwatch
 

@@ -12,7 +12,7 @@ from boundarymorph.retrieval.boosts import Boosts
 from boundarymorph.retrieval.candidates import Source
 from boundarymorph.selection.methods import DEFAULT
 from boundarymorph.selection.pool import Trust
-from boundarymorph.selector.documents import FREE, Grouping, Room
+from boundarymorph.selector.documents import UNLIMITED, Grouping, MemoryLimits
 
 Goal = Literal["set", "order", "ranking", "scores"]
 Accepted = Literal["complete", "scored", "anything"]
@@ -68,7 +68,7 @@ class Spending:
         goal: The purpose of the calls: the set; its order, if every document fits; the ranking of all candidates; or
             the scores of all.
         rounds: The most rounds, or "auto": three rounds of a fixed budget.
-        settle: The selection stops when the expected loss is at most this share of the set's relevance.
+        tolerance: The selection stops when the expected loss is at most this share of the set's relevance.
         reuse: Whether scores of earlier tasks are evidence that replaces calls.
         known: Scores by id that cost no call; ids outside the pool are ignored.
     """
@@ -77,7 +77,7 @@ class Spending:
     explicit: bool = True
     goal: Goal = "order"
     rounds: Rounds = "auto"
-    settle: float | None = None
+    tolerance: float | None = None
     reuse: bool = True
     known: Mapping[str, float] = field(default_factory=dict)
 
@@ -135,14 +135,14 @@ class Context:
         accepts: The result that is accepted after the deadline or a failure of scorer or retriever: only a complete
             one, or else their error; an incomplete one, but Overloaded if nothing was scored for lack of capacity; or
             any.
-        room: The counter of the bytes of the work.
+        memory: The limits on the memory of the task.
     """
 
     caller: str = ""
     tenant: str = ""
     deadline: Deadline = NEVER
     accepts: Accepted = "anything"
-    room: Room = FREE
+    memory: MemoryLimits = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,22 +39,15 @@ def build_scoring(settings: Settings, on_lost: Callable[[], None] = lambda: None
 def build(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build all parts of a service in one process; blocks while the weights load.
 
-    BLAS gets one thread, because sessions run side by side and its threads would spin in small products.
-
-    Raises:
-        ModelUnavailable: If the files of a model are missing.
+    BLAS gets one thread, because sessions run side by side and its threads would spin in small products. Raises
+    ModelUnavailable if files are missing.
     """
     indexes = build_retrieval(settings, on_lost)
     return _selecting(settings, indexes, partial(identity_of, indexes.encoder), on_lost)
 
 
 def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
-    """Build the indexes and their retriever, as `build` does.
-
-    Raises:
-        ModelUnavailable: If the files of the encoder are missing.
-        InvalidConfiguration: If the settings do not fit together.
-    """
+    """Build the indexes and their retriever, as `build` does. Raises InvalidConfiguration, too."""
     from boundarymorph.retrieval.index_retriever import IndexRetriever
 
     catalog = build_indexes(settings)
@@ -72,11 +65,8 @@ def build_retrieval(settings: Settings, on_lost: Callable[[], None] = lambda: No
 def build_gateway(settings: Settings, on_lost: Callable[[], None] = lambda: None) -> Parts:
     """Build the parts of a service whose indexes are at `retriever.url`.
 
-    BLAS gets one thread, as in `build`.
-
-    Raises:
-        InvalidConfiguration: If the settings do not fit together.
-        ModelUnavailable: If the cross-encoder is in this process and its files are missing.
+    BLAS gets one thread, as in `build`. Raises InvalidConfiguration, and ModelUnavailable if files of a cross-encoder
+    in this process are missing.
     """
     retriever = build_remote_retriever(settings)
     probes: dict[str, Probe] = {"retriever": lambda deadline: retriever.check()}
@@ -111,7 +101,7 @@ def _selecting(
 def probe_of_indexes(catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> Probe:
     """Return a probe that checks the indexes in a thread, or awaits a running check.
 
-    The probe also measures them for the metrics in another thread, without waiting for it.
+    It also measures them for the metrics in another thread, without waiting.
     """
     check: asyncio.Task[None] | None = None
     measuring: asyncio.Task[None] | None = None

@@ -58,7 +58,6 @@ class Connections:
         self._waiting.pop(connection, None)
 
     def mark_idle(self, connection: ProblemProtocol) -> None:
-        """Note that a connection waits for a request."""
         if connection in self._open:
             self._waiting.pop(connection, None)
             self._waiting[connection] = None

@@ -79,8 +79,7 @@ def _variables(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
 def config_file() -> Path | None:
     """Return the file that CONFIG_VARIABLE names, or DEFAULT_CONFIG if it exists.
 
-    Raises:
-        InvalidConfiguration: If the named file does not exist.
+    Raises InvalidConfiguration if the named file does not exist.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     if named is None:
@@ -133,92 +132,110 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
     )
 
-    host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    data_directory: Path = Field(Path("data"), description="where the indexes live")
-    threads: int | None = Field(None, ge=1, description="threads of each model; all cores if unset")
+    host: str = Field("127.0.0.1", description="The address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="The port to listen on. 0 takes a free one.")
+    data_directory: Path = Field(Path("data"), description="The folder of the indexes, on a local disk.")
+    threads: int | None = Field(
+        None, ge=1, description="The threads of each model. If unset, as many as there are cores."
+    )
     search_device: str = Field(
-        "cpu", pattern=r"^(cpu|faiss(:\d+)?)$", description="`cpu`, or FAISS on a GPU: `faiss[:N]`"
+        "cpu",
+        pattern=r"^(cpu|faiss(:\d+)?)$",
+        description="The device that searches: `cpu`, or `faiss` or `faiss:N` for FAISS on a GPU.",
     )
-    search_threads: int = Field(16, ge=1, description="threads that search indexes")
-    open_indexes: int = Field(32, ge=1, description="local indexes whose files and vectors are kept open")
-    max_length: int = Field(512, ge=8, le=512, description="tokens that the embedded models read")
-    log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
-    budget: int = Field(50, ge=0, description="B if a request names none")
-    k: int = Field(50, ge=1, description="k if a request names none")
-    depth: int = Field(10_000, ge=1, description="N taken from an index if a request names none")
+    search_threads: int = Field(16, ge=1, description="The threads that search indexes.")
+    open_indexes: int = Field(32, ge=1, description="The most local indexes whose files and vectors are kept open.")
+    max_length: int = Field(512, ge=8, le=512, description="The most tokens that the embedded models read.")
+    log_level: Literal["critical", "error", "warning", "info", "debug"] = Field(
+        "info", description="The least severe level that is logged."
+    )
+    budget: int = Field(50, ge=0, description="The default of B, the most cross-encoder calls of a request.")
+    k: int = Field(50, ge=1, description="The default of k, the number of documents in an answer.")
+    depth: int = Field(10_000, ge=1, description="The default of N, the number of candidates from an index.")
     rounds: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description='requests to the scorer if a request names none; "auto": 3 for a fixed budget'
+        "auto", description='The default of the most requests to the scorer. "auto" is 3 for a fixed budget.'
     )
-    deadline_seconds: float = Field(60.0, gt=0, description="deadline of a request that names none")
-    body_seconds: float = Field(60.0, gt=0, description="longest time to receive a body, except a streamed upload")
-    body_pause_seconds: float = Field(60.0, gt=0, description="longest pause in the body of a streamed upload")
-    head_seconds: float = Field(
-        10.0, gt=0, description="longest time to receive the request line and headers of a request"
+    deadline_seconds: float = Field(60.0, gt=0, description="The default of the time of a selection.")
+    body_seconds: float = Field(
+        60.0, gt=0, description="The longest time to receive a body, except for a streamed upload."
     )
+    body_pause_seconds: float = Field(60.0, gt=0, description="The longest pause in the body of a streamed upload.")
+    head_seconds: float = Field(10.0, gt=0, description="The longest time to receive the request line and the headers.")
     keep_alive_seconds: float = Field(
-        75.0, gt=0, description="how long a connection without a request stays open; more than the load balancer's time"
+        75.0,
+        gt=0,
+        description="The time after which an idle connection is closed. It must be longer than in the load balancer.",
     )
     event_seconds: float = Field(
-        30.0, gt=0, description="longest time in which a client reads nothing of its answer, before it is disconnected"
+        30.0,
+        gt=0,
+        description="The longest time for which a client may read nothing of its answer before it is disconnected.",
     )
-    method: str = Field(methods.DEFAULT, description="selection method if a request names none")
+    method: str = Field(methods.DEFAULT, description="The default of the selection method.")
     relevance: RelevanceKind = Field(
-        "human", description="what relevance is where a request does not say: what people find, or the score"
+        "human",
+        description='The default of the kind of relevance: "human" for the judgement of people, "scorer" for the score '
+        "alone.",
     )
     vectors: Literal["lexical", "encoder"] = Field(
-        "lexical", description="vectors of a pool whose texts bring none, if a request does not say"
+        "lexical", description="The default of the way to make vectors for a pool without embeddings."
     )
-    auto_budget: int = Field(200, ge=0, description='largest budget if a request says "auto", within the limit')
-    auto_settle: float = Field(0.01, gt=0, lt=1, description='expected loss at which "auto" stops')
+    auto_budget: int = Field(200, ge=0, description='The largest budget of a request whose budget is "auto".')
+    auto_settle: float = Field(
+        0.01, gt=0, lt=1, description='The expected loss at which a selection with the budget "auto" stops.'
+    )
     negligible: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="share of the best document's relevance below which max_tokens leaves documents out",
+        description="The share of the best document's relevance below which `max_tokens` leaves documents out.",
     )
     encoder: EncoderSettings = Field(default_factory=EncoderSettings)
     retriever: RetrieverSettings = Field(default_factory=RetrieverSettings)
     stores: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], StoreSettings] = Field(
-        default_factory=dict, description="stores whose tables are indexes too, by name"
+        default_factory=dict, description="Stores whose tables are indexes, by name."
     )
-    index_store: str | None = Field(None, description="the store in which new indexes are made; this machine if unset")
+    index_store: str | None = Field(None, description="The store that holds new indexes. If unset, it is this machine.")
     scorer: ScorerSettings = Field(default_factory=ScorerSettings)
     rerank: RerankSettings = Field(default_factory=RerankSettings)
     policies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")], PolicySettings] = Field(
         default_factory=dict,
-        description='defaults of requests by name; "default" applies to all requests that choose no other',
+        description='Defaults of requests by name. "default" applies to all requests that choose no other policy.',
     )
     keys: Keys = Field(
-        (), description="NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` prints"
+        (),
+        description="The keys of callers, NAME:SCOPES:SHA256 or NAME:SCOPES:SHA256:INDEXES, as `boundarymorph key` "
+        "prints them.",
     )
-    without_keys: bool = Field(False, description="serve without keys on an address that others can reach")
+    without_keys: bool = Field(False, description="Whether to serve without keys on an address that others can reach.")
     allowed_hosts: Hosts = Field(
         (),
-        description="names by which web pages may call, besides those of this machine and of private networks: "
-        '"search.example.org", "*.example.org", or "*" for any; any if unset and there are keys',
+        description="The names under which web pages may call, besides those of this machine and of private networks: "
+        '"search.example.org", "*.example.org", or "*" for any. If unset, any name may be used if there are keys.',
     )
     public_url: str | None = Field(
         None,
         pattern=r"^https?://",
-        description="where callers reach the service, with a proxy's path: for links to documents and /openapi.json; "
-        "the address of each request if unset",
+        description="The URL under which callers reach the service, with a proxy's path, for links to documents and "
+        "/openapi.json. If unset, it is the address of each request.",
     )
-    log_format: Literal["text", "json"] = Field("text", description="format of the lines on standard error")
+    log_format: Literal["text", "json"] = Field("text", description="The format of log lines on standard error.")
     cache: CacheSettings = Field(default_factory=CacheSettings)
     calibration: Path | None = Field(
-        None, description="file of `boundarymorph calibrate --pools`: relevance in pools is then a probability"
+        None, description="A file of `boundarymorph calibrate --pools`. Relevance in pools is then a probability."
     )
     rate_limits: RateLimitSettings = Field(default_factory=RateLimitSettings)
-    metrics_seconds: float = Field(
-        1.0, ge=0, description="how old an answer of /metrics may be; it is made once for all"
+    metrics_seconds: float = Field(1.0, ge=0, description="The age up to which an answer of /metrics is used again.")
+    ready_interval_seconds: float = Field(
+        10.0, gt=0, description="The time between probes of the parts behind /readyz."
     )
-    ready_interval_seconds: float = Field(10.0, gt=0, description="time between probes of the parts behind /readyz")
-    playground: bool = Field(True, description="serve /playground, a page for trying selections")
+    playground: bool = Field(True, description="Whether to serve /playground, a page for trying selections.")
     agents: AgentSettings = Field(default_factory=AgentSettings)
     traces: TraceSettings = Field(default_factory=TraceSettings)
-    drain_seconds: float = Field(0.0, ge=0, description="time after SIGTERM: unready, but still accepting requests")
-    grace_seconds: int = Field(30, ge=1, description="time after that for running requests to finish")
+    drain_seconds: float = Field(
+        0.0, ge=0, description="The time after SIGTERM in which the service is not ready but still accepts requests."
+    )
+    grace_seconds: int = Field(30, ge=1, description="The time after that for running requests to finish.")
     limits: Limits = Field(default_factory=Limits)
 
     @model_validator(mode="after")
@@ -285,8 +302,7 @@ class Settings(BaseSettings):
     def load(cls, **overrides: Any) -> Self:
         """Read the settings; overrides that are None are ignored.
 
-        Raises:
-            InvalidConfiguration: With each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
+        Raises InvalidConfiguration with each mistake, including any BOUNDARYMORPH_* variable that is not a setting.
         """
         if unknown := unknown_variables(cls):
             raise InvalidConfiguration(f"bad settings: {'; '.join(unknown)}")
@@ -301,12 +317,7 @@ class Settings(BaseSettings):
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:
-    """Return plain data with MASKED in place of possible secrets.
-
-    Args:
-        value: The value of a setting or section.
-        name: The name of the setting.
-    """
+    """Return plain data with MASKED in place of possible secrets."""
     match value:
         case dict() if name == "body" and value:  # sent to a language model
             return MASKED

@@ -31,8 +31,7 @@ def secret(value: SecretStr | None) -> str | None:
 def header_key(text: str) -> str:
     """Return a key without surrounding whitespace, which files and pasted texts add.
 
-    Raises:
-        ValueError: If no header can carry the key. The message does not contain it.
+    Raises ValueError, whose message lacks the key, if no header can carry it.
     """
     key = text.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
@@ -41,12 +40,9 @@ def header_key(text: str) -> str:
 
 
 def _address(text: str) -> str:
-    """Return a URL without surrounding whitespace.
+    """Return a URL without surrounding whitespace. Raises ValueError if it is malformed.
 
     The URL may hold a password, so the message of an error does not contain it.
-
-    Raises:
-        ValueError: If the URL is malformed.
     """
     url = text.strip()
     if not url.isprintable():
@@ -74,25 +70,38 @@ class Attached(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
 
     table: str = Field(
-        min_length=1, validation_alias=AliasChoices("table", "collection"), description="its name in the store"
+        min_length=1,
+        validation_alias=AliasChoices("table", "collection"),
+        description="The name of the table or collection in the store.",
     )
-    id: str = Field("id", description="the primary key: strings or integers")
-    vector: str = "vector"
-    text: str = "text"
-    title: str | None = None
+    id: str = Field("id", description="The column of the primary key, with strings or integers.")
+    vector: str = Field("vector", description="The column of the vectors.")
+    text: str = Field("text", description="The column of the texts.")
+    title: str | None = Field(None, description="The column of the titles, if there is one.")
     metadata: tuple[str, ...] | None = Field(
-        None, description="columns that are metadata, or one of JSON with all of them; all other columns if unset"
+        None,
+        description="The columns that are metadata, or one column of JSON with all of them. If unset, all other "
+        "columns are.",
     )
     encoder: str | None = Field(
-        None, description='full name of what made its vectors, or "service"; if unset queries bring theirs'
+        None,
+        description='The full name of the model that made the vectors, or "service" for the service\'s encoder. If '
+        "unset, each query brings its vector.",
     )
-    words: bool = Field(True, description="BM25 over the texts of each pool, which are fetched for it")
-    distance: Literal["cosine", "inner product", "l2"] = Field("cosine", description="of the index of its vectors")
-    full_text: str | None = Field(None, description="a column of words that the store searches, for hybrid")
-    writable: bool = Field(False, description="take uploads and deletions; needs one column of JSON for all metadata")
-    digest: str | None = Field(None, description="a column for fingerprints, by which uploads know what has changed")
+    words: bool = Field(True, description="Whether pools are also ranked by BM25, for which their texts are fetched.")
+    distance: Literal["cosine", "inner product", "l2"] = Field(
+        "cosine", description="The distance that the index of the vectors has."
+    )
+    full_text: str | None = Field(None, description="A column that the store searches by words, for hybrid search.")
+    writable: bool = Field(
+        False,
+        description="Whether uploads and deletions are accepted, for which all metadata must be in one column of JSON.",
+    )
+    digest: str | None = Field(
+        None, description="A column for fingerprints, by which an upload finds what has changed."
+    )
     search: dict[str, int | float | str | bool] = Field(
-        default_factory=dict, description="search parameters of its index, such as `nprobe`"
+        default_factory=dict, description="Search parameters of the store's index, such as `nprobe`."
     )
 
 
@@ -100,72 +109,95 @@ class StoreSettings(BaseModel, extra="forbid"):
     """A store of indexes, in which this service makes indexes and searches existing tables."""
 
     url: Address = Field(
-        SecretStr(""), description="pgvector://, lancedb://, qdrant://, elasticsearch://, opensearch:// or milvus://"
+        SecretStr(""),
+        description="The URL of the store: pgvector://, lancedb://, qdrant://, elasticsearch://, opensearch://, or "
+        "milvus://.",
     )
     prefix: str = Field(
         "boundarymorph_",
         pattern=r"^[a-z][a-z0-9_]{0,39}$",
-        description="of the tables that this service makes, fills and deletes",
+        description="The beginning of the names of tables that this service makes, fills, and deletes.",
     )
-    api_key: Key | None = None
-    timeout_seconds: float = Field(10.0, gt=0, description="one call")
-    connections: int = Field(16, ge=1, description="connections to it")
-    schema_seconds: float = Field(5.0, ge=0, description="time until a table in use is described again")
+    api_key: Key | None = Field(None, description="The API key for the store.")
+    timeout_seconds: float = Field(10.0, gt=0, description="The longest time of one call.")
+    connections: int = Field(16, ge=1, description="The most connections to the store.")
+    schema_seconds: float = Field(5.0, ge=0, description="The time until the columns of a table in use are read again.")
     encoder: str | None = Field(
-        SERVICE, description='of tables not in `indexes`: the full name of what made their vectors, or "service"'
+        SERVICE,
+        description="For tables that are not in `indexes`: the full name of the model that made the vectors, or "
+        '"service".',
     )
     indexes: dict[str, Attached] = Field(
-        default_factory=dict, description="tables by index name; if empty, those whose columns can be guessed"
+        default_factory=dict,
+        description="The tables by the name of the index. If empty, every table whose columns can be guessed is an "
+        "index.",
     )
 
 
 class Limits(BaseModel, extra="forbid"):
     """Bounds on one request. A request that exceeds one is refused on arrival."""
 
-    body_bytes: int = Field(64 * 2**20, ge=1024, description="HTTP body of a request or an answer, except streams")
-    head_bytes: int = Field(2**16, ge=1024, description="request line and headers")
-    line_bytes: int = Field(4 * 2**20, ge=1024, description="one line of an NDJSON upload")
-    query_characters: int = Field(10_000, ge=1)
-    queries: int = Field(10, ge=1, description="of one selection; each is a search and a session of its own")
-    text_characters: int = Field(1_000_000, ge=1, description="title and text of one document of a pool")
-    pool: int = Field(20_000, ge=1, description="N: candidates, given or taken from an index")
-    passages: int = Field(10_000, ge=1, description="candidates, if long documents of a request become passages")
-    document_passages: int = Field(32, ge=1, description="passages of one document")
-    features: int = Field(16, ge=0, description="named signals that come with a pool")
-    budget: int = Field(2_000, ge=0, description="B: cross-encoder calls")
-    k: int = Field(20_000, ge=1, description="documents returned")
-    diverse: int = Field(1_000, ge=1, description="documents returned with 'diversity'")
-    max_tokens: int = Field(10_000_000, ge=1, description="tokens returned")
-    known_scores: int = Field(2_000, ge=0, description="scores that come with a request")
-    rounds: int = Field(2_000, ge=1, description="trips to the scorer that a request may name")
-    dimension: int = Field(8_192, ge=1, description="d of given embeddings")
-    sessions: int | None = Field(
-        None, ge=1, description="concurrent selections; if unset 64, or with the embedded cross-encoder here 4 per core"
+    body_bytes: int = Field(
+        64 * 2**20, ge=1024, description="The most bytes of the body of a request or an answer, except for streams."
     )
-    requests: int = Field(512, ge=1, description="requests in progress, of all routes but probes and metrics")
+    head_bytes: int = Field(2**16, ge=1024, description="The most bytes of the request line and the headers.")
+    line_bytes: int = Field(4 * 2**20, ge=1024, description="The most bytes of one line of an upload.")
+    query_characters: int = Field(10_000, ge=1, description="The most characters of a query.")
+    queries: int = Field(
+        10, ge=1, description="The most queries of one selection. Each of them is a search of its own."
+    )
+    text_characters: int = Field(
+        1_000_000, ge=1, description="The most characters of the title and the text of one document in a request."
+    )
+    pool: int = Field(20_000, ge=1, description="N: the most candidates, in a request or from an index.")
+    passages: int = Field(
+        10_000, ge=1, description="The most candidates if long documents of a request become passages."
+    )
+    document_passages: int = Field(32, ge=1, description="The most passages of one document.")
+    features: int = Field(16, ge=0, description="The most signals that come with a pool.")
+    budget: int = Field(2_000, ge=0, description="B: the most cross-encoder calls of a request.")
+    k: int = Field(20_000, ge=1, description="The most documents in an answer.")
+    diverse: int = Field(1_000, ge=1, description="The most documents in an answer with 'diversity'.")
+    max_tokens: int = Field(10_000_000, ge=1, description="The most tokens that a request may ask for.")
+    known_scores: int = Field(2_000, ge=0, description="The most scores that come with a request.")
+    rounds: int = Field(2_000, ge=1, description="The most requests to the scorer that a selection may ask for.")
+    dimension: int = Field(8_192, ge=1, description="The most numbers of a vector.")
+    sessions: int | None = Field(
+        None,
+        ge=1,
+        description="The most selections at the same time. If unset, 64, or with the embedded cross-encoder 4 for each "
+        "core.",
+    )
+    requests: int = Field(512, ge=1, description="The most requests in progress, on all routes but probes and metrics.")
     key_requests: int | None = Field(
-        None, ge=1, description="requests of one key in progress; if unset, `key_share` is the only bound"
+        None, ge=1, description="The most requests in progress of one key. If unset, only `key_share` limits them."
     )
     key_share: float = Field(
         0.75,
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="most that one key gets of a bound that keys share, while no other has any of it; 1: all",
+        description="The largest share of a common limit that one key may have while no other key uses it. 1 is all of "
+        "it.",
     )
     deadline_seconds: float = Field(
-        600.0, ge=0.001, allow_inf_nan=False, description="longest time of a selection, whatever its deadline_ms"
+        600.0,
+        ge=0.001,
+        allow_inf_nan=False,
+        description="The longest time of a selection, whatever its deadline_ms is.",
     )
-    texts: int = Field(512, ge=1, description="texts in one call of a scorer")
+    texts: int = Field(512, ge=1, description="The most texts in one call of a scorer.")
     connections: int | None = Field(
         None,
         ge=1,
-        description="callers' connections with a request; if unset, half of what the process may open, at most 10,000",
+        description="The most connections with a request. If unset, half of the files that the process may open, at "
+        "most 10,000.",
     )
     bytes_in_flight: int = Field(
         3 * 2**29,
         ge=1024,
-        description="bodies, texts read of an index, large answers, and the mathematics of selections, together",
+        description="The most bytes of all requests together: bodies, texts read from an index, large answers, and the "
+        "mathematics.",
     )
 
     @model_validator(mode="after")
@@ -211,23 +243,27 @@ class ModelSettings(BaseModel, extra="forbid"):
     named: ClassVar[tuple[str, ...]] = ("precision", "device", "instruction", "trust_remote_code", "batch_tokens")
     chosen: ClassVar[tuple[str, ...]] = ("revision",)  # also allowed with a url
 
-    url: Urls = ()
-    api_key: Key | None = Field(None, description="sent to those servers as a Bearer token")
-    timeout_seconds: float = Field(30.0, gt=0, description="one call, retries included, without an earlier deadline")
-    attempt_seconds: float = Field(10.0, gt=0, description="one try at one server")
-    connections: int = Field(64, ge=1, description="connections to all servers together")
+    url: Urls = Field((), description="The URLs of servers that run the model.")
+    api_key: Key | None = Field(None, description="The key that is sent to these servers as a Bearer token.")
+    timeout_seconds: float = Field(
+        30.0, gt=0, description="The longest time of one call with its retries, if no deadline comes earlier."
+    )
+    attempt_seconds: float = Field(10.0, gt=0, description="The longest time of one attempt at one server.")
+    connections: int = Field(64, ge=1, description="The most connections to all servers together.")
 
-    model: str | None = None
+    model: str | None = Field(None, description="The name of a model.")
     revision: str | None = Field(
         None,
         pattern=r"^[\w./-]{1,128}$",
-        description="commit, branch or tag of a named model; with a url, distinguishes its model from others",
+        description="The commit, branch, or tag of a named model. With a URL, it tells the server's model from others.",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="of a named model")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where a named model runs")
-    instruction: str | None = Field(None, description="for models that take their task as an instruction")
-    trust_remote_code: bool = Field(False, description="run Python code that comes with the model")
-    batch_tokens: int | None = Field(None, ge=1, description="tokens per batch; depends on the device if unset")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field("auto", description="The precision of a named model.")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="The device of a named model.")
+    instruction: str | None = Field(None, description="The task, for models that take an instruction.")
+    trust_remote_code: bool = Field(False, description="Whether to run Python code that comes with the model.")
+    batch_tokens: int | None = Field(
+        None, ge=1, description="The most tokens of a batch. If unset, it depends on the device."
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -249,12 +285,20 @@ class ModelSettings(BaseModel, extra="forbid"):
 class JudgeSettings(BaseModel, extra="forbid", frozen=True):
     """A chat model as the scorer, at an openai:// URL, and how it is asked for grades."""
 
-    prompt: str | None = Field(None, min_length=1, description="replaces the instructions for grading from 0 to 3")
-    documents_per_request: Literal[1, 20] = Field(1, description="documents that it grades in one request")
-    text_characters: int = Field(8_000, ge=1, description="characters of a document that it is shown")
-    answer_tokens: int = Field(32, ge=1, description="tokens that it may write; more for a model that thinks first")
-    body: dict[str, Any] = Field(default_factory=dict, description="additional fields of each request, as JSON")
-    omit: tuple[str, ...] = Field((), description="fields that the server does not accept, such as seed or temperature")
+    prompt: str | None = Field(
+        None, min_length=1, description="The prompt that replaces the instructions for grading from 0 to 3."
+    )
+    documents_per_request: Literal[1, 20] = Field(
+        1, description="The number of documents that the model grades in one request."
+    )
+    text_characters: int = Field(8_000, ge=1, description="The most characters of a document that the model reads.")
+    answer_tokens: int = Field(
+        32, ge=1, description="The most tokens of an answer. A model that thinks first needs more."
+    )
+    body: dict[str, Any] = Field(default_factory=dict, description="Additional fields of each request, as JSON.")
+    omit: tuple[str, ...] = Field(
+        (), description="Fields that the server does not accept, such as seed or temperature."
+    )
 
 
 class ScorerSettings(ModelSettings):
@@ -264,17 +308,27 @@ class ScorerSettings(ModelSettings):
 
     url: Urls = Field(
         (),
-        description="http://, tei://, vllm://, infinity://, llamacpp://, cohere://, jina://, voyage://, "
-        "systemone://, decisions:// or openai:// servers",
+        description="The URLs of servers that score: http://, tei://, vllm://, infinity://, llamacpp://, cohere://, "
+        "jina://, voyage://, systemone://, decisions://, or openai://. Several are replicas.",
     )
     model: str | None = Field(
-        None, description="Hugging Face name, short name or folder; the embedded cross-encoder if unset"
+        None,
+        description="The Hugging Face name, the short name, or the folder of the cross-encoder. If unset, it is the "
+        "embedded one.",
     )
-    max_length: int | None = Field(None, ge=8, description="tokens per pair; the model's own limit if unset")
-    prompt: str | None = Field(None, description="template of a causal reranker, if its name does not imply one")
-    self_test: bool = Field(True, description="whether each model is tested with a few pairs before it counts as ready")
+    max_length: int | None = Field(
+        None, ge=8, description="The most tokens of a query and a text together. If unset, it is the model's own limit."
+    )
+    prompt: str | None = Field(
+        None, description="The prompt template of a causal reranker, if its name does not imply one."
+    )
+    self_test: bool = Field(
+        True, description="Whether each model is tested with a few pairs before it counts as ready."
+    )
     trust: Literal["weak", "normal", "strong"] | None = Field(
-        None, description="how far its scores are trusted beside similarity and words; if unset, by its name"
+        None,
+        description="The trust in the scores beside similarity and words. If unset, it depends on the name of the "
+        "model.",
     )
     judge: JudgeSettings = Field(default_factory=JudgeSettings)
 
@@ -285,13 +339,25 @@ class EncoderSettings(ModelSettings):
     named: ClassVar[tuple[str, ...]] = (*ModelSettings.named, "pooling")
     chosen: ClassVar[tuple[str, ...]] = (*ModelSettings.chosen, "query_prompt", "document_prompt", "dimension")
 
-    url: Urls = Field((), description="tei://, vllm:// or openai:// servers; several are replicas")
-    model: str | None = Field(None, description="Hugging Face name or folder; the embedded encoder if unset")
-    max_length: int | None = Field(None, ge=8, description="tokens per text; the model's own limit if unset")
-    pooling: Literal["cls", "mean", "last"] | None = Field(None, description="taken from its files if unset")
-    query_prompt: str | None = Field(None, description="prefix of every query; the model's own if unset")
-    document_prompt: str | None = Field(None, description="prefix of every document; the model's own if unset")
-    dimension: int | None = Field(None, ge=1, description="leading components kept, of a model trained for that")
+    url: Urls = Field(
+        (), description="The URLs of servers that encode: tei://, vllm://, or openai://. Several are replicas."
+    )
+    model: str | None = Field(
+        None, description="The Hugging Face name or the folder of the encoder. If unset, it is the embedded one."
+    )
+    max_length: int | None = Field(
+        None, ge=8, description="The most tokens of a text. If unset, it is the model's own limit."
+    )
+    pooling: Literal["cls", "mean", "last"] | None = Field(
+        None, description="The pooling of token vectors. If unset, the model's files decide."
+    )
+    query_prompt: str | None = Field(None, description="The prefix of each query. If unset, it is the model's own.")
+    document_prompt: str | None = Field(
+        None, description="The prefix of each document. If unset, it is the model's own."
+    )
+    dimension: int | None = Field(
+        None, ge=1, description="The number of leading components to keep, for a model that is trained for that."
+    )
 
 
 def _calls(value: object) -> object:
@@ -313,36 +379,53 @@ class RerankSettings(BaseModel, extra="forbid"):
 
     budget: Calls | None = Field(
         None,
-        description="calls for a request, if neither it nor its policy says: a number, a share of its documents such "
-        'as 0.2, or "auto"; all documents are scored if unset',
+        description="The calls for a rerank request if neither it nor its policy has a budget: a number, a share of "
+        'its documents such as 0.2, or "auto". If unset, all documents are scored.',
     )
 
 
 class PolicySettings(BaseModel, extra="forbid"):
     """Defaults of the requests that choose a policy by `model`, path or key."""
 
-    for_keys: tuple[str, ...] = Field((), description="names of keys whose requests have it, unless they name another")
-    budget: Calls | None = Field(None, description="as of rerank; a share counts for documents in a request only")
-    rounds: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
-    deadline_ms: float | None = Field(None, gt=0)
-    relevance: RelevanceKind | None = None
-    calibration: bool | None = None
-    min_relevance: float | None = Field(None, ge=0, le=1)
-    distinct: bool | str | dict[str, Any] | None = None
-    instruction: str | None = Field(None, min_length=1)
+    for_keys: tuple[str, ...] = Field(
+        (), description="The names of keys whose requests have this policy unless they name another one."
+    )
+    budget: Calls | None = Field(
+        None, description="The calls, as in `rerank.budget`. A share is only used for documents in a request."
+    )
+    rounds: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None, description="The most requests to the scorer."
+    )
+    deadline_ms: float | None = Field(None, gt=0, description="The deadline in milliseconds.")
+    relevance: RelevanceKind | None = Field(None, description="The kind of relevance.")
+    calibration: bool | None = Field(None, description="Whether a calibration may apply.")
+    min_relevance: float | None = Field(
+        None, ge=0, le=1, description="The least relevance of a document in the answer."
+    )
+    distinct: bool | str | dict[str, Any] | None = Field(
+        None, description="The limit on copies or groups, as in a request."
+    )
+    instruction: str | None = Field(None, min_length=1, description="The instruction for the scorer.")
 
 
 class CacheSettings(BaseModel, extra="forbid"):
     """Cached scores, in Redis or in this process, and embeddings of queries, in this process."""
 
-    enabled: bool = Field(True, description="keep scores and the embeddings of queries")
-    url: Address | None = Field(None, description="redis://, rediss:// or unix://")
-    timeout_seconds: float = Field(0.05, gt=0, description="longest that a lookup waits for Redis")
-    seconds_to_live: float = Field(7 * 86_400.0, gt=0, allow_inf_nan=False, description="lifetime of a query's scores")
-    namespace: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="part of the keys in Redis; separates services"
+    enabled: bool = Field(True, description="Whether scores and the embeddings of queries are kept.")
+    url: Address | None = Field(
+        None,
+        description="The URL of Redis: redis://, rediss://, or unix://. If unset, each process has a cache of its own.",
     )
-    memory_bytes: int = Field(64 * 2**20, ge=1024, description="for scores and, separately, embeddings in this process")
+    timeout_seconds: float = Field(0.05, gt=0, description="The longest time of a lookup in Redis.")
+    seconds_to_live: float = Field(
+        7 * 86_400.0, gt=0, allow_inf_nan=False, description="The lifetime of the scores of a query."
+    )
+    namespace: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="A part of the keys in Redis that separates services."
+    )
+    memory_bytes: int = Field(
+        64 * 2**20, ge=1024, description="The most bytes of scores in this process and, separately, of embeddings."
+    )
 
 
 UNLIMITED = "unlimited"
@@ -354,10 +437,16 @@ class RateLimitSettings(BaseModel, extra="forbid"):
     They are counted in Redis if there is a URL.
     """
 
-    default: str | None = Field(None, description="for every key without a limit of its own; unlimited if unset")
-    keys: dict[str, str] = Field(default_factory=dict, description='by the name of a key; "unlimited" for none')
-    url: Address | None = Field(None, description="of Redis; the cache's Redis if unset")
-    timeout_seconds: float = Field(0.05, gt=0, description="longest that a request waits for Redis")
+    default: str | None = Field(
+        None, description="The rate limit of every key without a limit of its own. If unset, there is no limit."
+    )
+    keys: dict[str, str] = Field(
+        default_factory=dict, description='Rate limits by the name of the key; "unlimited" is no limit.'
+    )
+    url: Address | None = Field(
+        None, description="The URL of the Redis that counts. If unset, it is the Redis of the cache."
+    )
+    timeout_seconds: float = Field(0.05, gt=0, description="The longest time that a request waits for Redis.")
 
     @model_validator(mode="after")
     def _limits(self) -> Self:
@@ -378,12 +467,14 @@ class RateLimitSettings(BaseModel, extra="forbid"):
 class AgentSettings(BaseModel, extra="forbid"):
     """The tools for language models at /mcp."""
 
-    answer_tokens: int = Field(10_000, ge=1_000, description="tokens of a tool's answer, at four bytes each")
-    index: str | None = Field(None, description="index that the tools use by default; if unset the only one")
-    described_indexes: int = Field(
-        20, ge=0, description="indexes of which `list_indexes` reads a sample, for the fields"
+    answer_tokens: int = Field(10_000, ge=1_000, description="The most tokens of a tool's answer, at four bytes each.")
+    index: str | None = Field(
+        None, description="The index that the tools use by default. If unset, it is the only one."
     )
-    body_bytes: int = Field(2**20, ge=1024, description="body of a request to /mcp")
+    described_indexes: int = Field(
+        20, ge=0, description="The number of indexes of which `list_indexes` reads a sample to find the fields."
+    )
+    body_bytes: int = Field(2**20, ge=1024, description="The most bytes of the body of a request to /mcp.")
 
 
 class TraceSettings(BaseModel, extra="forbid"):
@@ -392,16 +483,22 @@ class TraceSettings(BaseModel, extra="forbid"):
     The standard OTEL_* variables set the rest.
     """
 
-    url: str | None = Field(None, pattern=r"^https?://", description="of an OTLP/HTTP collector: .../v1/traces")
+    url: str | None = Field(
+        None, pattern=r"^https?://", description="The URL of an OTLP/HTTP collector: .../v1/traces."
+    )
     texts: bool = Field(
-        False, description="record queries, ids, and the beginnings of texts, for who debugs with traces"
+        False, description="Whether traces have queries, ids, and the beginnings of texts, for debugging."
     )
 
 
 class RetrieverSettings(BaseModel, extra="forbid"):
     """The retriever: other processes if there is a URL, else the indexes of this machine."""
 
-    url: Urls = Field((), description="http:// of a `boundarymorph retriever`; several see the same documents")
-    timeout_seconds: float = Field(30.0, gt=0, description="one call, a retry included, if there is only one")
-    attempt_seconds: float = Field(10.0, gt=0, description="one try at one of several")
-    api_key: Key | None = Field(None, description="sent to it as a Bearer token")
+    url: Urls = Field(
+        (), description="The URLs of `boundarymorph retriever`, with http://. Several have the same documents."
+    )
+    timeout_seconds: float = Field(
+        30.0, gt=0, description="The longest time of one call with its retry, if there is one URL."
+    )
+    attempt_seconds: float = Field(10.0, gt=0, description="The longest time of one attempt at one of several URLs.")
+    api_key: Key | None = Field(None, description="The key that is sent to the retriever as a Bearer token.")

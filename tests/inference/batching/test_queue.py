@@ -1,4 +1,4 @@
-"""Which pairs make the next batch: by urgency, within the budget, of like lengths where padding costs."""
+"""Test which pairs make the next batch: urgency, token limit, and similar lengths."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which files are opened: of a folder, or of a revision of the hub."""
+"""Test which files of a folder, or of a revision on the hub, are opened."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,10 @@ OLD, NEW = "0" * 40, "1" * 40
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return a cache of the unreachable hub: two commits of one model, the newer one on its main branch."""
+    """Return a cache of the unreachable hub.
+
+    It has two commits of one model, of which the main branch has the newer one.
+    """
     repository = tmp_path / "models--maker--bge-tiny"
     made = tiny.bert(tmp_path / "made")
     for commit in (OLD, NEW):

@@ -1,4 +1,4 @@
-"""A chat model whose grades are given: the wire of a stand-in server."""
+"""A stand-in server for a chat model that gives scripted grades."""
 
 import math
 import re
@@ -16,7 +16,7 @@ Relevance = Callable[[str, str], float]  # in [0, 1], of a query and a passage
 
 
 def passages_of(body: dict[str, Any]) -> list[str]:
-    """Return the passages of a request, of which there may be several."""
+    """Return the passages of a request."""
     return [text for _, text in PASSAGE.findall(body["messages"][1]["content"])]
 
 
@@ -32,7 +32,10 @@ def pair_of(body: dict[str, Any]) -> tuple[str, str]:
 
 
 def completion(content: str | None, /, **more: Any) -> dict[str, Any]:
-    """An answer with this content. more: of the choice, the message (`refusal`) and the answer (`model`, `usage`)."""
+    """Return an answer with this content.
+
+    `more` has fields of the choice, the message (`refusal`) and the answer (`model`, `usage`).
+    """
     message = {"role": "assistant", "content": content, "refusal": more.pop("refusal", None)}
     usage = {"prompt_tokens": READ, "completion_tokens": WRITTEN, "total_tokens": READ + WRITTEN}
     answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": MODEL, "usage": usage}
@@ -41,13 +44,19 @@ def completion(content: str | None, /, **more: Any) -> dict[str, Any]:
 
 
 def logprobs(*likeliest: tuple[str, float | None]) -> dict[str, Any]:
-    """Of an answer of one token: the likeliest ones with their probabilities, the first of which was written."""
+    """Return the log-probabilities of an answer of one token.
+
+    The arguments are the likeliest tokens and their probabilities, of which the first was written.
+    """
     entries = [{"token": token, "logprob": None if p is None else math.log(p)} for token, p in likeliest]
     return {"content": [{**entries[0], "top_logprobs": entries}]}
 
 
 def likeliest(relevance: float) -> list[tuple[str, float]]:
-    """Grades with their probabilities, the likeliest first: the expected one is three times the relevance."""
+    """Return grades and their probabilities, the likeliest first.
+
+    The expected grade is three times the relevance.
+    """
     low = min(2, int(3 * relevance))
     share = 3 * relevance - low
     pairs = [(str(grade), p) for grade, p in ((low, 1 - share), (low + 1, share)) if p > 0]
@@ -74,8 +83,11 @@ def many_graded(relevances: list[float]) -> dict[str, Any]:
 class Chat(Wire):
     """Chat completions under /v1.
 
-    refuses: fields of a request for which it answers 400; silent: whether it leaves log-probabilities out; counting:
-    whether it says how many tokens there are, at four characters each, instead of READ and WRITTEN.
+    Args:
+        relevance: The relevance of a query and a passage.
+        refuses: Fields of a request that it refuses with 400.
+        silent: Whether it leaves log-probabilities out.
+        counting: Whether it counts tokens, at four characters each, instead of reporting READ and WRITTEN.
     """
 
     scheme, most, score_path, models = "openai+http", 1, "/v1/chat/completions", (MODEL,)

@@ -1,4 +1,4 @@
-"""Which relevance is read in a language model's answer: without its thinking, cut off, or rounded."""
+"""Test the relevance in a language model's answer: grades, thinking, and answers cut short."""
 
 import math
 from typing import Any
@@ -21,12 +21,15 @@ PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Is it 0 or 
 
 
 def tokens(*pieces: str) -> dict[str, Any]:
-    """Return log-probabilities of an answer in these pieces, each a token of its own."""
+    """Return the log-probabilities of an answer with these tokens."""
     return {"content": [{"token": piece, "logprob": -0.1, "top_logprobs": []} for piece in pieces]}
 
 
 def after(words: str) -> dict[str, Any]:
-    """Return log-probabilities of an answer that ends in a grade: 1, with one chance in four of 2."""
+    """Return the log-probabilities of an answer of words and a grade.
+
+    The grade 1 was written, and the grade 2 has a probability of 1/4.
+    """
     plain = [{"token": piece, "logprob": -0.1} for piece in words]
     return {"content": [*plain, *logprobs(("1", 0.75), ("2", 0.25))["content"], {"token": "}", "logprob": -0.1}]}
 

@@ -1,4 +1,4 @@
-"""A language model as the scorer, over real sockets."""
+"""Test a language model as the scorer over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ KEY = "sk-secret"
 async def grading(
     *wires: scripted.Chat, settings: JudgeSettings | None = None, **options: Any
 ) -> AsyncIterator[tuple[RemoteScorer, list[Server]]]:
-    """Yield a scorer in front of stand-in servers."""
+    """Yield a scorer that calls stand-in servers."""
     async with running(*(wires or (scripted.Chat(),)), key=KEY) as servers:
         urls = [f"openai+http://127.0.0.1:{server.port}/v1?model={MODEL}" for server in servers]
         scorer = RemoteScorer([parse(url, settings) for url in urls], api_key=KEY, **options)

@@ -1,4 +1,4 @@
-"""The requests of the scorer are those of OpenAI's own SDK."""
+"""Test that the scorer's requests equal those of OpenAI's own SDK."""
 
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming

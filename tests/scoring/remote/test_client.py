@@ -1,4 +1,4 @@
-"""The remote scorer when servers fail, hang, are overloaded, differ, or refuse."""
+"""Test the remote scorer when servers fail, hang, are overloaded, differ, or refuse."""
 
 import asyncio
 import time
@@ -162,7 +162,7 @@ class TestPartialAnswers:
 
 class TestSeveralServers:
     async def test_scores_of_one_call_come_from_one_model(self, caplog: pytest.LogCaptureFixture) -> None:
-        """The servers change their model when the old one has done half of the call."""
+        """The servers change their model when the old one has scored half of the texts."""
         async with running(Ours("a", most=2)) as [server], scoring(server, connections=4) as scorer:
             await scorer.connect()
 
@@ -251,7 +251,7 @@ async def test_every_attempt_is_counted_by_outcome() -> None:
 
 
 def attempts(server: Server) -> Counter[str]:
-    """The number of attempts at a server, or at an earlier one at this address, by outcome."""
+    """Return the number of attempts at a server's address, by outcome."""
     name, base = "boundarymorph_scorer_attempt_duration_seconds_count", server.endpoint().base
     outcomes = ("ok", "overloaded", "unavailable", "timeout", "failed", "cancelled")
     return Counter({outcome: int(counted(name, endpoint=base, outcome=outcome)) for outcome in outcomes})

@@ -1,4 +1,4 @@
-"""Current models over sockets: their documented answers, and what a service makes of relevant spans."""
+"""Test the documented answers of current models, and relevant spans in the service."""
 
 import math
 import re
@@ -188,7 +188,7 @@ def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> No
 
 
 class Focused(Cohere):
-    """Cohere's Rerank 5; it finds the first ten characters of each text relevant, and then the next ten."""
+    """Cohere's Rerank 5, whose relevant spans are the first and the next ten characters."""
 
     models = (PRO,)
 
@@ -254,14 +254,12 @@ async def test_relevant_spans_of_fresh_scores_reach_the_answers(tmp_path: Path) 
 
 
 def test_models_page_lists_the_known_models() -> None:
-    rows = re.findall(
-        r"^\| (`[^|]+`) \| ([\d,]+|) \| (\w+) \| (yes|no) \| (\d+) \| (weak|normal|strong) \|$", PAGE.read_text(), re.M
-    )
+    page = PAGE.read_text()
+    rows = re.findall(r"^\| (`[^|]+`) \| ([\d,]+|) \| (\w+) \| (\d+) \| (weak|normal|strong) \|$", page, re.M)
     table = {
         name: (
             f"{known.tokens:,}" if known.tokens else "",
             known.results,
-            "yes" if known.absolute else "no",
             str(known.together),
             known.trust,
         )
@@ -269,3 +267,5 @@ def test_models_page_lists_the_known_models() -> None:
         if known.trust != "weak"
     }
     assert {name: tuple(fields) for names, *fields in rows for name in re.findall("`([^`]+)`", names)} == table
+    (relative,) = re.findall(r"Only those of\s+`(\S+)` depend on the other documents", page)
+    assert {re.split("[:/]", name)[-1] for name, known in KNOWN.items() if not known.absolute} == {relative}

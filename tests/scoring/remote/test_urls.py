@@ -1,4 +1,4 @@
-"""The spelling of a scorer's address."""
+"""Test the spelling of a scorer's URL."""
 
 import pytest
 

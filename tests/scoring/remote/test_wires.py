@@ -1,4 +1,4 @@
-"""What is sent to each kind of server, and how its answers and its description of itself are read."""
+"""Test the requests to each kind of server, and the reading of answers and descriptions."""
 
 import math
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The tiny models, each made and opened once."""
+"""Make and open each tiny model once."""
 
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +16,7 @@ Opened = Callable[[str, Precision], TransformerCrossEncoder]
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """The folder of a model by its name."""
+    """Return a function that makes a model by its name, and returns its folder."""
 
     @cache
     def made(name: str) -> Path:
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture(scope="session")
 def opened(folder: Folder) -> Opened:
-    """A model by its name, in a precision."""
+    """Return a function that opens a model by its name and precision."""
 
     @cache
     def loaded(name: str, precision: Precision) -> TransformerCrossEncoder:

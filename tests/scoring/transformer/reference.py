@@ -1,4 +1,4 @@
-"""The scores as plain transformers gives them: each pair alone, without padding, the whole model."""
+"""Score with plain transformers: each pair alone, without padding, with the whole model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ WEB_SEARCH = "Given a web search query, retrieve relevant passages that answer t
 
 
 def classified(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """(n,) sigmoids of the one label, or the softmax of the second of two."""
+    """Return (n,) sigmoids of the one label, or the softmax of the second of two labels."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForSequenceClassification.from_pretrained(folder)
     scores = []
@@ -39,7 +39,7 @@ def classified(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.flo
 
 
 def judged(folder: Path, query: str, texts: Sequence[str], instruction: str = WEB_SEARCH) -> NDArray[np.float64]:
-    """(n,) probabilities of yes against no, asked as the card of Qwen3-Reranker says."""
+    """Return (n,) probabilities of yes against no, as the card of Qwen3-Reranker describes it."""
     logits, tokenizer = _next_tokens(folder, _asked(query, texts, instruction))
     both = logits[:, [tokenizer.convert_tokens_to_ids("no"), tokenizer.convert_tokens_to_ids("yes")]]
     probabilities: NDArray[np.float64] = torch.softmax(both, dim=-1)[:, 1].numpy()
@@ -47,7 +47,7 @@ def judged(folder: Path, query: str, texts: Sequence[str], instruction: str = WE
 
 
 def affirmed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """(n,) sigmoids of a fifth of the logit of Yes, asked as zerank-2 is."""
+    """Return (n,) sigmoids of a fifth of the logit of "Yes", with the prompt of zerank-2."""
     prompts = [
         f"<|im_start|>system\n{query}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         for text in texts
@@ -58,7 +58,10 @@ def affirmed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float
 
 
 def weighed(folder: Path, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """(n,) probabilities of 1 against 0, asked as mxbai-rerank-v2 is: query, document and task are tokenized apart."""
+    """Return (n,) probabilities of 1 against 0, with the prompt of mxbai-rerank-v2.
+
+    Query, document and task are tokenized separately.
+    """
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     answers = tokenizer.convert_tokens_to_ids(["0", "1"])

@@ -1,4 +1,4 @@
-"""An instruction in a request, from the route to the model that reads it, over real sockets."""
+"""Test that an instruction in a request reaches the model, over real sockets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Every architecture against plain transformers and sentence-transformers, and against the contract."""
+"""Test cross-encoders of every architecture against transformers and sentence-transformers."""
 
 import logging
 import shutil
@@ -271,7 +271,10 @@ class TestFiles:
     def test_incomplete_download_is_reported_as_unavailable(
         self, tmp_path: Path, folder: Folder, name: str, size: int
     ) -> None:
-        """size: bytes that have come of a file; of none, it is not there. Pickles in its place are not opened."""
+        """The file has `size` bytes, or is missing.
+
+        A pickle beside it is never opened.
+        """
         path = Path(shutil.copytree(folder("bert"), tmp_path / "bert"))
         torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
         begun = (path / name).read_bytes()[:size]

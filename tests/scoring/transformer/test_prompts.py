@@ -1,4 +1,4 @@
-"""Token ids against the models' own tokenizers, what is cut, and texts that try to leave their place."""
+"""Test the token ids of prompts: own tokenizers, truncation, and texts with special tokens."""
 
 from dataclasses import replace
 from pathlib import Path

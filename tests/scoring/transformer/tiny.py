@@ -1,4 +1,4 @@
-"""Small models of the true architectures with random weights, and tokenizers of a page of text."""
+"""Tiny models of the true architectures with random weights, and small tokenizers."""
 
 import json
 from collections.abc import Callable
@@ -51,13 +51,13 @@ _QWEN_SPLIT = (
 
 
 def bert(folder: Path, *, labels: int = 1) -> Path:
-    """As cross-encoder/ms-marco-MiniLM-L12-v2."""
+    """Make a model like cross-encoder/ms-marco-MiniLM-L12-v2."""
     config = _configuration(BertConfig, num_labels=labels)
     return _save(folder, BertForSequenceClassification(config), word_pieces(types=True))
 
 
 def xlm_roberta(folder: Path) -> Path:
-    """As BAAI/bge-reranker-base."""
+    """Make a model like BAAI/bge-reranker-base."""
     config = _configuration(
         XLMRobertaConfig, max_position_embeddings=98, type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2
     )
@@ -65,7 +65,7 @@ def xlm_roberta(folder: Path) -> Path:
 
 
 def deberta(folder: Path) -> Path:
-    """As mixedbread-ai/mxbai-rerank-base-v1."""
+    """Make a model like mixedbread-ai/mxbai-rerank-base-v1."""
     config = _configuration(
         DebertaV2Config,
         relative_attention=True,
@@ -81,7 +81,7 @@ def deberta(folder: Path) -> Path:
 
 
 def modernbert(folder: Path, *, pooling: str = "mean") -> Path:
-    """As Alibaba-NLP/gte-reranker-modernbert-base."""
+    """Make a model like Alibaba-NLP/gte-reranker-modernbert-base."""
     config = _configuration(
         ModernBertConfig,
         classifier_pooling=pooling,
@@ -97,7 +97,7 @@ def modernbert(folder: Path, *, pooling: str = "mean") -> Path:
 
 
 def qwen3(folder: Path, **options: Any) -> Path:
-    """As Qwen3-Reranker and zerank-2."""
+    """Make a model like Qwen3-Reranker and zerank-2."""
     return _save(folder, Qwen3ForCausalLM(_qwen(Qwen3Config, head_dim=12, **options)), byte_pairs())
 
 
@@ -106,7 +106,7 @@ def qwen3_untied(folder: Path) -> Path:
 
 
 def qwen2(folder: Path) -> Path:
-    """With layers that see a window of tokens only."""
+    """Make a model with layers that attend to a window of tokens."""
     config = _qwen(Qwen2Config, use_sliding_window=True, sliding_window=9, max_window_layers=1)
     return _save(folder, Qwen2ForCausalLM(config), byte_pairs())
 
@@ -203,7 +203,7 @@ def _save(folder: Path, model: Any, tokenizer: Any) -> Path:
 
 
 def word_pieces(*, types: bool) -> Any:
-    """As the tokenizers of BERT, or of ModernBERT, which has no types."""
+    """Return a tokenizer like BERT's or, without types, ModernBERT's."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     text = normalizer.normalize_str(" ".join(_CORPUS))
@@ -230,7 +230,10 @@ def word_pieces(*, types: bool) -> Any:
 
 
 def _halves(words: set[str]) -> set[str]:
-    """Pieces of words: both halves of each, and every letter. The library's trainer chooses others in each process."""
+    """Return both halves of each word, and every letter.
+
+    The library's trainer would choose other pieces in each process.
+    """
     letters = set("".join(words))
     pieces = letters | {f"##{letter}" for letter in letters}
     for word in words:
@@ -265,7 +268,7 @@ def _sentence_pieces() -> Any:
 
 
 def byte_pairs() -> Any:
-    """As the tokenizer of Qwen3."""
+    """Return a tokenizer like Qwen3's."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     split: list[PreTokenizer] = [

@@ -21,8 +21,8 @@ from boundarymorph import __version__
 from boundarymorph.access.callers import share_of
 from boundarymorph.access.limits import Access
 from boundarymorph.api import bodies, handler, openapi, operations
-from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ReadyOf, permitted
-from boundarymorph.api.handler import Prepared
+from boundarymorph.api.dependencies import AccessOf, BuiltOf, CallerOf, ReadyOf, permitted_caller
+from boundarymorph.api.handler import PreparedRequest
 from boundarymorph.api.lifecycle import Parts
 from boundarymorph.api.rerank.dialects import DIALECTS, PATHS, TEI, Dialect, RerankError, TeiError
 from boundarymorph.api.rerank.ranking import (
@@ -153,7 +153,7 @@ async def rerank(request: Request, access: AccessOf, caller: CallerOf, parts: Re
     return await handler.answer_request(request, access, parts.selector, partial(_prepared, request, access, parts))
 
 
-def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> Prepared:
+def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival: float) -> PreparedRequest:
     """Read a request from the body `data`, and remember its dialect. Raises as `_read` does."""
     path: str = request.scope["route"].path.removeprefix(BY_POLICY)
     dialect = _dialect(data, path)
@@ -163,7 +163,7 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
     def answer(result: SelectionResult) -> tuple[bytes, dict[str, str]]:
         ranking = _ranking(result, asked, task, parts.scorer.name)
         if asked.request.returns:
-            task.context.room.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
+            task.context.memory.check_answer(sum(len(asked.texts[ranked.index]) for ranked in ranking.results))
         content = dialect.answer.model_validate(dialect.content(ranking)).model_dump_json(exclude_none=True)
         count, warnings = int(result.selection.scored.sum()), ranking.diagnostics.warnings
         metrics.rerank_documents.labels(path, "scored").inc(count)
@@ -173,7 +173,7 @@ def _prepared(request: Request, access: Access, parts: Parts, data: Any, arrival
         return content.encode(), {WARNINGS_HEADER: json.dumps([each.model_dump() for each in warnings])}
 
     large = sum(map(len, asked.texts)) >= bodies.LARGE
-    return Prepared(task, answer, lambda result: large)
+    return PreparedRequest(task, answer, lambda result: large)
 
 
 @router.get(f"{BY_POLICY}{WEAVIATE}/meta", include_in_schema=False)
@@ -245,7 +245,7 @@ def _read(
         InvalidInput: If a value is malformed.
         LimitExceeded: If a value is beyond a limit.
     """
-    caller = permitted(request)
+    caller = permitted_caller(request)
     policy = access.policies.of(caller.name, request.path_params.get("policy"), data.get("model"))
     applied = policy.applied(data, dialect.request, data.get(dialect.documents))
     wanted = dialect.request.model_validate(applied)
@@ -259,9 +259,9 @@ def _read(
     whole = all(data.get(name) is None for name in LEAVING_OUT)
     asked = ParsedRequest(wanted, wanted.texts(), policy.name, ignored, whole)
     visit = visit_of(request)
-    room, tenant = visit.room(access), caller.tenant
+    memory, tenant = visit.memory_limits(access), caller.tenant
     given = wanted.deadline_ms, wanted.on_failure
-    context = context_of(*given, access.settings, arrival, visit.caller, tenant, room)
+    context = context_of(*given, access.settings, arrival, visit.caller, tenant, memory)
     return asked, _task(asked, access, context, instruction, dialect.documents, parts.scorer.max_length)
 
 
@@ -320,7 +320,7 @@ def _task(
             budget,
             goal="scores" if exhaustive else "ranking",
             rounds=rounds_of(wanted.rounds, settings),
-            settle=settings.auto_settle if wanted.budget == "auto" else None,
+            tolerance=settings.auto_settle if wanted.budget == "auto" else None,
         ),
         Relevance(
             settings.method,

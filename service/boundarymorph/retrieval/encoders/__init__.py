@@ -23,7 +23,6 @@ class Embeddings:
 
     Attributes:
         vectors: (n, d) float32 unit rows.
-        truncated: Number of truncated texts.
         encoder: The full name of another process's encoder.
     """
 
@@ -47,16 +46,13 @@ class Encoder(Protocol):
         """d, the length of the vectors."""
 
     async def check(self) -> None:
-        """Warm up and encode a probe; then name and dimension are known.
+        """Warm up and encode a probe, after which name and dimension are known.
 
         Raises as `encode_query` does.
         """
 
     async def encode_query(self, text: str, caller: str = "") -> NDArray[np.float32]:
-        """Return the (d,) unit vector of a query.
-
-        Raises Overloaded, EncoderUnavailable or EncoderFailed.
-        """
+        """Return the (d,) unit vector. Raises Overloaded, EncoderUnavailable or EncoderFailed."""
 
     async def encode_documents(self, texts: Sequence[str], caller: str = "") -> Embeddings:
         """Return (n, d) unit rows for n documents. Raises as `encode_query` does."""
@@ -74,8 +70,6 @@ class Recipe:
         query: The prefix of queries.
         document: The prefix of documents.
         dense: Folders of layers after the pooling.
-        max_length: Most tokens.
-        lower_case: Whether texts are lowercase.
     """
 
     pooling: Pooling = "mean"
@@ -86,10 +80,7 @@ class Recipe:
     lower_case: bool = False
 
     def instructed(self, instruction: str) -> Recipe:
-        """Return a copy with another task for queries.
-
-        Raises InvalidConfiguration if its prompt has none.
-        """
+        """Return a copy with another task for queries. Raises InvalidConfiguration."""
         if not _INSTRUCTED.match(self.query):
             raise InvalidConfiguration("the queries of this encoder take no instruction: give a query_prompt instead")
         return replace(self, query=_INSTRUCTED.sub(lambda _: f"Instruct: {instruction}\nQuery:", self.query, count=1))
@@ -109,9 +100,6 @@ _FAMILIES: tuple[tuple[str, Recipe], ...] = (
 
 
 def known_recipe(name: str) -> Recipe:
-    """Return the recipe of a model's family by its name or folder.
-
-    For an unknown family it is mean pooling without prompts.
-    """
+    """Return a recipe by the name or folder of a model; the default is mean pooling alone."""
     lowered = name.lower()
     return next((recipe for pattern, recipe in _FAMILIES if re.search(pattern, lowered)), Recipe())

@@ -35,8 +35,7 @@ _BGE_QUERY_PREFIX = "Represent this sentence for searching relevant passages: "
 
 class DualEncoder(Model, Protocol):
     @property
-    def dimension(self) -> int:
-        """d, the length of the vectors."""
+    def dimension(self) -> int: ...
 
     def tokenize_query(self, text: str) -> TokenSequence: ...
 
@@ -53,7 +52,6 @@ class BatchingEncoder(Batcher[DualEncoder]):
     """
 
     def __init__(self, model: DualEncoder, **options: Any) -> None:
-        """Take the options of `Batcher`."""
         self.role = replace(ENCODER, shape=(model.dimension,))
         super().__init__(model, **options)
         self._slice_tokens = min(max(SLICE_TOKENS, 2 * model.batch_tokens), self.queue_tokens)
@@ -99,10 +97,7 @@ class BatchingEncoder(Batcher[DualEncoder]):
         return Embeddings(vectors, truncated)
 
     def _slices(self, texts: Sequence[str]) -> Iterator[slice]:
-        """Yield slices of consecutive texts, each about one batch of tokens at most.
-
-        A slice has at least one text.
-        """
+        """Yield slices of consecutive texts, one or about a batch of tokens at most."""
         start, tokens = 0, 0
         for position, text in enumerate(texts):
             more = 1 + min(self.model.max_length, len(text) // CHARACTERS_A_TOKEN)

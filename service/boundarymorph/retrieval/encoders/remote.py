@@ -80,10 +80,7 @@ _SPELLING = Spelling("an encoder", DIALECTS)
 
 
 def _rows(vectors: Sequence[object], count: int) -> NDArray[np.float32]:
-    """Return (count, d) vectors.
-
-    Each is given as an array of numbers or as base64 of little-endian float32.
-    """
+    """Return (count, d) vectors from arrays of numbers or base64 of little-endian float32."""
     if len(vectors) != count:
         raise wire.Unusable(f"there are {len(vectors)} vectors for {count} texts")
     rows = [_row(vector, index) for index, vector in enumerate(vectors)]
@@ -116,8 +113,7 @@ def parse(url: str) -> Endpoint:
     `tei` and `vllm` are over plain HTTP; `openai`, hosted or with a compatible host, is over TLS; `+http` or `+https`
     changes that.
 
-    Raises:
-        InvalidConfiguration: If it is malformed; the message does not contain the password.
+    Raises InvalidConfiguration if it is malformed; the message does not contain the password.
     """
     return urls.parse(url, _SPELLING)
 
@@ -137,17 +133,10 @@ class RemoteEncoder:
         dimension: int | None = None,
         **options: Any,
     ) -> None:
-        """Prepare the connections. The timeout is for a query, or for each 256 documents.
+        """Prepare the connections; the timeout is for a query, or for each 256 documents.
 
-        Args:
-            endpoints: The servers.
-            query_prompt: The prefix of queries; by default that of the model's family.
-            document_prompt: The prefix of documents; by default that of the model's family.
-            dimension: Leading components to keep.
-            options: Further arguments of `RemoteModel`.
-
-        Raises:
-            InvalidConfiguration: If the endpoints do not fit together.
+        Prompts are prefixes, by default those of the model's family. The dimension is the number of leading components
+        to keep. Further options go to `RemoteModel`. Raises InvalidConfiguration if the endpoints do not fit together.
         """
         self._query_prompt, self._document_prompt = query_prompt, document_prompt
         self._kept = dimension
@@ -172,10 +161,7 @@ class RemoteEncoder:
         return self._kept or self._reached()[1]
 
     async def connect(self) -> None:
-        """Fetch the descriptions of all servers, and a vector from one.
-
-        Raises as `encode_query` does.
-        """
+        """Fetch the descriptions of all servers, and a vector. Raises as `encode_query` does."""
         self._model.check_open()
         await self._model.connect()
         await self._encode(_QUERY, ["probe"])

@@ -57,10 +57,7 @@ _STORE = "index.sqlite3"
 def seal(
     folder: Path, facts: Mapping[str, Any], checkpoint: Callable[[], None] = lambda: None
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Flush a folder to disk, and write its manifest of `facts`, which include "format".
-
-    Returns the files.
-    """
+    """Flush a folder to disk, and write its manifest of facts and files; return the files."""
     files = {}
     for path in sorted(folder.rglob("*")):
         checkpoint()
@@ -77,10 +74,7 @@ def seal(
 
 @contextmanager
 def _appearing(target: Path, temporary: Path) -> Iterator[None]:
-    """Make a folder under a temporary name.
-
-    It is renamed when the block is done, and removed if that fails.
-    """
+    """Make a folder under a temporary name; rename it at the end, or remove it after an error."""
     try:
         temporary.mkdir(parents=True)
         yield
@@ -92,10 +86,7 @@ def _appearing(target: Path, temporary: Path) -> Iterator[None]:
 
 
 def read_manifest(folder: Path, format: int) -> dict[str, Any]:
-    """Return the manifest.
-
-    Raises CorruptIndex if it is damaged or of another format, and OSError.
-    """
+    """Return the manifest. Raises OSError, and CorruptIndex for damage or another format."""
     path = folder / MANIFEST
     if _plain(folder, MANIFEST) > MOST_MANIFEST_BYTES:
         raise errors.CorruptIndex(f"{path} is not a manifest: it has more than {MOST_MANIFEST_BYTES:,} bytes")
@@ -118,10 +109,7 @@ def read_manifest(folder: Path, format: int) -> dict[str, Any]:
 
 
 def _plain(folder: Path, name: str) -> int:
-    """Return the size of a regular file.
-
-    Raises OSError, and CorruptIndex for a link, pipe, device, or folder.
-    """
+    """Return the size of a regular file. Raises OSError, and CorruptIndex for anything else."""
     path = folder / name
     if path.is_symlink():
         raise errors.CorruptIndex(f"{path} is a link; copy there what it leads to, if you trust it")
@@ -169,10 +157,7 @@ class BlockFiles:
         return None
 
     def newest(self, after: int = 0) -> tuple[Block, Rows] | None:
-        """Return the newest intact block of a change later than `after`.
-
-        A damaged block is logged, once.
-        """
+        """Return the newest intact block of a later change; a damaged one is logged, once."""
         wanted = self._words_wanted()
         for name in self._names():
             if name in self._refused or int(name.partition("-")[0]) <= after:
@@ -274,10 +259,7 @@ class BlockFiles:
         return facts
 
     def _read(self, name: str, facts: Mapping[str, Any]) -> tuple[Block, Rows]:
-        """Read a block.
-
-        Raises OSError, or CorruptIndex if it does not match its manifest or its store.
-        """
+        """Read a block. Raises OSError, and CorruptIndex unless it matches manifest and store."""
         folder = self.folder / name
         verify(folder, facts["files"])
         if facts["sequence"] > self._store.last_sequence():
@@ -385,10 +367,7 @@ def measured(index: Any, exact: Any, queries: NDArray[np.float32], checkpoint: C
 
 
 class Trainer:
-    """Makes the block of one index in a thread.
-
-    `adopt` gets each newer block, whichever process made it.
-    """
+    """Makes the block of one index in a thread; `adopt` gets each newer block."""
 
     def __init__(
         self,
@@ -465,8 +444,6 @@ class BackupInfo:
     """A summary of a backup.
 
     Attributes:
-        name: The name of the index.
-        count: Its documents.
         created: The time of the backup, UTC, ISO 8601.
         bytes: The size of all files.
     """
@@ -478,10 +455,7 @@ class BackupInfo:
 
 
 def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
-    """Copy one state of an index into a new folder.
-
-    Raises InvalidInput, CorruptIndex or StorageUnavailable.
-    """
+    """Copy an index into a new folder. Raises InvalidInput, CorruptIndex or StorageUnavailable."""
     if target.exists():
         raise errors.InvalidInput(f"{target} already exists; choose another folder, or remove it first")
     temporary = target.with_name(f".{target.name}-{uuid4().hex}")
@@ -498,11 +472,8 @@ def back_up(name: str, store: DocumentStore, target: Path) -> BackupInfo:
 def unpack(source: Path, folder: Path, store: str) -> None:
     """Copy a backup, which a stranger may have made, into a new folder as an index.
 
-    `store` is the name of the new store's file.
-
-    Raises:
-        CorruptIndex: For damage, links and foreign files.
-        InvalidInput: If it is not a backup. StorageFull and OSError are raised as well.
+    Raises CorruptIndex for damage, links, and foreign files, InvalidInput if it is not a backup, StorageFull and
+    OSError.
     """
     try:
         manifest = read_manifest(source, BACKUP_FORMAT)

@@ -32,13 +32,11 @@ class Neighbours:
     """n documents, best first.
 
     Attributes:
-        ids: Their ids.
         matrix: Float32 unit rows, which contain their vectors.
         places: (n,) the row of each in `matrix`.
         scores: (n,) float64 inner products with the query.
         sequences: (n,), 0 if unknown.
         rows: (n,) their rows in the index.
-        warnings: Warnings for the answer.
     """
 
     ids: list[str]
@@ -117,10 +115,7 @@ class Rows:
 
 
 def with_capacity(rows: NDArray[Scalar], count: int, more: int) -> NDArray[Scalar]:
-    """Return an array with space for `more` rows after `count`.
-
-    It is the same array if that has the space, else a copy of at least twice the size.
-    """
+    """Return an array with space for `more` rows after `count`: this one, or a larger copy."""
     if count + more <= len(rows):
         return rows
     larger = np.empty((max(count + more, 2 * count), *rows.shape[1:]), dtype=rows.dtype)
@@ -145,10 +140,7 @@ class Clusters:
         return int(self.index.nlist)
 
     def probes(self, depth: int) -> int:
-        """Return the probes for any depth.
-
-        They are interpolated linearly in logarithms, and beyond all depths in proportion.
-        """
+        """Return the probes for any depth, interpolated in logarithms, beyond all in proportion."""
         if depth >= self.depths[-1]:
             return -(-self.tried[-1] * depth // self.depths[-1])
         return int(np.ceil(np.exp(np.interp(np.log(depth), np.log(self.depths), np.log(self.tried))) - 1e-9))
@@ -220,8 +212,7 @@ class Mirror(Protocol):
     def nominate(self, view: VectorView, query: NDArray[np.float32], depth: int) -> NDArray[np.int64]:
         """Return ascending living rows that certainly include the nearest `depth`.
 
-        Raises:
-            BeyondDevice: If that is not certain.
+        Raises BeyondDevice if that is not certain.
         """
 
 
@@ -241,10 +232,7 @@ class VectorView:
 
     Attributes:
         rows: First those of the block, then those of the matrix.
-        block: The block, if any.
         matrix: (capacity, d), where rows never change.
-        words: The words of all rows.
-        mirror: The vectors on a device.
         whole: Whether no rows are left out.
     """
 
@@ -339,15 +327,10 @@ class VectorIndex:
         lexical: bool = False,
         make_mirror: Callable[[int], Mirror] | None = None,
     ) -> None:
-        """Start with a block or empty.
+        """Start with a block and its rows, or empty.
 
-        Args:
-            dimension: The length of the vectors.
-            capacity: Rows of the matrix.
-            block: The block.
-            rows: The rows of the block.
-            lexical: Whether rows have words.
-            make_mirror: Makes an empty mirror, given d.
+        The matrix has space for `capacity` rows. `lexical` rows have words. `make_mirror` makes an empty mirror, given
+        d.
         """
         self._dimension = dimension
         self._rows = Rows([], np.empty(0, np.int64), np.empty(0, np.bool_), 0) if rows is None else rows
@@ -373,18 +356,9 @@ class VectorIndex:
         sequences: NDArray[np.int64] | None = None,
         texts: Sequence[str] = (),
     ) -> None:
-        """Add n documents with their (n, d) unit rows, replacing those of the same id.
+        """Add n documents with (n, d) unit rows and positive numbers; the last one of an id wins.
 
-        The last one of an id wins.
-
-        Args:
-            ids: The n ids.
-            vectors: (n, d) unit rows.
-            sequences: (n,) positive numbers.
-            texts: The n texts, for an index of words.
-
-        Raises:
-            InvalidEmbeddings: If the rows do not fit.
+        An index of words needs the n texts. Raises InvalidEmbeddings if the rows do not fit.
         """
         if vectors.shape != (len(ids), self._dimension):
             raise InvalidEmbeddings(f"{len(ids)} documents need embeddings of {self._dimension}, not {vectors.shape}")
@@ -448,10 +422,7 @@ class VectorIndex:
         self._rows = replace(now, sequences=numbers, alive=alive, living=len(self._row_of))
 
     def _close_gaps(self, base: int) -> NDArray[np.int64]:
-        """Move the living documents after the first `base` rows together, in order.
-
-        Returns their former rows.
-        """
+        """Move the living documents after the first rows together; return their former rows."""
         now = self._rows
         moved = np.flatnonzero(now.alive[base:]) + base
         rows = np.concatenate([np.arange(base), moved])

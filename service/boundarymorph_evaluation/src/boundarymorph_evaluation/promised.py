@@ -83,7 +83,9 @@ def real_losses(question: Question, k: int, sets: Sequence[NDArray[np.intp]]) ->
     They are shares of the relevance of the best set.
     """
     known = dict(enumerate(question.scores.tolist()))
-    ranking = Session.of(question.pool, budget=0, k=k, method=question.configured(HUMAN_CONFIG), known=known).ranking()
+    ranking = Session.create(
+        question.pool, budget=0, k=k, method=question.configured(HUMAN_CONFIG), known=known
+    ).ranking()
     relevance = np.empty(len(question.pool))
     relevance[ranking.documents] = ranking.relevance
     best = float(ranking.relevance[: max(map(len, sets))].sum())

@@ -110,7 +110,7 @@ class ScoreTable:
         retrieval = arrays["mips"][row][there].astype(np.float64) if "mips" in arrays else embeddings @ query
         order = np.argsort(-retrieval, kind="stable")
         there = there[order]
-        pool = Pool.of(
+        pool = Pool.from_embeddings(
             [names[place] for place in order],
             embeddings[order],
             query,

@@ -267,7 +267,7 @@ class Bagel(ScoringMethod):
     def rank(self, problem: SelectionProblem) -> Ranking:
         acquisition = WarmStarted(problem.budget // 2, UpperConfidenceBound(self.beta0))
         config = SelectionConfig(prior="zero", kernel=self.kernel, acquisition=acquisition)
-        session = Session.of(problem.pool, budget=problem.budget, k=1, method=config)  # BAGEL does not read it
+        session = Session.create(problem.pool, budget=problem.budget, k=1, method=config)  # BAGEL does not read it
         drive(session, problem)
         return np.argsort(-session.belief.mean, kind="stable")
 

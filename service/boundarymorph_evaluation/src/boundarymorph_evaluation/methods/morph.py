@@ -60,7 +60,7 @@ class Morph(ScoringMethod):
 
     def rank(self, problem: SelectionProblem) -> Ranking:
         config = problem.question.configured(self.config)
-        session = Session.of(problem.pool, budget=problem.budget, k=problem.k, method=config)
+        session = Session.create(problem.pool, budget=problem.budget, k=problem.k, method=config)
         drive(session, problem, self.batch, self.rounds)
         return _ranking(session)
 
@@ -83,7 +83,7 @@ class Extend(ScoringMethod):
         head = np.arange(problem.left)
         known = dict(enumerate(problem.score(head).tolist()))
         config = problem.question.configured(self.config)
-        return _ranking(Session.of(problem.pool, budget=0, k=problem.k, method=config, known=known))
+        return _ranking(Session.create(problem.pool, budget=0, k=problem.k, method=config, known=known))
 
 
 def _ranking(session: Session) -> Ranking:
@@ -225,7 +225,7 @@ class Lexical(ScoringMethod):
         elif self.order == "bm25":
             scores = features["bm25"]
             features["similarity"] = (vectors.documents @ vectors.query).astype(np.float64)
-        return Pool.of(given.ids, vectors.documents, vectors.query, scores, features, given.terms)
+        return Pool.from_embeddings(given.ids, vectors.documents, vectors.query, scores, features, given.terms)
 
 
 def _contestant(order: Order, title: str, about: str) -> Contestant:

@@ -1,4 +1,4 @@
-"""The memory that a selection takes is counted, and texts that are only compared are not kept."""
+"""Test that a selection counts its memory, and drops texts that it only compares."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from boundarymorph.errors import LimitExceeded, Overloaded
 from boundarymorph.inference.concurrency import Shares
 from boundarymorph.retrieval.document import Document
 from boundarymorph.selection.pool import footprint
-from boundarymorph.selector.documents import Grouping, Room
+from boundarymorph.selector.documents import Grouping, MemoryLimits
 from tests.fakes.scorer import SeededScorer
 from tests.selector.fakes import IDS, MakeSelector, changed, own_pool, task
 from tests.selector.test_copies import TWENTY, Copying
@@ -18,7 +18,7 @@ LONG = [f"{text} ".ljust(1_000, "x") for text in TWENTY]
 @pytest.mark.parametrize("distinct", [None, Grouping()])
 async def test_texts_of_unscored_copies_are_not_kept(selector_of: MakeSelector, distinct: Grouping | None) -> None:
     taken: list[int] = []
-    wanted = changed(task(budget=11, k=21, rounds=3), room=Room(charge=taken.append), distinct=distinct)
+    wanted = changed(task(budget=11, k=21, rounds=3), memory=MemoryLimits(charge=taken.append), distinct=distinct)
     result = await selector_of(Copying(LONG), SeededScorer()).select(wanted)
     assert result.calls == 11
     assert len(result.documents) <= 12  # two may be asked for before it is known that they are copies
@@ -28,7 +28,7 @@ async def test_texts_of_unscored_copies_are_not_kept(selector_of: MakeSelector, 
 async def test_texts_over_bytes_in_flight_are_refused(selector_of: MakeSelector) -> None:
     selector = selector_of(Copying(LONG), SeededScorer())
     with Shares(5_500, 1.0, what="bytes").reserve("") as take:
-        wanted = changed(task(budget=11, k=4, rounds=6), room=Room(charge=take))
+        wanted = changed(task(budget=11, k=4, rounds=6), memory=MemoryLimits(charge=take))
         with pytest.raises(LimitExceeded, match="5,500 bytes"):
             await selector.select(wanted)
 
@@ -41,7 +41,7 @@ async def test_texts_of_an_answer_are_counted_against_its_limit(selector_of: Mak
         wanted = changed(wanted, source=own_pool(documents))
     selector = selector_of(Copying(LONG), SeededScorer())
     for returned, answer, refused in ((True, 4_000, False), (True, 3_999, True), (False, 0, False)):
-        asked = changed(wanted, return_documents=returned, room=Room(answer=answer))
+        asked = changed(wanted, return_documents=returned, memory=MemoryLimits(answer=answer))
         if refused:
             with pytest.raises(LimitExceeded, match=r"limits\.body_bytes"):
                 await selector.select(asked)
@@ -59,7 +59,7 @@ async def test_session_memory_is_reserved_before_the_first_call(selector_of: Mak
     selector = selector_of(Copying(TWENTY), scorer)
     pool = (await selector.select(task(budget=0))).pool
     with pytest.raises(Overloaded, match="full"):
-        await selector.select(changed(task(budget=5), room=Room(charge=full)))
+        await selector.select(changed(task(budget=5), memory=MemoryLimits(charge=full)))
     assert taken == [footprint(pool, 5)]
     assert not scorer.rounds
-    await selector.select(changed(task(budget=30, k=30), goal="scores", room=Room(charge=full)))
+    await selector.select(changed(task(budget=30, k=30), goal="scores", memory=MemoryLimits(charge=full)))
