@@ -64,7 +64,12 @@ def fitted(frame: pd.DataFrame) -> ProbabilityMap:
 
 
 def error_after_judging(own: pd.DataFrame, sets: pd.DataFrame) -> float:
-    """Return the mean error of a map fitted to a few questions of a table, in the sets of its other questions."""
+    """Return the mean error of maps of a few questions, in the sets of the others.
+
+    Args:
+        own: The rows of a table.
+        sets: Those of its sets.
+    """
     rng, questions = np.random.default_rng(0), own["query"].unique()
     count, errors = min(JUDGED, len(questions) // 2), list[float]()
     for _ in range(DRAWS):
