@@ -123,7 +123,9 @@ def test_study_means_and_changes_equal_hand_computed_values() -> None:
     base, other = study.table(rows)
     assert (base["ce_ncg"], base["ce_ncg: a"], base["k = 5"], base["k = 10"]) == ("45.0", "35.0", "40.0", "50.0")
     assert base["ce_ncg, change"] == "+0.00 (0.00)"
-    assert other["ce_ncg, change"] == "+10.00 (5.00)"  # of +10 and +30 in one table: 20 (10), and 0 (0) in the other
+    assert (
+        other["ce_ncg, change"] == "+10.00 (5.00)"
+    )  # the mean of +10 and +30 in one table: 20 (10), and 0 (0) in the other
 
 
 def test_probability_study_recovers_the_map_behind_relevance() -> None:

@@ -50,7 +50,7 @@ class ServiceProblem(ToolError):
         try:
             problem = orjson.loads(response.content)
             detail, self.slug = problem["detail"].rstrip("."), problem["type"].removeprefix(PROBLEM_TYPE)
-        except (ValueError, KeyError, TypeError, AttributeError):  # of a proxy
+        except (ValueError, KeyError, TypeError, AttributeError):  # an answer of a proxy
             detail, self.slug = f"the service answered {status} {response.reason_phrase}", ""
         usual = UNAVAILABLE if status == 503 else BROKEN if status >= 500 or not self.slug else ADVICE["invalid-input"]
         advice = ADVICE.get(self.slug, usual).format(seconds=after if after.isdecimal() else 1)

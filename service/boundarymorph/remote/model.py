@@ -43,7 +43,7 @@ CALLS = 3  # the first two may be wasted if the model changes during them
 SHARE = 4  # one call uses at most 1/SHARE of all connections, unless each text takes a request
 GRACE = 0.05  # seconds after the deadline for a request's own timer, whose error names the server
 
-OUTCOMES: dict[type[BaseException], str] = {  # of an attempt, in the metrics; any other error is "failed"
+OUTCOMES: dict[type[BaseException], str] = {  # outcomes of attempts in the metrics; any other error is "failed"
     ServerBusy: "overloaded",
     DeadlineExceeded: "timeout",
     TimedOut: "timeout",

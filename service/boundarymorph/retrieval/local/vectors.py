@@ -62,8 +62,8 @@ class Rows:
     """Documents by row, in order of insertion. Immutable.
 
     Attributes:
-        ids: Of at least `count` rows.
-        sequences: Of at least `count` rows.
+        ids: The ids of at least `count` rows.
+        sequences: The sequence numbers of at least `count` rows.
         alive: (count,) whether the row is in use.
         living: How many are alive.
         numbering: Changes when documents move.

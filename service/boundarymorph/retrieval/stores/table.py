@@ -31,7 +31,7 @@ class FoundRows(NamedTuple):
     Attributes:
         ids: None for a row without an id; several rows may share one.
         vectors: (n, d) of any length, if requested.
-        documents: By id, of the first row with it, if requested.
+        documents: The document of the first row with each id, if requested.
         warnings: Warnings for the answer.
         exact: Whether all vectors were compared; None if unknown.
     """
