@@ -30,7 +30,7 @@ from boundarymorph.selection.pool import standardised
 from boundarymorph_evaluation import datasets, tables
 from boundarymorph_evaluation.grids import grid
 from boundarymorph_evaluation.metrics import normalised_gain
-from boundarymorph_evaluation.problem import Question, fused_order, reordered
+from boundarymorph_evaluation.problem import Question, fused_order, reorder
 from boundarymorph_evaluation.tables import ScoreTable
 from load_tests import boosts, lists, passages, probability, registered, report, reviews
 from load_tests.sessions import chosen, first_by_score, only, played
@@ -363,7 +363,7 @@ def hybrid(question: Question, number: int) -> Iterator[Row]:
     It is the same pool, so documents that only BM25 would find do not show.
     """
     order, fused = fused_order(question.pool)
-    pools = {"similarity": question.pool, "fused": reordered(question.pool, order, fused)}
+    pools = {"similarity": question.pool, "fused": reorder(question.pool, order, fused)}
     for (how, pool), signal, k in product(pools.items(), ("yes", "no"), KS):
         told = question.scores if how == "similarity" else question.scores[order]
         seen = pool if signal == "yes" else without_words(pool)

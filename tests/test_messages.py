@@ -31,7 +31,7 @@ from boundarymorph.retrieval.document import Document, Search
 from boundarymorph.retrieval.filters import Bounds
 from boundarymorph.retrieval.interfaces import IndexConfiguration
 from boundarymorph.retrieval.stores.index import StoreIndex
-from boundarymorph.retrieval.stores.table import Found
+from boundarymorph.retrieval.stores.table import FoundRows
 from boundarymorph.scoring.scorer import Scores
 from boundarymorph.selector.documents import MemoryLimits
 from boundarymorph.selector.remarks import low_score_notices, script_notices
@@ -147,14 +147,14 @@ class Rows:
     def count(self) -> int:
         return 70_000
 
-    def search(self, query: Any, depth: int, where: Any, *, vectors: bool = True, documents: bool = False) -> Found:
+    def search(self, query: Any, depth: int, where: Any, *, vectors: bool = True, documents: bool = False) -> FoundRows:
         ids = [*self.ids] * (depth // len(self.ids)) if self.endless else self.ids
         found = self.rows(ids, vectors=vectors, documents=documents)
         return found._replace(exact=self.exact)
 
-    def rows(self, ids: Any, *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Any, *, vectors: bool = False, documents: bool = False) -> FoundRows:
         made = {id: Document(id, "text") for id in ids if id is not None}
-        return Found(ids, np.full((len(ids), 2), self.vector, np.float32) if vectors else None, made)
+        return FoundRows(ids, np.full((len(ids), 2), self.vector, np.float32) if vectors else None, made)
 
     def leaf(self, condition: Any) -> Bounds[Any]:
         return Bounds(True, False)
@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[str, str, Any]] = {  # slug: the named value, a request
 }
 RAISED: dict[str, tuple[str, Callable[[], object]]] = {
     "deadline-exceeded": ("deadline", Deadline(0.0).remaining),
-    "forbidden": ("'admin'", lambda: Caller("rag", (KEY,)).within(Scope.ADMIN)),
+    "forbidden": ("'admin'", lambda: Caller("rag", (KEY,)).restrict(Scope.ADMIN)),
     "model-unavailable": ("model.onnx", lambda: Weights("m", "int8", Path("/none"), "0").verify()),
     "not-ready": ("models", Lifecycle(Settings()).require),
     "overloaded": ("deadline", lambda: asyncio.run(late())),

@@ -46,7 +46,7 @@ TIMED = [pytest.param(kind, marks=[] if kind in OFTEN else [pytest.mark.slow]) f
 
 
 def words_of_a_pool(text: str) -> object:
-    return words.PoolWords.of([text, "the sea"]).index_terms()
+    return words.PoolWords.from_texts([text, "the sea"]).index_terms()
 
 
 @cache
@@ -55,7 +55,7 @@ def tokenizer(weights: Callable[[], Weights]) -> Tokenizer:
 
 
 def vectors_of_a_pool(text: str) -> object:
-    return lexical_vectors(words.PoolWords.of([text, "the sea", "a tram"]), "sea")
+    return lexical_vectors(words.PoolWords.from_texts([text, "the sea", "a tram"]), "sea")
 
 
 def body(text: str) -> object:
@@ -86,7 +86,7 @@ def passages(name: str, text: str) -> object:
 
 ENTRIES: dict[str, Callable[[str], object]] = {
     "words": words.words,
-    "words of a query": lambda text: words.PoolWords.of([text], query=True).hashes,
+    "words of a query": lambda text: words.PoolWords.from_texts([text], query=True).hashes,
     "words of a pool": words_of_a_pool,
     "vectors of a pool": vectors_of_a_pool,
     "pairs for the cross-encoder": lambda text: encode_pairs(tokenizer(embedded_cross_encoder), 512, "sea", [text] * 3),

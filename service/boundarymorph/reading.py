@@ -83,7 +83,7 @@ def blank_positions(texts: Sequence[str]) -> list[int]:
     return [place for place, text in enumerate(texts) if not has_words(text)]
 
 
-def counted(count: int, one: str, many: str) -> str:
+def quantity(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 

@@ -158,7 +158,8 @@ async def test_deadline_is_cut_to_the_limit(path: str, tmp_path: Path) -> None:
     for asked, seconds in ((None, 2), (2_999.0, 2.999), (3_001.0, 3)):
         request = SelectRequest.model_validate({"query": "q", "pool": ["a"], "deadline_ms": asked})
         assert (
-            task_of(request, settings, arrival=0.0).context.deadline.moment == Deadline.of_request(0.0, seconds).moment
+            task_of(request, settings, arrival=0.0).context.deadline.moment
+            == Deadline.from_request(0.0, seconds).moment
         )
     async with client_under(settings, scorer=False) as client:
         body = {"query": "q", "deadline_ms": 86_400_000}

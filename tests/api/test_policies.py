@@ -148,9 +148,9 @@ def test_policy_settings_refuse_invalid_budgets() -> None:
         Policies(Settings(policies=POLICIES), {"plain"})
     policies = Policies(Settings(), set())
     with pytest.raises(UnknownPolicy):
-        policies.of("", "fast")
+        policies.resolve("", "fast")
     with pytest.raises(InvalidInput):
-        policies.of("", None, "default@0.0")
+        policies.resolve("", None, "default@0.0")
 
 
 CHUNKS: list[dict[str, Any]] = [

@@ -98,7 +98,7 @@ def test_calibrate_writes_a_calibration_file_for_pools(calibrate: Calibrate, tmp
     assert "240 judgements of 8 queries" in said
     assert "8 more were in no pool: 'unknown'" in said
     assert "set `calibration` to this file" in said
-    made = Calibration.of_json(orjson.loads((tmp_path / "new" / "calibration.json").read_bytes()))
+    made = Calibration.from_json(orjson.loads((tmp_path / "new" / "calibration.json").read_bytes()))
     assert made.encoder == "words" and "human" in made.maps
     found = asyncio.run(_answered(Settings(data_directory=tmp_path, calibration=tmp_path / "new" / "calibration.json")))
     assert found["calibration"] == made.created

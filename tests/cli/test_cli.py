@@ -264,7 +264,7 @@ class TestKeys:
         (_, secret), (_, line) = (text.split() for text in made.out.splitlines())
         assert line.endswith(":photos,team-*")
         caller = KeyRing([line]).caller(f"Bearer {secret}")
-        assert caller.within(Scope.WRITE).name == "rag"
+        assert caller.restrict(Scope.WRITE).name == "rag"
         assert caller.sees("team-a") and not caller.sees("other")
         assert "No Where" in refused(run("key", "rag", "--index", "No Where"))
 

@@ -65,7 +65,7 @@ class Table:
 
 TAKING: dict[str, Callable[[Any], object]] = {
     "select": lambda given: bodies.selection("q", {"pool": given}),
-    "extend": lambda given: bodies.scored(given, [0.5]),
+    "extend": lambda given: bodies.documents_with_scores(given, [0.5]),
     "upload": bodies.Lines,
     "upload, asynchronous": bodies.AsyncLines,
     "select_batch": Client().select_batch,

@@ -29,8 +29,8 @@ def test_problem_counts_calls_and_refuses_more_than_the_budget() -> None:
 def test_banded_puts_scored_documents_first_and_breaks_ties_by_rank() -> None:
     one = problem(QUESTION, budget=3)
     one.score([3, 2, 1])
-    assert one.banded().tolist() == [1, 3, 2, 0]
-    assert problem(QUESTION, budget=3).banded().tolist() == np.arange(4).tolist()
+    assert one.banded_ranking().tolist() == [1, 3, 2, 0]
+    assert problem(QUESTION, budget=3).banded_ranking().tolist() == np.arange(4).tolist()
 
 
 def test_nearest_finds_the_highest_of_all_cosines() -> None:

@@ -158,7 +158,7 @@ def test_block_is_made_during_searches_and_writes(open_index: Open) -> None:
         done.set()
         for each in searches:
             each.result()
-    until(lambda: not any(EAGER.due(searched.refresh()) for searched in (index, other)))
+    until(lambda: not any(EAGER.is_due(searched.refresh()) for searched in (index, other)))
     for searched in (index, other):
         assert rows(searched)
         assert_same(searched, plain)

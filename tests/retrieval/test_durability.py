@@ -87,7 +87,7 @@ def words_agree(directory: Path, stored: dict[int, int]) -> None:
     last = max(stored.values())
     query = f"version {last} document {ids[0]} padding {last} unheard"
     texts = [document_of(number, version).content for number, version in stored.items()]
-    expected = PoolWords.of(texts).bm25(query)
+    expected = PoolWords.from_texts(texts).bm25(query)
     words = Words(store)
     np.testing.assert_allclose(words.bm25(query, ids), expected, rtol=1e-12)
     found = words.best(query, len(ids) + 1)

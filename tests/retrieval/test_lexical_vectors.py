@@ -16,7 +16,7 @@ TOPICS = (
 
 
 def of(texts: list[str], query: str = "tram") -> LexicalVectors:
-    vectors = lexical_vectors(PoolWords.of(texts), query)
+    vectors = lexical_vectors(PoolWords.from_texts(texts), query)
     assert vectors.documents.dtype == vectors.query.dtype == np.float32
     assert vectors.documents.shape == (len(texts), len(vectors.query))
     assert len(vectors.query) <= DIMENSIONS

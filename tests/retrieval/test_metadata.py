@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.inference.concurrency import Abandoned, awaited_context
+from boundarymorph.inference.concurrency import CallerGone, awaited_context
 from boundarymorph.retrieval.document import Document
 from boundarymorph.retrieval.filters import MAX_STRING, Filter
 from boundarymorph.retrieval.local import metadata as module
@@ -101,6 +101,6 @@ def test_filter_query_is_interrupted_when_abandoned(store: DocumentStore, monkey
         with awaited_context() as context:
             search = thread.submit(context.run, store.matching_sequences, Filter({"n": {"gte": 0}}))
             assert begun.wait(PATIENCE)
-        with pytest.raises(Abandoned):
+        with pytest.raises(CallerGone):
             search.result(PATIENCE)
     assert store.count() == 0, "the connection of others is as it was"

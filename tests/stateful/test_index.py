@@ -114,7 +114,7 @@ def expected(model: Model, question: Question, lexical: bool) -> Answer:
         features["similarity"] = [similar[id] for id in found]
     if lexical:
         features["bm25"] = [by_words[id] for id in found]
-        features["terms"] = PoolWords.of(model[id][0].text for id in found).terms(question.words).tolist()
+        features["terms"] = PoolWords.from_texts(model[id][0].text for id in found).terms(question.words).tolist()
     return (found, VECTORS[[model[id][1] for id in found]].tolist(), features) if found else NOTHING
 
 

@@ -194,7 +194,7 @@ def test_index_without_words_has_no_bm25(place: Place) -> None:
 def test_attached_table_is_written_only_if_described_as_writable(place: Place) -> None:
     name = next(names)
     place.catalog.create(name, encoder=None, dimension=4).upsert([Document("a", "one", "t", {"n": 1})], unit(1, 4))
-    own = place.catalog._of(name)[0]  # type: ignore[attr-defined]
+    own = place.catalog._resolve(name)[0]  # type: ignore[attr-defined]
     table = created_table(own._store, own._table(name))
     digest = None if place.name != "milvus" else table.digest  # Milvus has no fields without a value
 

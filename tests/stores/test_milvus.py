@@ -156,7 +156,7 @@ def test_url_sets_server_database_and_consistency(tmp_path: Path) -> None:
     ],
 )
 def test_server_version_determines_its_features(name: str, lite: bool, halves: bool, text: bool) -> None:
-    server = Server.of(name)
+    server = Server.parse(name)
     assert (server.lite, server.half_precision, server.full_text) == (lite, halves, text)
 
 

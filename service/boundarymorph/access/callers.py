@@ -92,7 +92,7 @@ class Caller:
     def tenant(self) -> str:
         return self.keys[0].tenant if self.keys else ""
 
-    def within(self, scope: Scope) -> Caller:
+    def restrict(self, scope: Scope) -> Caller:
         """Return the caller with only its keys of this scope. Raises Forbidden if there are none."""
         if not self.keys:
             return self
@@ -325,7 +325,7 @@ class Policies:
     def names(self, caller: str) -> list[str]:
         return sorted(name for name in self._named if caller in (self._meant_for.get(name) or (caller,)))
 
-    def of(self, caller: str, path: str | None = None, model: object = None) -> Policy:
+    def resolve(self, caller: str, path: str | None = None, model: object = None) -> Policy:
         """Return the policy in the path, else `model`, else the caller's key.
 
         `NAME@50`, `NAME@0.2` and `NAME@auto` replace its budget. Raises UnknownPolicy for a name in a path, and

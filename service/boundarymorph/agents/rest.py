@@ -38,7 +38,7 @@ JSON = {"content-type": "application/json"}
 BROKEN = "Calling again is unlikely to help; tell your user what you could not look up."
 
 
-class Refused(ToolError):
+class ServiceProblem(ToolError):
     """A problem that the service answered, with advice for the language model.
 
     Attributes:
@@ -96,12 +96,12 @@ class Service:
                 raise ToolError(f"{broken}. {BROKEN}") from error
             if response.is_success:
                 return orjson.loads(response.content)
-            if (refused := Refused(response)).slug != "not-ready" or time.monotonic() >= until:
+            if (refused := ServiceProblem(response)).slug != "not-ready" or time.monotonic() >= until:
                 raise refused
             await asyncio.sleep(START_PAUSE)
 
 
-def within(
+def local_service(
     app: ASGIApp,
     url: str,
     headers: Mapping[str, str],

@@ -108,7 +108,7 @@ class MemoryScoreCache:
 
     async def read(self, model: str, query: str, text_digests: Sequence[bytes]) -> list[CachedScore | None]:
         known = self._known(model, query)
-        return metrics.counted("scores", [known.get(text) for text in text_digests])
+        return metrics.record_lookups("scores", [known.get(text) for text in text_digests])
 
     async def write(self, model: str, query: str, scores: Mapping[bytes, CachedScore]) -> None:
         if not scores:

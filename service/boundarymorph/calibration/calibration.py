@@ -93,15 +93,15 @@ class Calibration:
         return asdict(self)
 
     @classmethod
-    def of_file(cls, path: Path) -> Calibration:
+    def from_file(cls, path: Path) -> Calibration:
         """Read the calibration of the setting `calibration`. Raises InvalidConfiguration."""
         try:
-            return cls.of_json(orjson.loads(path.read_bytes()))
+            return cls.from_json(orjson.loads(path.read_bytes()))
         except (OSError, orjson.JSONDecodeError, InvalidInput) as error:
             raise InvalidConfiguration(f"calibration: {path} cannot be used: {error}") from None
 
     @classmethod
-    def of_json(cls, values: Any) -> Calibration:
+    def from_json(cls, values: Any) -> Calibration:
         """Read a calibration from JSON. Raises InvalidInput, which names the mistake."""
         try:
             if values["version"] != VERSION:

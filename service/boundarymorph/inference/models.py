@@ -200,7 +200,7 @@ def encode_texts(tokenizer: Tokenizer, max_length: int, texts: Sequence[str]) ->
 def encode_heads(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> list[Head]:
     """Tokenize prefixes of n texts, at most `tokens` tokens each, so that the work is bounded.
 
-    Raises Abandoned if the caller has gone.
+    Raises CallerGone if the caller has gone.
     """
     bound = max(CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)
     most = max(MOST_CHARACTERS_A_TOKEN * tokens, LEAST_CHARACTERS)

@@ -68,7 +68,7 @@ class Decay:
     decay: float = 0.5
 
     @classmethod
-    def of(
+    def from_fields(
         cls,
         place: str,
         shape: Shape,
@@ -161,7 +161,7 @@ class Boosts:
     rules: Sequence[Rule] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.float64]:
+    def factors(self, ids: Sequence[str], documents: Mapping[str, Document]) -> NDArray[np.float64]:
         """Return (N,) boosts of the documents with these ids; only rules need the documents."""
         boosts = []
         for id in ids:

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
-from boundarymorph.remote.wire import Unusable
+from boundarymorph.remote.wire import MalformedAnswer
 from boundarymorph.scoring.chat import Chat, expected_grade
 from boundarymorph.settings import JudgeSettings
 from tests.metrics import counted
@@ -142,7 +142,7 @@ def test_chat_reads_the_log_probabilities_of_each_line() -> None:
 
 @pytest.mark.parametrize("content", [[{"type": "text", "text": 3}], ["3"], 2])
 def test_chat_refuses_content_of_another_form(content: Any) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(MalformedAnswer):
         Chat().read(orjson.dumps(completion(content)), 1)
 
 

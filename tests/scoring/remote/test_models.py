@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from boundarymorph.caching.scores import MemoryScoreCache
-from boundarymorph.remote.wire import Context, Span
+from boundarymorph.remote.wire import Span, TextContext
 from boundarymorph.scoring.build import full_pass
 from boundarymorph.scoring.remote import MOST_SPANS, parse
 from boundarymorph.scoring.rerankers import KNOWN
@@ -183,7 +183,7 @@ def test_malformed_or_surplus_spans_are_dropped_and_scores_kept(part: Any) -> No
     assert read.values.tolist() == [0.5] and read.spans == [[Span(0, 1, 0.5)] * (MOST_SPANS - 1)]
     assert (
         "relevant_spans"
-        not in parse("cohere://?model=rerank-v4.0-pro").dialect.request("m", Context("q"), ["a"], 1.0).body
+        not in parse("cohere://?model=rerank-v4.0-pro").dialect.request("m", TextContext("q"), ["a"], 1.0).body
     )
 
 

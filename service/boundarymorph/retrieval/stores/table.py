@@ -25,7 +25,7 @@ _TEXTS = ("text", "document", "content", "page_content", "body", "chunk", "passa
 _METADATA = ("metadata", "cmetadata", "metadata_", "langchain_metadata", "meta")
 
 
-class Found(NamedTuple):
+class FoundRows(NamedTuple):
     """n rows in any order.
 
     Attributes:
@@ -70,7 +70,7 @@ class Table(Language[Any], Protocol):
 
     def search(
         self, query: NDArray[np.float32], depth: int, where: Any, *, vectors: bool = True, documents: bool = False
-    ) -> Found:
+    ) -> FoundRows:
         """Return the `depth` documents nearest to a (d,) unit vector, or all if there are fewer.
 
         `where` is an expression of `filters.bounds`, or True. Vectors and documents come with the ids if wanted.
@@ -80,7 +80,7 @@ class Table(Language[Any], Protocol):
         """Return the documents that match the words of a query best, best first, with scores."""
         return {}
 
-    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> Found:
+    def rows(self, ids: Sequence[str], *, vectors: bool = False, documents: bool = False) -> FoundRows:
         """Return the rows with these ids, without unknown ones, as `search` does."""
 
     def characters(self, ids: Sequence[str]) -> Mapping[str, int]:
