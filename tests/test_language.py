@@ -1,4 +1,4 @@
-"""Test that docstrings, comments and messages avoid unidiomatic phrases and long sentences."""
+"""Test that docstrings, comments, and messages avoid unidiomatic phrases and long sentences."""
 
 import ast
 import io

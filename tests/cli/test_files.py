@@ -1,4 +1,4 @@
-"""Test `index build` with folders, tables and long texts."""
+"""Test `index build` with folders, tables, and long texts."""
 
 import gzip
 import os

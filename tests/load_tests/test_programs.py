@@ -1,4 +1,4 @@
-"""Test that every benchmark, soak and study runs on small inputs with plausible figures."""
+"""Test that every benchmark, soak, and study runs on small inputs with plausible figures."""
 
 import sys
 from dataclasses import replace
@@ -111,7 +111,7 @@ def test_study_runs_on_a_small_table(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_study_means_and_changes_equal_hand_computed_values() -> None:
-    """Means are over settings, questions and tables; changes are paired by question."""
+    """The means are over settings, questions, and tables; changes are paired by question."""
     values = {("a", 0): (0.2, 0.3), ("a", 1): (0.4, 0.7), ("b", 0): (0.5, 0.5), ("b", 1): (0.5, 0.5)}
     rows = [
         {"table": table, "query": query, "how": how, "k": k, "ce_ncg": value + (k == 10) / 10}

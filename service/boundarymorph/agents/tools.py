@@ -43,7 +43,7 @@ UNCHECKED = TransportSecuritySettings(enable_dns_rebinding_protection=False)
 Function = TypeVar("Function", bound=Callable[..., Any])
 Called = Context[Service, Any]  # carries the service that a tool calls
 Query = Annotated[QueryText, Field(description="What the documents should be about.")]
-IndexName = Annotated[str | None, Field(min_length=1, description="Index to search; needed if there are several.")]
+IndexName = Annotated[str | None, Field(min_length=1, description="The index to search, needed if there are several.")]
 FILTER = (
     'Only documents whose metadata match it: {"year": {"gte": 2020}, "kind": "review"}. Operators: eq, ne, in, nin, '
     'gt, gte, lt, lte, exists; combine with {"and": [...]}, {"or": [...]}, {"not": {...}}.'
@@ -146,8 +146,10 @@ async def select_documents(
     query: Query,
     index: IndexName = None,
     k: int | None = Field(None, ge=1, description=f"How many documents you want; {DEFAULT_K} by default."),
-    max_tokens: int | None = Field(None, ge=1, description="Instead of k: the tokens of all their texts together."),
-    min_relevance: float | None = Field(None, ge=0, le=1, description="Only documents that are at least so relevant."),
+    max_tokens: int | None = Field(
+        None, ge=1, description="The most tokens of all their texts together, instead of k."
+    ),
+    min_relevance: float | None = Field(None, ge=0, le=1, description="The least relevance of a document."),
     filter: Filter = None,
     distinct: bool | str | None = Field(None, description=DISTINCT),
     exclude_ids: Excluded = None,
@@ -218,7 +220,7 @@ async def search(context: Called, query: Query, index: IndexName = None) -> Call
 async def fetch(
     context: Called,
     id: str = Field(min_length=1, description="An id from search or select_documents, unchanged."),
-    offset: int = Field(0, ge=0, description="Characters of the text to skip: a next_offset."),
+    offset: int = Field(0, ge=0, description="The characters of the text to skip: a next_offset."),
 ) -> CallToolResult:
     service = context.request_context.lifespan_context
     index, found = await _found(service, id)

@@ -50,7 +50,7 @@ def _quality_of(kind: str, qualities: dict[str, float]) -> float:
     return next((qualities[one] for one in ranges if one in qualities), 0.0)
 
 
-BEARER = HTTPBearer(auto_error=False, description="an API key, if the service has keys")  # only for OpenAPI
+BEARER = HTTPBearer(auto_error=False, description="An API key, if the service has keys.")  # only for OpenAPI
 
 
 async def access(request: Request) -> Access:

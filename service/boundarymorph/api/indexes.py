@@ -206,7 +206,7 @@ async def upsert_documents(
     access: AccessOf,
     behalf: BehalfOf,
     indexes: BuiltOf,
-    strict: Annotated[bool, Query(description="write nothing if any document is invalid")] = False,
+    strict: Annotated[bool, Query(description="Whether to write nothing if any document is invalid.")] = False,
 ) -> UploadReport | Response:
     """Add the documents of a streamed NDJSON body of any length, or of a JSON array.
 
@@ -264,8 +264,8 @@ async def list_documents(
     access: AccessOf,
     behalf: BehalfOf,
     indexes: BuiltOf,
-    after: Annotated[str, Query(description="the page begins after this id")] = "",
-    limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="the most documents of the page")] = 100,
+    after: Annotated[str, Query(description="The id after which the page begins.")] = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LISTED, description="The most documents of the page.")] = 100,
 ) -> Response:
     """Return a page of documents in the order of their ids.
 

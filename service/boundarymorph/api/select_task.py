@@ -193,7 +193,7 @@ def _report(request: SelectRequest, limits: Limits) -> Report:
 def instruction_of(given: str | None, limits: Limits) -> str | None:
     """Return an instruction; None for an empty one. Raises LimitExceeded."""
     check_bound("instruction", len(given or ""), limits.query_characters, "characters")
-    return given
+    return given or None
 
 
 def is_human(relevance: str | None, method: str, settings: Settings, *, searches: bool = False) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
@@ -24,7 +25,7 @@ from boundarymorph.retrieval.encoders import Encoder
 from boundarymorph.retrieval.interfaces import Index
 
 MAX_LINE_BYTES = 4 * 2**20
-AT_A_TIME = 256  # elements of an array to parse at a time
+AT_A_TIME = 256  # elements of an array, or lines, to parse at a time; the event loop runs in between
 FIELDS = frozenset({"id", "_id", "text", "title", "metadata", "embedding"})
 MAX_FIELD_NAME = 100  # characters kept of an unknown field's name
 MAX_FIELDS_NAMED = 5  # fields to name in the message about a missing one
@@ -145,7 +146,7 @@ async def parse_array(
 
 
 async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[Line]]:
-    """Yield the lines that end in each chunk, without blank ones."""
+    """Yield the lines that end in each chunk, without blank ones, of AT_A_TIME lines at a time."""
     number, end, kept = 1, 0, bytearray()
 
     def ended() -> list[Line]:
@@ -153,18 +154,20 @@ async def lines(chunks: AsyncIterable[bytes], limit: int) -> AsyncIterator[list[
         return [Line(number, text, end)] if text.strip() else []
 
     async for chunk in chunks:
-        found = []
         *whole, rest = chunk.split(b"\n")
-        for part in whole:
-            kept += part[: limit + 1 - len(kept)]
-            end += len(part) + 1
-            found += ended()
-            number += 1
-            kept.clear()
+        for start in range(0, len(whole), AT_A_TIME):
+            found = []
+            for part in whole[start : start + AT_A_TIME]:
+                kept += part[: limit + 1 - len(kept)]
+                end += len(part) + 1
+                found += ended()
+                number += 1
+                kept.clear()
+            await asyncio.sleep(0)
+            if found:
+                yield found
         kept += rest[: limit + 1 - len(kept)]
         end += len(rest)
-        if found:
-            yield found
     if last := ended():
         yield last
 
